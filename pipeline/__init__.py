@@ -1,0 +1,13 @@
+"""A Delta-first pipeline: every dataset is declared once, written by Spark, and is a Dagster asset.
+
+Data flows down this page; an import points up it only.
+
+- `errors`: every error raised on purpose.
+- `dataset`, `registry`, `settings`: what is declared; no input or output, no JVM.
+- `delta`: everything that touches Spark or a Delta log; knows nothing of Dagster.
+- `orchestration`: the Dagster adapter; translates, decides nothing.
+- `assets`: one module per subject, plain frame functions above and thin assets below.
+- `definitions`, `demo`, `cli`: where the parts are put together.
+
+Importing this package imports none of them.
+"""

@@ -1,0 +1,231 @@
+"""A dataset's declaration: said once, here; DDL, asset key, location, checks and metadata are derived from it.
+
+Here belong `Dataset`, the parts it is made of and the fingerprint of a schema. No input, no output, no JVM and no
+Dagster: `pyspark.sql.types` is the only part of Spark that is touched, and it is plain Python.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from pyspark.sql.types import (
+    ArrayType,
+    CharType,
+    DataType,
+    MapType,
+    NullType,
+    StringType,
+    StructField,
+    StructType,
+    VarcharType,
+)
+
+from pipeline.errors import DeclarationError
+
+# Delta protocol, "Change Data Files": names that the change feed adds; a data column of that name makes it unreadable.
+RESERVED_COLUMNS = frozenset({"_change_type", "_commit_version", "_commit_timestamp"})
+# Parquet's rule, which Delta keeps unless column mapping is on.
+REFUSED_CHARACTERS = frozenset(" ,;{}()\n\t=")
+_NAME_PART = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
+
+
+@dataclass(frozen=True)
+class Append:
+    """Rows are added; nothing that is there is touched."""
+
+
+@dataclass(frozen=True)
+class Replace:
+    """The slice that the run addresses, or the whole table where it addresses none, becomes exactly the frame."""
+
+
+WriteMode = Append | Replace
+
+
+@dataclass(frozen=True)
+class Check:
+    """A check constraint: a row for which `condition` (SQL over the columns) is false or NULL is refused by Delta."""
+
+    name: str
+    condition: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Dataset:
+    """One dataset, declared.
+
+    Args:
+        name: the asset key and the path under the root, its parts joined by `/`.
+        schema: every column in the order of the table; partition columns included, descriptions as the `comment`
+            metadata of their fields.
+        partition_by: partition columns, outermost first.
+        write: what a write does to the rows that are there.
+        keys: columns that together name a row; none of them may be NULL.
+        reads: names of the datasets that this one is made from.
+        checks: check constraints, enforced by Delta in every commit.
+        properties: further Delta table properties, as (name, value).
+        change_feed: whether Delta records the change feed.
+        group: the asset's group in Dagster.
+
+    Raises:
+        DeclarationError: with every contradiction found.
+    """
+
+    name: str
+    schema: StructType
+    partition_by: tuple[str, ...] = ()
+    write: WriteMode = Replace()
+    keys: tuple[str, ...] = ()
+    reads: tuple[str, ...] = ()
+    checks: tuple[Check, ...] = ()
+    properties: tuple[tuple[str, str], ...] = ()
+    change_feed: bool = True
+    description: str = ""
+    group: str = "default"
+    owners: tuple[str, ...] = ()
+    tags: tuple[tuple[str, str], ...] = ()
+
+    def __post_init__(self) -> None:
+        problems = tuple(_problems(self))
+        if problems:
+            raise DeclarationError(dataset=self.name, problems=problems)
+
+    @property
+    def asset_key(self) -> tuple[str, ...]:
+        """The parts of the name; what Dagster calls the path of the asset key."""
+        return tuple(self.name.split("/"))
+
+    def location(self, root: str) -> str:
+        """The table's URI: the root followed by the asset key."""
+        return f"{root.rstrip('/')}/{self.name}"
+
+    @property
+    def fingerprint(self) -> str:
+        """The fingerprint that a table of this declaration has."""
+        return schema_fingerprint(self.schema, self.partition_by)
+
+    def field(self, column: str) -> StructField:
+        """The declared field of a top-level column."""
+        return next(f for f in self.schema.fields if f.name == column)
+
+
+def schema_fingerprint(schema: StructType, partition_by: tuple[str, ...]) -> str:
+    """SHA-256 over the canonical form of a schema: names, types, nullability, nesting, order, partition columns.
+
+    Comments and other field metadata don't count, and `char`/`varchar` count as the string they are stored as, so the
+    declaration and the schema string in any engine's log give the same value (Delta protocol, "Schema Serialization
+    Format").
+    """
+    canonical = {"partition_by": list(partition_by), "schema": _canonical(schema)}
+    text = json.dumps(canonical, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
+    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
+
+
+def _canonical(data_type: DataType) -> Any:
+    if isinstance(data_type, StructType):
+        return [[f.name, _canonical(f.dataType), f.nullable] for f in data_type.fields]
+    if isinstance(data_type, ArrayType):
+        return {"array": _canonical(data_type.elementType), "contains_null": data_type.containsNull}
+    if isinstance(data_type, MapType):
+        return {
+            "map": [_canonical(data_type.keyType), _canonical(data_type.valueType)],
+            "contains_null": data_type.valueContainsNull,
+        }
+    if isinstance(data_type, CharType | VarcharType):
+        return "string"
+    return data_type.simpleString()
+
+
+def walk(schema: StructType) -> Iterator[tuple[str, StructField]]:
+    """Every field with its dotted path, parents first; array elements and map entries as `element`, `key`, `value`."""
+    for field in schema.fields:
+        yield from _walk(field.name, field)
+
+
+def _walk(path: str, field: StructField) -> Iterator[tuple[str, StructField]]:
+    yield path, field
+    inner = field.dataType
+    if isinstance(inner, StructType):
+        for child in inner.fields:
+            yield from _walk(f"{path}.{child.name}", child)
+    elif isinstance(inner, ArrayType):
+        yield from _walk(f"{path}.element", StructField("element", inner.elementType, inner.containsNull))
+    elif isinstance(inner, MapType):
+        yield from _walk(f"{path}.key", StructField("key", inner.keyType, False))
+        yield from _walk(f"{path}.value", StructField("value", inner.valueType, inner.valueContainsNull))
+
+
+def case_duplicates(schema: StructType) -> list[tuple[str, ...]]:
+    """Groups of top-level names that differ by case only, which Spark can't tell apart."""
+    counts = Counter(name.lower() for name in schema.names)
+    return [tuple(n for n in schema.names if n.lower() == low) for low, count in counts.items() if count > 1]
+
+
+def _problems(dataset: Dataset) -> Iterator[str]:
+    for part in dataset.asset_key:
+        if not _NAME_PART.fullmatch(part):
+            yield f"name part {part!r}: letters, digits, '_', '.' and '-' only, beginning with a letter or digit"
+    if not dataset.schema.fields:
+        yield "the schema has no columns"
+    yield from _column_problems(dataset.schema)
+    yield from _partition_problems(dataset)
+    names = set(dataset.schema.names)
+    yield from (f"key column {key!r} is not in the schema" for key in dataset.keys if key not in names)
+    if len({check.name.lower() for check in dataset.checks}) < len(dataset.checks):
+        yield "two checks have the same name"
+    if any(name.lower() == "delta.enablechangedatafeed" for name, _ in dataset.properties):
+        yield "delta.enableChangeDataFeed is what change_feed says; remove it from properties"
+    if any(name.lower().startswith("delta.constraints.") for name, _ in dataset.properties):
+        yield "delta.constraints.* is what checks says; remove it from properties"
+
+
+def _column_problems(schema: StructType) -> Iterator[str]:
+    for group in case_duplicates(schema):
+        yield f"columns {', '.join(group)} differ by case only"
+    for path, field in walk(schema):
+        if field.name.lower() in RESERVED_COLUMNS:
+            yield f"column {path!r} has a name that the change feed adds itself"
+        if not field.name or REFUSED_CHARACTERS & set(field.name):
+            yield f"column {path!r} has a character that Parquet refuses (space , ; {{ }} ( ) = tab newline)"
+        if isinstance(field.dataType, NullType):
+            yield f"column {path!r} has type void"
+        if isinstance(field.dataType, StructType) and not field.dataType.fields:
+            yield f"column {path!r} is a struct without fields"
+        if isinstance(field.dataType, StructType):
+            yield from (f"in {path!r}: columns {', '.join(g)} differ by case only" for g in case_duplicates(field.dataType))
+        if isinstance(field.dataType, ArrayType) and _has_not_null(field.dataType.elementType, field.dataType.containsNull):
+            yield f"column {path!r}: NOT NULL inside an array can't be enforced by Delta"
+        if isinstance(field.dataType, MapType) and _has_not_null(
+            field.dataType.valueType, field.dataType.valueContainsNull
+        ):
+            yield f"column {path!r}: NOT NULL inside a map can't be enforced by Delta"
+
+
+def _has_not_null(inner: DataType, nullable: bool) -> bool:
+    if not nullable:
+        return True
+    return isinstance(inner, StructType) and any(not f.nullable for f in inner.fields)
+
+
+def _partition_problems(dataset: Dataset) -> Iterator[str]:
+    fields = {field.name: field for field in dataset.schema.fields}
+    for column in dataset.partition_by:
+        if column not in fields:
+            yield f"partition column {column!r} is not in the schema"
+        elif isinstance(fields[column].dataType, StructType | ArrayType | MapType):
+            yield f"partition column {column!r} has the nested type {fields[column].dataType.simpleString()}"
+    if len(set(dataset.partition_by)) < len(dataset.partition_by):
+        yield "a partition column is named twice"
+    if fields and set(dataset.partition_by) == set(fields):
+        yield "every column is a partition column; Delta needs one that is not"
+
+
+def is_string(data_type: DataType) -> bool:
+    """Whether Delta stores the type as a string: string, char and varchar."""
+    return isinstance(data_type, StringType | CharType | VarcharType)

@@ -1,0 +1,133 @@
+"""What Spark, Delta and the JVM report, as one value, whatever way it came.
+
+Here belongs the reading of foreign errors: classic Spark wraps some and leaves others as raw Java errors, Spark Connect
+has types of its own. The decision what a failure means is made here by error condition, SQL state and Java class, never
+by prose. What to do about it does not belong here.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from py4j.protocol import Py4JError, Py4JJavaError
+from pyspark.errors import PySparkException
+
+# What any call into Spark may raise, classic or Connect.
+SPARK_ERRORS = (PySparkException, Py4JError)
+
+# Delta's error conditions, from its `delta-error-classes.json`.
+NO_TABLE = frozenset({"DELTA_MISSING_DELTA_TABLE", "DELTA_TABLE_NOT_FOUND", "DELTA_PATH_DOES_NOT_EXIST"})
+PATH_GONE = frozenset({"PATH_NOT_FOUND"})
+NOT_NULL_BROKEN = frozenset({"DELTA_NOT_NULL_CONSTRAINT_VIOLATED"})
+CHECK_BROKEN = frozenset({"DELTA_VIOLATE_CONSTRAINT_WITH_VALUES"})
+SLICE_BROKEN = frozenset({"DELTA_REPLACE_WHERE_MISMATCH"})
+RAISED_BY_US = frozenset({"USER_RAISED_EXCEPTION"})
+VERSION_GONE = frozenset({"DELTA_VERSION_NOT_FOUND", "DELTA_NO_REPRODUCIBLE_HISTORY_FOUND", "DELTA_TRUNCATED_TRANSACTION_LOG"})
+NOT_EMPTY_LOCATION = frozenset({"DELTA_CREATE_TABLE_WITH_NON_EMPTY_LOCATION"})
+# The seven conflict classes of `io.delta.exceptions`; the conditions of the typed ones begin alike.
+CONFLICT_CONDITIONS = frozenset({"DELTA_PROTOCOL_CHANGED", "DELTA_METADATA_CHANGED"})
+CONFLICT_PREFIX = "DELTA_CONCURRENT_"
+CONFLICT_SQLSTATE = "2D521"
+IO_CLASSES = (
+    "org.apache.hadoop.fs.ParentNotDirectoryException",
+    "org.apache.hadoop.security.AccessControlException",
+    "java.nio.file.AccessDeniedException",
+    "java.nio.file.FileSystemException",
+    "java.io.IOException",
+    "java.io.FileNotFoundException",
+    "org.apache.spark.sql.delta.DeltaIOException",
+)
+
+
+@dataclass(frozen=True)
+class Failure:
+    """A foreign error, read: outermost first where it has causes.
+
+    `conditions` are Spark's error conditions, `classes` the Java classes where they are known.
+    """
+
+    conditions: tuple[str, ...]
+    sql_states: tuple[str, ...]
+    classes: tuple[str, ...]
+    message: str
+
+    def has(self, conditions: frozenset[str]) -> bool:
+        """Whether any cause carries one of these conditions."""
+        return any(condition in conditions for condition in self.conditions)
+
+    @property
+    def is_conflict(self) -> bool:
+        """Whether Delta refused the commit because of another one; nothing was committed."""
+        return (
+            CONFLICT_SQLSTATE in self.sql_states
+            or self.has(CONFLICT_CONDITIONS)
+            or any(condition.startswith(CONFLICT_PREFIX) for condition in self.conditions)
+        )
+
+    @property
+    def is_storage(self) -> bool:
+        """Whether the file system refused."""
+        return self.has(frozenset({"DELTA_CANNOT_CREATE_LOG_PATH"})) or any(c in IO_CLASSES for c in self.classes)
+
+    @property
+    def condition(self) -> str:
+        """The outermost condition, or the outermost Java class, or what little is known."""
+        return next(iter((*self.conditions, *self.classes)), "UNKNOWN")
+
+    @property
+    def summary(self) -> str:
+        """The first line of the innermost message."""
+        return self.message.strip().splitlines()[0] if self.message.strip() else self.condition
+
+
+def read_failure(error: BaseException) -> Failure:
+    """Read a caught error and its causes; runs no Spark job."""
+    if isinstance(error, Py4JJavaError):
+        return _from_java(error.java_exception)
+    if isinstance(error, PySparkException):
+        condition, state = error.getCondition(), error.getSqlState()
+        inner = getattr(error, "_origin", None)
+        below = _from_java(inner) if inner is not None else Failure((), (), (), "")
+        return Failure(
+            conditions=tuple(dict.fromkeys([*([condition] if condition else []), *below.conditions])),
+            sql_states=tuple(dict.fromkeys([*([state] if state else []), *below.sql_states])),
+            classes=below.classes or (type(error).__name__,),
+            message=_without_trace(str(error)),
+        )
+    return Failure((), (), (type(error).__name__,), str(error))
+
+
+def _without_trace(text: str) -> str:
+    return text.split("\n\nJVM stacktrace:")[0]
+
+
+def _from_java(throwable: Any) -> Failure:
+    conditions: list[str] = []
+    states: list[str] = []
+    classes: list[str] = []
+    message = ""
+    seen = 0
+    while throwable is not None and seen < 16:  # noqa: PLR2004  a cause chain may be a ring
+        seen += 1
+        classes.append(throwable.getClass().getName())
+        message = throwable.getMessage() or message
+        if _is_spark_throwable(throwable):
+            conditions.extend(filter(None, [throwable.getCondition()]))
+            states.extend(filter(None, [throwable.getSqlState()]))
+        throwable = throwable.getCause()
+    return Failure(tuple(conditions), tuple(states), tuple(classes), message)
+
+
+def _is_spark_throwable(throwable: Any) -> bool:
+    """Whether the Java object answers `getCondition`; asked of its classes, since py4j answers any name with a member."""
+    pending = [throwable.getClass()]
+    while pending:
+        cls = pending.pop()
+        if cls is None:
+            continue
+        if cls.getName() == "org.apache.spark.SparkThrowable":
+            return True
+        pending.append(cls.getSuperclass())
+        pending.extend(cls.getInterfaces())
+    return False

@@ -1,0 +1,105 @@
+"""Keeping a table healthy: vacuum and checkpoint.
+
+Here belongs what changes files and no rows. Vacuum is dry unless asked otherwise, and obeys the table's own retention:
+Delta ignores any other number of hours (delta#2129), so none can be given.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from dataclasses import dataclass
+
+from pyspark.sql import SparkSession
+
+from pipeline.dataset import Dataset
+from pipeline.delta import sql
+from pipeline.delta.failures import SPARK_ERRORS, read_failure
+from pipeline.delta.session import is_connect
+from pipeline.delta.table import existing
+from pipeline.errors import StorageError
+
+CHILD_SECONDS = 900
+
+
+@dataclass(frozen=True, kw_only=True)
+class VacuumResult:
+    """What a vacuum removed, or would remove: `files` names data files and emptied folders, at most Delta's 1000."""
+
+    dataset: str
+    version: int
+    applied: bool
+    files: tuple[str, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class CheckpointResult:
+    """The version that a checkpoint was written of."""
+
+    dataset: str
+    version: int
+
+
+def vacuum(session: SparkSession, dataset: Dataset, location: str, *, apply: bool = False) -> VacuumResult:
+    """Remove files that no version within the table's retention needs; only list them unless `apply`.
+
+    Raises:
+        TableNotFoundError: it was never written.
+        StorageError: files can't be listed or removed.
+    """
+    existing(session, dataset, location)
+    try:
+        listed = session.sql(f"VACUUM {sql.path_table(location)} DRY RUN").collect()
+        if apply:
+            session.sql(f"VACUUM {sql.path_table(location)}").collect()
+    except SPARK_ERRORS as error:
+        raise StorageError(dataset=dataset.name, location=location, reason=read_failure(error).summary) from error
+    version = existing(session, dataset, location).version
+    return VacuumResult(
+        dataset=dataset.name, version=version, applied=apply, files=tuple(row["path"] for row in listed)
+    )
+
+
+def checkpoint(session: SparkSession, dataset: Dataset, location: str) -> CheckpointResult:
+    """Write a checkpoint of the newest version, so that opening the table reads one file in place of many.
+
+    Delta has no SQL verb for it: over Connect it runs in an embedded child process.
+
+    Raises:
+        TableNotFoundError: it was never written.
+        StorageError: the checkpoint could not be written.
+    """
+    version = existing(session, dataset, location).version
+    if is_connect(session):
+        _checkpoint_in_child(dataset, location)
+    else:
+        try:
+            checkpoint_embedded(session, location)
+        except SPARK_ERRORS as error:
+            raise StorageError(dataset=dataset.name, location=location, reason=read_failure(error).summary) from error
+    return CheckpointResult(dataset=dataset.name, version=version)
+
+
+def checkpoint_embedded(session: SparkSession, location: str) -> None:
+    """Write a checkpoint through the JVM of a classic session."""
+    jvm = session._jvm  # noqa: SLF001  the only way to Delta's Scala side
+    jvm.org.apache.spark.sql.delta.DeltaLog.forTable(session._jsparkSession, location).checkpoint()  # noqa: SLF001
+
+
+def _checkpoint_in_child(dataset: Dataset, location: str) -> None:
+    environment = {k: v for k, v in os.environ.items() if k not in ("SPARK_REMOTE", "SPARK_CONNECT_MODE_ENABLED")}
+    done = subprocess.run(  # noqa: S603  this very module, on a location that was just read
+        [sys.executable, "-m", __name__, location],
+        env=environment, capture_output=True, text=True, timeout=CHILD_SECONDS, check=False,
+    )  # fmt: skip
+    if done.returncode:
+        reason = next(iter(reversed(done.stderr.strip().splitlines())), f"exit status {done.returncode}")
+        raise StorageError(dataset=dataset.name, location=location, reason=reason)
+
+
+if __name__ == "__main__":
+    from pipeline.delta.session import open_session
+    from pipeline.settings import load_settings
+
+    checkpoint_embedded(open_session(load_settings().spark), sys.argv[1])

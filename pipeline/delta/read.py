@@ -1,0 +1,188 @@
+"""The only reader: a dataset at one version, as a frame.
+
+Here belong pins, columns, file lineage and file lists. Every read is pinned: the newest version is looked up first and
+then read by its number, so that a lazy frame can't change under the one who holds it.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Iterable
+from dataclasses import dataclass
+from urllib.parse import unquote, urlsplit
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.types import DateType, IntegralType, StringType
+
+from pipeline.dataset import Dataset
+from pipeline.delta import sql
+from pipeline.delta.failures import NO_TABLE, PATH_GONE, SPARK_ERRORS, VERSION_GONE, read_failure
+from pipeline.delta.slices import Slice
+from pipeline.delta.table import latest_version, load
+from pipeline.errors import FilesNotFoundError, FrameMismatchError, StorageError, TableNotFoundError, VersionNotFoundError
+
+NULL_FOLDER = "__HIVE_DEFAULT_PARTITION__"
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReadOptions:
+    """What to read of a dataset.
+
+    Args:
+        version: this version; the newest where neither it nor `timestamp` is given.
+        timestamp: the newest version that was committed at or before this instant; it must carry a zone.
+        columns: these columns in this order; all where empty.
+        file_column: the name of an added column with the URI of the file that a row lies in.
+        files: only rows of these files, named as the file column names them or by their path below the table.
+    """
+
+    version: int | None = None
+    timestamp: dt.datetime | None = None
+    columns: tuple[str, ...] = ()
+    file_column: str | None = None
+    files: tuple[str, ...] | None = None
+
+    def __post_init__(self) -> None:
+        if self.version is not None and self.timestamp is not None:
+            raise ValueError("pin a version or a timestamp, not both")
+        if self.timestamp is not None and self.timestamp.tzinfo is None:
+            raise ValueError("the timestamp needs a zone: without one it would follow the session's")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Read:
+    """A frame and what it is of; `files_asked` and `files_in_version` are None unless a file list was given."""
+
+    frame: DataFrame
+    version: int
+    files_asked: int | None = None
+    files_in_version: int | None = None
+
+
+_EVERYTHING = ReadOptions()
+
+
+def read(
+    session: SparkSession,
+    dataset: Dataset,
+    location: str,
+    options: ReadOptions = _EVERYTHING,
+    *,
+    within: Slice | None = None,
+) -> Read:
+    """Read a dataset; `within` restricts it to a slice. No Spark job beyond the look-up of the version.
+
+    Raises:
+        TableNotFoundError: it was never written.
+        VersionNotFoundError: the pin names nothing that is there.
+        FrameMismatchError: a column is asked for that the table does not have.
+        FilesNotFoundError: a file is asked for that the version does not hold.
+    """
+    try:
+        number = _resolve(session, dataset, location, options)
+        whole = load(session, location, number)
+        names = whole.columns
+    except SPARK_ERRORS as error:
+        raise _translated(session, error, dataset, location, options) from error
+    frame = whole if within is None else whole.filter(within.predicate(dataset))
+    asked = in_version = None
+    if options.files is not None:
+        found, in_version = _find_files(whole, dataset, location, number, options.files)
+        asked = len(found)
+        frame = _only_files(frame, dataset, found)
+    unknown = [column for column in options.columns if column not in names]
+    if unknown:
+        raise FrameMismatchError(
+            dataset=dataset.name,
+            differences=tuple(f"column {c}: asked for, the table has {', '.join(names)}" for c in unknown),
+        )
+    wanted = [sql.identifier(column) for column in options.columns or names]
+    if options.file_column is not None:
+        wanted.append(f"_metadata.file_path AS {sql.identifier(options.file_column)}")
+    return Read(frame=frame.selectExpr(*wanted), version=number, files_asked=asked, files_in_version=in_version)
+
+
+def _resolve(session: SparkSession, dataset: Dataset, location: str, options: ReadOptions) -> int:
+    if options.version is not None:
+        return options.version
+    if options.timestamp is None:
+        return latest_version(session, location)
+    history = session.sql(f"DESCRIBE HISTORY {sql.path_table(location)}")
+    # As epoch microseconds, so that no session's or client's zone is asked.
+    commits = history.selectExpr("version", "unix_micros(timestamp) AS micros").collect()
+    asked = _micros(options.timestamp)
+    at_or_before = [row["version"] for row in commits if row["micros"] <= asked]
+    if not at_or_before:
+        earliest = min(row["micros"] for row in commits)
+        raise VersionNotFoundError(
+            dataset=dataset.name, location=location, asked=f"version at {options.timestamp.isoformat()}",
+            available=f"from {_EPOCH + dt.timedelta(microseconds=earliest)} on",
+        )  # fmt: skip
+    return int(max(at_or_before))
+
+
+_EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.timezone.utc)
+
+
+def _micros(instant: dt.datetime) -> int:
+    return (instant - _EPOCH) // dt.timedelta(microseconds=1)
+
+
+def _translated(
+    session: SparkSession, error: Exception, dataset: Dataset, location: str, options: ReadOptions
+) -> Exception:
+    failure = read_failure(error)
+    if failure.has(NO_TABLE | PATH_GONE):
+        return TableNotFoundError(dataset=dataset.name, location=location)
+    if failure.has(VERSION_GONE):
+        history = session.sql(f"DESCRIBE HISTORY {sql.path_table(location)}")
+        first, last = history.selectExpr("min(version)", "max(version)").collect()[0]
+        return VersionNotFoundError(
+            dataset=dataset.name, location=location, asked=f"version {options.version}", available=f"{first} to {last}"
+        )
+    return StorageError(dataset=dataset.name, location=location, reason=failure.summary)
+
+
+def _find_files(
+    whole: DataFrame, dataset: Dataset, location: str, number: int, asked: Iterable[str]
+) -> tuple[list[str], int]:
+    """The URIs of the files asked for, and how many files the version holds."""
+    there = whole.inputFiles()
+    depth = len(dataset.partition_by) + 1
+    by_name = {"/".join(uri.split("/")[-depth:]): uri for uri in there} | {uri: uri for uri in there}
+    distinct = tuple(dict.fromkeys(asked))
+    missing = tuple(name for name in distinct if name not in by_name)
+    if missing:
+        raise FilesNotFoundError(dataset=dataset.name, location=location, version=number, missing=missing)
+    return [by_name[name] for name in distinct], len(there)
+
+
+def _only_files(frame: DataFrame, dataset: Dataset, uris: list[str]) -> DataFrame:
+    """The rows of these files. The filter by path alone opens every file, so their partitions are named first."""
+    if not uris:
+        return frame.filter("FALSE")
+    by_path = f"_metadata.file_path IN ({', '.join(sql.string(uri) for uri in uris)})"
+    return frame.filter(f"({_partitions_of(dataset, uris)}) AND {by_path}")
+
+
+def _partitions_of(dataset: Dataset, uris: list[str]) -> str:
+    """SQL that holds for all rows of these files, from the folders that they lie in; TRUE where those say nothing."""
+    predicates = []
+    for position, column in enumerate(dataset.partition_by):
+        data_type = dataset.field(column).dataType
+        if not isinstance(data_type, StringType | DateType | IntegralType):
+            continue
+        depth = len(dataset.partition_by) - position + 1
+        # A URI escapes what the folder's name has already escaped once.
+        folders = {unquote(urlsplit(uri).path).split("/")[-depth] for uri in uris}
+        if not all(folder.startswith(f"{column}=") for folder in folders):
+            continue
+        values = {folder.removeprefix(f"{column}=") for folder in folders}
+        options = [
+            f"{sql.identifier(column)} = CAST({sql.string(unquote(v))} AS {sql.type_name(data_type)})"
+            for v in sorted(values - {NULL_FOLDER})
+        ]
+        if NULL_FOLDER in values:
+            options.append(f"{sql.identifier(column)} IS NULL")
+        predicates.append(f"({' OR '.join(options)})")
+    return " AND ".join(predicates) or "TRUE"

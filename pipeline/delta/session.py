@@ -1,0 +1,160 @@
+"""The only place where a Spark session is built.
+
+Here belong the confs, the embedded JVM and the Connect client; which Java and which jars is `runtime`'s. A session is
+made when it is asked for, never at import, and one process has one.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Iterator
+from contextlib import contextmanager
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+from pyspark.errors import PySparkException
+from pyspark.sql import SparkSession
+
+from pipeline.delta.failures import SPARK_ERRORS, read_failure
+from pipeline.delta.runtime import delta_jars, find_java
+from pipeline.errors import SparkUnavailableError
+from pipeline.settings import SparkSettings
+
+DELTA_EXTENSION = "io.delta.sql.DeltaSparkSessionExtension"
+DELTA_CATALOG = "org.apache.spark.sql.delta.catalog.DeltaCatalog"
+CONNECT_PORT = 15002  # Spark Connect's own default
+CONNECT_SECONDS = 5.0
+_CONNECT_MODE = "SPARK_CONNECT_MODE_ENABLED"
+
+
+def open_session(settings: SparkSettings) -> SparkSession:
+    """The process's session: a Connect client where `remote` is set, else an embedded or cluster driver.
+
+    Raises:
+        JavaNotFoundError, JarsUnavailableError: the machine lacks what an embedded driver needs.
+        SparkUnavailableError: nothing answers, the JVM does not start, or the session that is there has no Delta.
+    """
+    session = _connect(settings.remote) if settings.remote else _embedded(settings)
+    where = settings.remote or settings.master
+    try:
+        extensions = session.conf.get("spark.sql.extensions", "") or ""
+    except SPARK_ERRORS as error:
+        raise SparkUnavailableError(where=where, reason=read_failure(error).summary) from error
+    if DELTA_EXTENSION not in extensions:
+        raise SparkUnavailableError(where=where, reason=f"it runs without Delta (spark.sql.extensions is {extensions!r})")
+    return session
+
+
+def is_connect(session: SparkSession) -> bool:
+    """Whether the session is a Connect client; such a one has no JVM on this side."""
+    return not hasattr(session, "_jsparkSession")
+
+
+def cores() -> int:
+    """The cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def confs(settings: SparkSettings, jars: list[Path]) -> dict[str, str]:
+    """Every conf of an embedded session; the settings' own win.
+
+    Sizes follow the cores: with Delta's and Spark's defaults a small table costs more in empty tasks than in work.
+    """
+    parallel = str(cores())
+    quiet = files("pipeline.delta").joinpath("log4j2.properties")
+    ours = {
+        "spark.app.name": "pipeline",
+        "spark.driver.memory": settings.driver_memory,
+        "spark.driver.extraClassPath": os.pathsep.join(map(str, jars)),
+        "spark.driver.extraJavaOptions": f"-Dlog4j2.configurationFile={quiet}",
+        "spark.driver.host": "127.0.0.1",
+        "spark.driver.bindAddress": "127.0.0.1",
+        "spark.ui.enabled": "false",
+        "spark.ui.showConsoleProgress": "false",
+        "spark.sql.extensions": DELTA_EXTENSION,
+        "spark.sql.catalog.spark_catalog": DELTA_CATALOG,
+        "spark.sql.catalogImplementation": "in-memory",
+        "spark.sql.session.timeZone": "UTC",
+        "spark.sql.ansi.enabled": "true",
+        "spark.sql.shuffle.partitions": parallel,
+        "spark.sql.sources.parallelPartitionDiscovery.parallelism": parallel,
+        "spark.sql.sources.partitionOverwriteMode": "static",
+        "spark.databricks.delta.snapshotPartitions": parallel,
+        "spark.databricks.delta.vacuum.parallelDelete.enabled": "true",
+    }
+    if not settings.master.startswith("local"):
+        # A cluster's executors can't reach a driver on loopback, nor jars that lie on this machine only.
+        for name in ("spark.driver.host", "spark.driver.bindAddress"):
+            del ours[name]
+        ours["spark.jars"] = ",".join(map(str, jars))
+    return ours | dict(settings.conf)
+
+
+def _embedded(settings: SparkSettings) -> SparkSession:
+    running = SparkSession.getActiveSession() if _CONNECT_MODE not in os.environ else None
+    if running is not None:
+        return running
+    java = find_java(os.environ, settings.cache)
+    jars = delta_jars(settings, java)
+    builder = SparkSession.builder.master(settings.master)
+    for name, value in confs(settings, jars).items():
+        builder = builder.config(name, value)
+    with _environment(JAVA_HOME=str(java.home), SPARK_REMOTE=None):
+        try:
+            return builder.getOrCreate()
+        except (*SPARK_ERRORS, RuntimeError) as error:
+            # pyspark reports a JVM that ends while it starts as a bare RuntimeError of its own.
+            raise SparkUnavailableError(where=settings.master, reason=read_failure(error).summary) from error
+
+
+@contextmanager
+def _environment(**values: str | None) -> Iterator[None]:
+    """Environment variables for the time in which the JVM is launched."""
+    before = {name: os.environ.get(name) for name in values}
+    try:
+        _set_environment(values)
+        yield
+    finally:
+        _set_environment(before)
+
+
+def _set_environment(values: dict[str, str | None]) -> None:
+    for name, value in values.items():
+        if value is None:
+            os.environ.pop(name, None)
+        else:
+            os.environ[name] = value
+
+
+def _connect(remote: str) -> SparkSession:
+    _answer(remote)
+    # `pyspark.sql.functions` decides by this variable whether a Column is a classic or a Connect one.
+    os.environ[_CONNECT_MODE] = "1"
+    from pyspark.sql.connect.session import SparkSession as ConnectSession
+
+    try:
+        session: Any = ConnectSession.builder.remote(remote).getOrCreate()
+        session.version  # noqa: B018  the first call to the server
+    except PySparkException as error:
+        raise SparkUnavailableError(where=_shown(remote), reason=read_failure(error).summary) from error
+    return session  # type: ignore[no-any-return]
+
+
+def _shown(remote: str) -> str:
+    """The address without its parameters, which may hold a token."""
+    return remote.split("/;")[0].rstrip("/")
+
+
+def _answer(remote: str) -> None:
+    """Ask whether anything listens, since the client itself would go on trying for minutes."""
+    parts = urlsplit(remote.split(";")[0])
+    if parts.scheme != "sc" or not parts.hostname:
+        raise SparkUnavailableError(where=_shown(remote), reason="SPARK_REMOTE must look like sc://host:port")
+    try:
+        with socket.create_connection((parts.hostname, parts.port or CONNECT_PORT), timeout=CONNECT_SECONDS):
+            pass
+    except OSError as error:
+        raise SparkUnavailableError(where=_shown(remote), reason=error.strerror or str(error)) from error

@@ -1,0 +1,136 @@
+"""The only place where a name or a value becomes SQL text.
+
+Here belong quoting, typed literals and column definitions. Statements are put together where they are run, from these
+parts only.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import math
+from collections.abc import Iterable
+from decimal import Decimal
+from typing import Any
+
+from pyspark.sql.types import (
+    ArrayType,
+    BooleanType,
+    ByteType,
+    DataType,
+    DateType,
+    DecimalType,
+    DoubleType,
+    FloatType,
+    IntegerType,
+    LongType,
+    MapType,
+    ShortType,
+    StructField,
+    StructType,
+    TimestampNTZType,
+    TimestampType,
+)
+
+from pipeline.dataset import Dataset, is_string
+
+_INTEGERS: tuple[tuple[type[DataType], int, str], ...] = (
+    (ByteType, 8, "Y"),
+    (ShortType, 16, "S"),
+    (IntegerType, 32, ""),
+    (LongType, 64, "L"),
+)
+
+
+def identifier(name: str) -> str:
+    """A column, field or table name, quoted."""
+    return "`" + name.replace("`", "``") + "`"
+
+
+def path_table(location: str) -> str:
+    """A Delta table named by its location."""
+    return f"delta.{identifier(location)}"
+
+
+def string(value: str) -> str:
+    """A string literal, under Spark's default escaping."""
+    escaped = value.replace("\\", "\\\\").replace("'", "\\'").replace("\n", "\\n").replace("\r", "\\r")
+    return f"'{escaped}'"
+
+
+def literal(value: Any, data_type: DataType) -> str:
+    """A literal of exactly that type; None is a typed NULL.
+
+    Raises:
+        ValueError: the value can't be held by the type without change.
+    """
+    if value is None:
+        return f"CAST(NULL AS {type_name(data_type)})"
+    if is_string(data_type) and isinstance(value, str):
+        return string(value)
+    for cls, bits, suffix in _INTEGERS:
+        if isinstance(data_type, cls) and isinstance(value, int) and not isinstance(value, bool):
+            if not -(1 << bits - 1) <= value < 1 << bits - 1:
+                break
+            return f"{value}{suffix}"
+    if isinstance(data_type, BooleanType) and isinstance(value, bool):
+        return "TRUE" if value else "FALSE"
+    return _literal_of_other(value, data_type)
+
+
+def _literal_of_other(value: Any, data_type: DataType) -> str:
+    if isinstance(data_type, DateType) and isinstance(value, dt.date) and not isinstance(value, dt.datetime):
+        return f"DATE'{value.isoformat()}'"
+    if isinstance(data_type, TimestampType) and isinstance(value, dt.datetime) and value.tzinfo is not None:
+        return f"TIMESTAMP'{value.astimezone(dt.timezone.utc).strftime('%Y-%m-%d %H:%M:%S.%f').zfill(26)}Z'"
+    if isinstance(data_type, TimestampNTZType) and isinstance(value, dt.datetime) and value.tzinfo is None:
+        return f"TIMESTAMP_NTZ'{value.isoformat(sep=' ', timespec='microseconds')}'"
+    if isinstance(data_type, DecimalType) and isinstance(value, Decimal) and value.is_finite():
+        if value.quantize(Decimal(1).scaleb(-data_type.scale)) != value or abs(value) >= Decimal(10) ** (
+            data_type.precision - data_type.scale
+        ):
+            raise ValueError(f"{value} does not fit {data_type.simpleString()}")
+        return f"CAST('{value:f}' AS {type_name(data_type)})"
+    if isinstance(data_type, FloatType | DoubleType) and isinstance(value, float):
+        text = "NaN" if math.isnan(value) else ("Infinity" if value > 0 else "-Infinity") if math.isinf(value) else repr(value)
+        return f"CAST('{text}' AS {type_name(data_type)})"
+    raise ValueError(f"{value!r} is not a value of type {data_type.simpleString()}")
+
+
+def type_name(data_type: DataType) -> str:
+    """The type in SQL, nested names quoted."""
+    if isinstance(data_type, StructType):
+        return f"STRUCT<{', '.join(_nested_field(f) for f in data_type.fields)}>"
+    if isinstance(data_type, ArrayType):
+        return f"ARRAY<{type_name(data_type.elementType)}>"
+    if isinstance(data_type, MapType):
+        return f"MAP<{type_name(data_type.keyType)}, {type_name(data_type.valueType)}>"
+    return data_type.simpleString()
+
+
+def _nested_field(field: StructField) -> str:
+    return f"{identifier(field.name)}: {type_name(field.dataType)}{_suffix(field)}"
+
+
+def _suffix(field: StructField) -> str:
+    comment = (field.metadata or {}).get("comment")
+    return ("" if field.nullable else " NOT NULL") + (f" COMMENT {string(comment)}" if comment else "")
+
+
+def column_definition(field: StructField) -> str:
+    """One column as CREATE TABLE wants it."""
+    return f"{identifier(field.name)} {type_name(field.dataType)}{_suffix(field)}"
+
+
+def names(columns: Iterable[str]) -> str:
+    """Column names, quoted and joined."""
+    return ", ".join(identifier(column) for column in columns)
+
+
+def create_table(dataset: Dataset, location: str, properties: dict[str, str]) -> str:
+    """CREATE TABLE with everything the declaration says, in one statement and so in one commit."""
+    columns = ",\n  ".join(column_definition(field) for field in dataset.schema.fields)
+    partitioning = f"\nPARTITIONED BY ({names(dataset.partition_by)})" if dataset.partition_by else ""
+    comment = f"\nCOMMENT {string(dataset.description)}" if dataset.description else ""
+    pairs = ", ".join(f"{string(name)} = {string(value)}" for name, value in sorted(properties.items()))
+    options = f"\nTBLPROPERTIES ({pairs})" if pairs else ""
+    return f"CREATE TABLE {path_table(location)} (\n  {columns}\n)\nUSING delta{partitioning}{comment}{options}"

@@ -1,0 +1,118 @@
+"""A set of datasets: found by name, ordered by lineage, refused when they can't stand together.
+
+Here belongs what is true of the set and of no single dataset. Loading a user's own collection belongs here too, since
+definitions and command line both ask for it; what is done with a dataset does not.
+"""
+
+from __future__ import annotations
+
+import difflib
+import importlib
+from collections import defaultdict
+from collections.abc import Iterable, Iterator
+from graphlib import CycleError, TopologicalSorter
+
+from pipeline.dataset import Dataset
+from pipeline.errors import RegistryError, SettingsError, UnknownDatasetError
+
+
+class Registry:
+    """Datasets by name, upstream first; iteration and length are those of the set.
+
+    Raises:
+        RegistryError: two names that are equal or lie in one folder on some file system, one location inside
+            another's, a source that nobody declared, or a cycle.
+    """
+
+    def __init__(self, datasets: Iterable[Dataset]) -> None:
+        declared = tuple(datasets)
+        problems = [*_collisions(declared), *_gaps(declared)]
+        by_name = {dataset.name: dataset for dataset in declared}
+        try:
+            order = tuple(TopologicalSorter({d.name: d.reads for d in declared}).static_order())
+        except CycleError as error:
+            problems.append(f"lineage has a cycle: {' -> '.join(error.args[1])}")
+            order = ()
+        if problems:
+            raise RegistryError(problems=tuple(problems))
+        self._by_name = {name: by_name[name] for name in order}
+
+    def __iter__(self) -> Iterator[Dataset]:
+        return iter(self._by_name.values())
+
+    def __len__(self) -> int:
+        return len(self._by_name)
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._by_name
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Names in the order of the lineage."""
+        return tuple(self._by_name)
+
+    def get(self, name: str) -> Dataset:
+        """The dataset of that name.
+
+        Raises:
+            UnknownDatasetError: with near misses.
+        """
+        found = self._by_name.get(name)
+        if found is None:
+            near = tuple(difflib.get_close_matches(name, self._by_name, n=3))
+            raise UnknownDatasetError(name=name, near=near, known=self.names)
+        return found
+
+    def by_asset_key(self, path: Iterable[str]) -> Dataset:
+        """The dataset of that asset key path; raises as `get` does."""
+        return self.get("/".join(path))
+
+    def downstream(self, name: str) -> tuple[Dataset, ...]:
+        """Datasets that read `name` directly."""
+        return tuple(dataset for dataset in self if name in dataset.reads)
+
+
+def _collisions(declared: tuple[Dataset, ...]) -> Iterator[str]:
+    groups: dict[str, list[str]] = defaultdict(list)
+    for dataset in declared:
+        groups[dataset.name.lower()].append(dataset.name)
+    for names in groups.values():
+        if len(names) > 1:
+            yield f"{' and '.join(names)} would share one table"
+    for low, names in groups.items():
+        parts = low.split("/")
+        for depth in range(1, len(parts)):
+            outer = groups.get("/".join(parts[:depth]))
+            if outer:
+                yield f"the table of {names[0]} would lie inside the table of {outer[0]}"
+
+
+def _gaps(declared: tuple[Dataset, ...]) -> Iterator[str]:
+    known = {dataset.name for dataset in declared}
+    for dataset in declared:
+        for source in dataset.reads:
+            if source not in known:
+                yield f"{dataset.name} reads {source}, which nobody declared"
+
+
+def load_datasets(reference: str) -> tuple[Dataset, ...]:
+    """The collection that `package.module:name` names.
+
+    Raises:
+        SettingsError: the module or name is not there, or holds something else than datasets.
+    """
+    module_name, _, attribute = reference.partition(":")
+    expected = "package.module:name of a tuple or list of Dataset values"
+    try:
+        module = importlib.import_module(module_name)
+    except ModuleNotFoundError as error:
+        if error.name is None or not (module_name == error.name or module_name.startswith(f"{error.name}.")):
+            raise
+        raise SettingsError(setting="datasets", problem=f"no module {error.name!r}", expected=expected) from error
+    found = getattr(module, attribute, None)
+    datasets = tuple(found) if isinstance(found, Iterable) and not isinstance(found, str | bytes) else ()
+    if not datasets or not all(isinstance(dataset, Dataset) for dataset in datasets):
+        raise SettingsError(
+            setting="datasets", problem=f"{reference} holds {type(found).__name__}, not datasets", expected=expected
+        )
+    return datasets

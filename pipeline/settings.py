@@ -1,0 +1,191 @@
+"""Settings: the environment and `[tool.pipeline]` of the project, read once, frozen, handed down.
+
+Here belong names, defaults, precedence and validation of what an operator may set. What a dataset declares does not
+belong here, nor any secret: storage credentials come from the places their own clients look in.
+
+The environment wins over `pyproject.toml`, and that wins over the defaults; the whole value at a time. A name nobody
+knows is an error, so that a misspelt setting never passes for a default.
+"""
+
+from __future__ import annotations
+
+import difflib
+import os
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+from pipeline.errors import SettingsError
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+VacuumMode = Literal["dry", "apply"]
+
+PREFIX = "PIPELINE_"
+STATE_FOLDER = ".pipeline"
+
+
+@dataclass(frozen=True, kw_only=True)
+class SparkSettings:
+    """Where and how Spark runs. `remote` (from `SPARK_REMOTE`) wins over `master`; `conf` wins over our own confs."""
+
+    master: str = "local[*]"
+    remote: str | None = None
+    driver_memory: str = "2g"
+    cache: Path = field(default_factory=lambda: Path.home() / ".cache" / "delta-first-pipeline")
+    maven_repository: str | None = None
+    conf: tuple[tuple[str, str], ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Settings:
+    """Everything an operator can set; `root` is the URI under which the tables live, resolved where Spark runs."""
+
+    project: Path
+    root: str
+    landing: str
+    datasets: str | None = None
+    vacuum: VacuumMode = "dry"
+    spark: SparkSettings = field(default_factory=SparkSettings)
+
+
+def find_project(start: Path) -> Path:
+    """The nearest folder at or above `start` with a `pyproject.toml`; `start` itself where there is none."""
+    start = start.resolve()
+    for folder in (start, *start.parents):
+        if (folder / "pyproject.toml").is_file():
+            return folder
+    return start
+
+
+def load_settings(environ: Mapping[str, str] | None = None, start: Path | None = None) -> Settings:
+    """Read the settings once.
+
+    Args:
+        environ: the process environment where None.
+        start: where to look for the project; the working directory where None.
+
+    Raises:
+        SettingsError: a name nobody knows, or a value of the wrong form.
+    """
+    environ = os.environ if environ is None else environ
+    project = find_project(Path.cwd() if start is None else start)
+    values = _project_values(project) | _environment_values(environ)
+    home = Path(environ["HOME"]) if environ.get("HOME") else Path.home()
+    cache_home = Path(environ["XDG_CACHE_HOME"]) if environ.get("XDG_CACHE_HOME") else home / ".cache"
+    spark = SparkSettings(
+        master=values.get("master", "local[*]"),
+        remote=environ.get("SPARK_REMOTE") or None,
+        driver_memory=values.get("driver_memory", "2g"),
+        cache=Path(values.get("cache", cache_home / "delta-first-pipeline")).expanduser().resolve(),
+        maven_repository=values.get("maven_repository"),
+        conf=values.get("spark_conf", ()),
+    )
+    return Settings(
+        project=project,
+        root=_uri(values.get("root", f"{STATE_FOLDER}/tables"), project),
+        landing=_uri(values.get("landing", f"{STATE_FOLDER}/landing"), project),
+        datasets=values.get("datasets"),
+        vacuum=values.get("vacuum", "dry"),
+        spark=spark,
+    )
+
+
+def _uri(value: str, project: Path) -> str:
+    """A URI as given; a plain path made absolute against the project, so that the working directory decides nothing."""
+    if "://" in value or value.startswith("file:"):
+        return value.rstrip("/")
+    return str((project / Path(value).expanduser()).resolve())
+
+
+def _text(setting: str, value: Any) -> str:
+    if not isinstance(value, str) or not value.strip():
+        raise SettingsError(setting=setting, problem=f"got {value!r}", expected="a text that is not empty")
+    return value.strip()
+
+
+def _memory(setting: str, value: Any) -> str:
+    text = _text(setting, value).lower()
+    if not (text[:-1].isdigit() and text[-1] in "mgt"):
+        raise SettingsError(setting=setting, problem=f"got {value!r}", expected="a whole number and m, g or t, as in 2g")
+    return text
+
+
+def _reference(setting: str, value: Any) -> str:
+    text = _text(setting, value)
+    module, _, attribute = text.partition(":")
+    if not all(part.isidentifier() for part in module.split(".")) or not attribute.isidentifier():
+        raise SettingsError(setting=setting, problem=f"got {value!r}", expected="package.module:name_of_a_collection")
+    return text
+
+
+def _vacuum(setting: str, value: Any) -> str:
+    if value not in ("dry", "apply"):
+        raise SettingsError(setting=setting, problem=f"got {value!r}", expected="dry or apply")
+    return str(value)
+
+
+def _conf(setting: str, value: Any) -> tuple[tuple[str, str], ...]:
+    if not isinstance(value, dict) or not all(isinstance(v, str | int | bool) for v in value.values()):
+        raise SettingsError(
+            setting=setting, problem=f"got {value!r}", expected="a table of Spark confs with text, number or true/false"
+        )
+    return tuple(sorted((k, str(v).lower() if isinstance(v, bool) else str(v)) for k, v in value.items()))
+
+
+_READERS: Mapping[str, Callable[[str, Any], Any]] = {
+    "root": _text,
+    "landing": _text,
+    "datasets": _reference,
+    "vacuum": _vacuum,
+    "master": _text,
+    "driver_memory": _memory,
+    "cache": _text,
+    "maven_repository": _text,
+    "spark_conf": _conf,
+}
+_ONLY_IN_PROJECT = frozenset({"spark_conf"})
+
+
+def setting_names() -> tuple[str, ...]:
+    """Every environment variable that is read, in the order of the README."""
+    return (*(PREFIX + name.upper() for name in _READERS if name not in _ONLY_IN_PROJECT), "SPARK_REMOTE")
+
+
+def _unknown(setting: str, name: str, known: list[str]) -> SettingsError:
+    near = difflib.get_close_matches(name, known, n=1)
+    expected = f"did you mean {near[0]}?" if near else f"one of {', '.join(known)}"
+    return SettingsError(setting=setting, problem="nobody knows that name", expected=expected.rstrip("?"))
+
+
+def _environment_values(environ: Mapping[str, str]) -> dict[str, Any]:
+    names = [name for name in _READERS if name not in _ONLY_IN_PROJECT]
+    values = {}
+    for variable, value in environ.items():
+        if not variable.startswith(PREFIX):
+            continue
+        name = variable.removeprefix(PREFIX).lower()
+        if name not in names:
+            raise _unknown(variable, variable, [PREFIX + n.upper() for n in names])
+        if value:
+            values[name] = _READERS[name](variable, value)
+    return values
+
+
+def _project_values(project: Path) -> dict[str, Any]:
+    path = project / "pyproject.toml"
+    if not path.is_file():
+        return {}
+    try:
+        table = tomllib.loads(path.read_text(encoding="utf-8")).get("tool", {}).get("pipeline", {})
+    except tomllib.TOMLDecodeError as error:
+        raise SettingsError(setting=str(path), problem=str(error), expected="valid TOML") from error
+    for name in table:
+        if name not in _READERS:
+            raise _unknown(f"[tool.pipeline] {name}", name, list(_READERS))
+    return {name: _READERS[name](f"[tool.pipeline] {name}", value) for name, value in table.items()}

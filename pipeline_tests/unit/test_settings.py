@@ -1,0 +1,416 @@
+"""Names, defaults, precedence and validation of what an operator may set."""
+
+import dataclasses
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import pipeline
+from pipeline.errors import SettingsError
+from pipeline.settings import Settings, SparkSettings, find_project, load_settings, setting_names
+
+
+def write_project(folder: Path, table: str = "", raw: str | None = None) -> Path:
+    """A project folder whose [tool.pipeline] holds `table`."""
+    folder.mkdir(parents=True, exist_ok=True)
+    text = f"[tool.pipeline]\n{table}\n" if raw is None else raw
+    (folder / "pyproject.toml").write_text(text, encoding="utf-8")
+    return folder
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Path:
+    return tmp_path / "home"
+
+
+def read(home: Path, start: Path, **environ: str) -> Settings:
+    return load_settings({"HOME": str(home)} | environ, start)
+
+
+def refused(home: Path, start: Path, **environ: str) -> SettingsError:
+    with pytest.raises(SettingsError) as caught:
+        read(home, start, **environ)
+    return caught.value
+
+
+def value_of(settings: Settings, name: str) -> object:
+    """A setting by its name, wherever it stands."""
+    return getattr(settings if hasattr(settings, name) else settings.spark, name)
+
+
+# --- the project -------------------------------------------------------------------------------------------------------
+
+
+def test_the_project_is_the_nearest_folder_above_with_a_pyproject(tmp_path: Path) -> None:
+    write_project(tmp_path / "outer")
+    inner = write_project(tmp_path / "outer" / "inner")
+    deep = inner / "a" / "b"
+    deep.mkdir(parents=True)
+    assert find_project(deep) == inner
+    assert find_project(inner) == inner
+    assert find_project(tmp_path / "outer") == tmp_path / "outer"
+
+
+def test_without_a_pyproject_the_project_is_where_the_search_began(tmp_path: Path, home: Path) -> None:
+    (tmp_path / "pyproject.toml").mkdir()  # a folder of that name is no project file
+    start = tmp_path / "bare"
+    start.mkdir()
+    assert find_project(start) == start
+    assert read(home, start).project == start
+
+
+# --- defaults ----------------------------------------------------------------------------------------------------------
+
+
+def test_every_default_is_the_documented_one(tmp_path: Path, home: Path) -> None:
+    project = write_project(tmp_path / "project")
+    assert read(home, project) == Settings(
+        project=project,
+        root=str(project / ".pipeline" / "tables"),
+        landing=str(project / ".pipeline" / "landing"),
+        datasets=None,
+        vacuum="dry",
+        spark=SparkSettings(
+            master="local[*]",
+            remote=None,
+            driver_memory="2g",
+            cache=home / ".cache" / "delta-first-pipeline",
+            maven_repository=None,
+            conf=(),
+        ),
+    )
+
+
+def test_a_pyproject_without_our_table_gives_the_defaults(tmp_path: Path, home: Path) -> None:
+    project = write_project(tmp_path / "project", raw='[project]\nname = "other"\n[tool.other]\nroot = "x"\n')
+    assert read(home, project) == read(home, write_project(project))
+
+
+def test_settings_can_not_be_changed_afterwards(tmp_path: Path, home: Path) -> None:
+    settings = read(home, tmp_path)
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        settings.root = "x"  # type: ignore[misc]
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        settings.spark.master = "x"  # type: ignore[misc]
+
+
+# --- precedence --------------------------------------------------------------------------------------------------------
+
+SIMPLE = {
+    "root": ("s3a://project/root", "s3a://environment/root"),
+    "landing": ("s3a://project/landing", "s3a://environment/landing"),
+    "datasets": ("project.tables:datasets", "environment.tables:datasets"),
+    "vacuum": ("dry", "apply"),
+    "master": ("local[3]", "spark://host:7077"),
+    "driver_memory": ("3g", "512m"),
+    "maven_repository": ("https://project/maven", "https://environment/maven"),
+}
+
+
+@pytest.mark.parametrize("name", SIMPLE)
+def test_the_environment_wins_over_the_project_and_the_project_over_the_default(
+    tmp_path: Path, home: Path, name: str
+) -> None:
+    of_project, of_environment = SIMPLE[name]
+    variable = {f"PIPELINE_{name.upper()}": of_environment}
+    project = write_project(tmp_path / "project", f'{name} = "{of_project}"')
+    assert value_of(read(home, project), name) == of_project
+    assert value_of(read(home, project, **variable), name) == of_environment
+    assert value_of(read(home, tmp_path, **variable), name) == of_environment
+
+
+def test_a_cache_folder_of_the_environment_wins_over_one_of_the_project(tmp_path: Path, home: Path) -> None:
+    project = write_project(tmp_path / "project", f'cache = "{tmp_path / "one"}"')
+    assert read(home, project).spark.cache == tmp_path / "one"
+    assert read(home, project, PIPELINE_CACHE=str(tmp_path / "two")).spark.cache == tmp_path / "two"
+
+
+def test_one_setting_of_the_environment_leaves_the_others_to_the_project(tmp_path: Path, home: Path) -> None:
+    project = write_project(tmp_path / "project", 'root = "s3a://a"\nvacuum = "apply"')
+    settings = read(home, project, PIPELINE_ROOT="s3a://b")
+    assert (settings.root, settings.vacuum) == ("s3a://b", "apply")
+
+
+def test_an_empty_variable_counts_as_not_set(tmp_path: Path, home: Path) -> None:
+    project = write_project(tmp_path / "project", 'vacuum = "apply"')
+    settings = read(home, project, PIPELINE_VACUUM="", PIPELINE_ROOT="", SPARK_REMOTE="", XDG_CACHE_HOME="")
+    assert settings == read(home, project)
+    assert settings.vacuum == "apply"
+
+
+def test_variables_of_others_are_not_looked_at(tmp_path: Path, home: Path) -> None:
+    assert read(home, tmp_path, ROOT="x", PIPELINES_ROOT="x", SPARK_HOME="x") == read(home, tmp_path)
+
+
+def test_spaces_around_a_value_do_not_count(tmp_path: Path, home: Path) -> None:
+    assert read(home, tmp_path, PIPELINE_ROOT=" s3a://a \n").root == "s3a://a"
+
+
+# --- unknown names -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("value", ["x", ""])
+def test_a_misspelt_variable_is_refused_with_the_near_one(tmp_path: Path, home: Path, value: str) -> None:
+    error = refused(home, tmp_path, PIPELINE_ROOTS=value)
+    assert error.setting == "PIPELINE_ROOTS"
+    assert "PIPELINE_ROOT" in error.expected.split()
+    assert "PIPELINE_VACUUM" not in error.expected
+
+
+def test_a_misspelt_key_of_the_project_is_refused_with_the_near_one(tmp_path: Path, home: Path) -> None:
+    error = refused(home, write_project(tmp_path / "project", 'vaccum = "dry"'))
+    assert error.setting == "[tool.pipeline] vaccum"
+    assert "vacuum" in error.expected.split()
+
+
+def test_a_name_near_to_none_is_refused_with_all_the_known_ones(tmp_path: Path, home: Path) -> None:
+    error = refused(home, write_project(tmp_path / "project", "zzz = 1"))
+    known = "root landing datasets vacuum master driver_memory cache maven_repository spark_conf".split()
+    assert [name for name in known if name in error.expected] == known
+
+
+def test_a_question_in_the_remedy_ends_as_a_question(tmp_path: Path, home: Path) -> None:
+    error = refused(home, tmp_path, PIPELINE_ROOTS="x")
+    assert ("did you mean" in error.remedy().lower()) == error.remedy().endswith("?")
+
+
+def test_spark_confs_can_not_be_set_by_a_variable(tmp_path: Path, home: Path) -> None:
+    assert refused(home, tmp_path, PIPELINE_SPARK_CONF="a=b").setting == "PIPELINE_SPARK_CONF"
+
+
+def test_every_variable_that_is_listed_is_read(tmp_path: Path, home: Path) -> None:
+    values = {"PIPELINE_" + name.upper(): environment for name, (_, environment) in SIMPLE.items()}
+    values |= {"PIPELINE_CACHE": str(tmp_path / "cache"), "SPARK_REMOTE": "sc://host"}
+    assert sorted(setting_names()) == sorted(values)
+    default = read(home, tmp_path)
+    assert [name for name, value in values.items() if read(home, tmp_path, **{name: value}) == default] == []
+
+
+# --- bad values --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("root", " "),
+        ("landing", "\t"),
+        ("master", "  "),
+        ("cache", " "),
+        ("maven_repository", " "),
+        ("vacuum", "yes"),
+        ("vacuum", "Dry"),
+        ("driver_memory", "2"),
+        ("driver_memory", "g"),
+        ("driver_memory", "2gb"),
+        ("driver_memory", "1.5g"),
+        ("driver_memory", "-1g"),
+        ("driver_memory", "2 g"),
+        ("driver_memory", "0g"),
+        ("datasets", "package.module"),
+        ("datasets", "package.module:"),
+        ("datasets", ":datasets"),
+        ("datasets", ".module:datasets"),
+        ("datasets", "package/module.py:datasets"),
+        ("datasets", "package.module:a:b"),
+        ("datasets", "package.module:a.b"),
+    ],
+)
+def test_a_bad_value_of_a_variable_is_refused_with_the_variables_name(
+    tmp_path: Path, home: Path, name: str, value: str
+) -> None:
+    error = refused(home, tmp_path, **{f"PIPELINE_{name.upper()}": value})
+    assert error.setting == f"PIPELINE_{name.upper()}"
+    assert repr(value) in error.problem
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("root", "3"),
+        ("root", '""'),
+        ("root", '["a"]'),
+        ("master", "true"),
+        ("driver_memory", "2"),
+        ("datasets", '["a.b:c"]'),
+        ("vacuum", "true"),
+        ("vacuum", '["dry"]'),
+        ("spark_conf", '"a=b"'),
+        ("spark_conf", '["a"]'),
+        ("spark_conf", '{"a" = ["b"]}'),
+        ("spark_conf", "{spark.sql.shuffle = 1}"),
+    ],
+)
+def test_a_bad_value_of_the_project_is_refused_with_the_keys_name(
+    tmp_path: Path, home: Path, name: str, value: str
+) -> None:
+    error = refused(home, write_project(tmp_path / "project", f"{name} = {value}"))
+    assert error.setting == f"[tool.pipeline] {name}"
+    assert error.expected
+
+
+def test_a_bad_value_of_the_project_is_refused_though_the_environment_has_a_good_one(
+    tmp_path: Path, home: Path
+) -> None:
+    project = write_project(tmp_path / "project", 'vacuum = "yes"')
+    assert refused(home, project, PIPELINE_VACUUM="dry").setting == "[tool.pipeline] vacuum"
+
+
+@pytest.mark.parametrize(("given", "stored"), [("2G", "2g"), ("512M", "512m"), ("1t", "1t")])
+def test_memory_is_a_whole_number_and_a_unit_in_any_case(tmp_path: Path, home: Path, given: str, stored: str) -> None:
+    assert read(home, tmp_path, PIPELINE_DRIVER_MEMORY=given).spark.driver_memory == stored
+
+
+def test_spark_confs_are_texts_in_the_order_of_their_names(tmp_path: Path, home: Path) -> None:
+    project = write_project(tmp_path / "p", 'spark_conf = {"b.flag" = true, "c.no" = false, "a.n" = 4, "d" = "Text"}')
+    expected = (("a.n", "4"), ("b.flag", "true"), ("c.no", "false"), ("d", "Text"))
+    assert read(home, project).spark.conf == expected
+
+
+def test_a_spark_conf_may_be_a_number_with_a_fraction(tmp_path: Path, home: Path) -> None:
+    """As `spark.memory.fraction` is; the error's own text promises that numbers are taken."""
+    project = write_project(tmp_path / "project", 'spark_conf = {"spark.memory.fraction" = 0.5}')
+    assert read(home, project).spark.conf == (("spark.memory.fraction", "0.5"),)
+
+
+# --- a broken pyproject.toml -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("raw", ["[tool.pipeline\n", "root = \n", "[tool.pipeline]\nroot = 'a'\nroot = 'b'\n"])
+def test_broken_toml_is_refused_with_the_files_name(tmp_path: Path, home: Path, raw: str) -> None:
+    project = write_project(tmp_path / "project", raw=raw)
+    error = refused(home, project)
+    assert error.setting == str(project / "pyproject.toml")
+    assert error.problem
+    assert isinstance(error.__cause__, ValueError)
+
+
+def test_a_pyproject_that_is_not_utf8_is_refused_with_the_files_name(tmp_path: Path, home: Path) -> None:
+    (tmp_path / "pyproject.toml").write_bytes('[tool.pipeline]\nroot = "größe"\n'.encode("latin-1"))
+    assert refused(home, tmp_path).setting == str(tmp_path / "pyproject.toml")
+
+
+@pytest.mark.parametrize("raw", ["tool = 3\n", "[tool]\npipeline = 3\n", '[[tool.pipeline]]\nroot = "a"\n'])
+def test_a_tool_pipeline_that_is_no_table_is_refused(tmp_path: Path, home: Path, raw: str) -> None:
+    assert refused(home, write_project(tmp_path / "project", raw=raw)).expected
+
+
+# --- places ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["root", "landing"])
+@pytest.mark.parametrize(
+    ("given", "kept"),
+    [
+        ("s3a://bucket/lake", "s3a://bucket/lake"),
+        ("s3a://bucket/", "s3a://bucket"),
+        ("abfss://c@account.dfs.core.windows.net/x/", "abfss://c@account.dfs.core.windows.net/x"),
+        ("file:///lake/tables", "file:///lake/tables"),
+        ("file:/lake/tables/", "file:/lake/tables"),
+    ],
+)
+def test_a_uri_is_kept_but_for_a_slash_at_its_end(
+    tmp_path: Path, home: Path, name: str, given: str, kept: str
+) -> None:
+    settings = read(home, tmp_path, **{f"PIPELINE_{name.upper()}": given})
+    assert value_of(settings, name) == kept
+
+
+@pytest.mark.parametrize("name", ["root", "landing"])
+@pytest.mark.parametrize(
+    ("given", "inside"), [("lake", "lake"), ("./lake/", "lake"), ("a/../lake/x", "lake/x"), ("sp ace", "sp ace")]
+)
+def test_a_relative_path_lies_in_the_project_wherever_the_command_is_started(
+    tmp_path: Path, home: Path, monkeypatch: pytest.MonkeyPatch, name: str, given: str, inside: str
+) -> None:
+    project = write_project(tmp_path / "project", f'{name} = "{given}"')
+    below = project / "below"
+    below.mkdir()
+    monkeypatch.chdir(tmp_path)
+    assert value_of(read(home, below), name) == str(project / inside)
+
+
+def test_an_absolute_path_is_kept(tmp_path: Path, home: Path) -> None:
+    project = write_project(tmp_path / "project")
+    assert read(home, project, PIPELINE_ROOT=str(tmp_path / "lake")).root == str(tmp_path / "lake")
+
+
+def test_a_tilde_is_the_home_of_the_environment_that_was_handed_in(tmp_path: Path, home: Path) -> None:
+    settings = read(home, tmp_path, PIPELINE_ROOT="~/lake", PIPELINE_CACHE="~/cache")
+    assert (settings.root, settings.spark.cache) == (str(home / "lake"), home / "cache")
+
+
+def test_a_relative_cache_lies_in_the_project_as_every_other_relative_path(
+    tmp_path: Path, home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    project = write_project(tmp_path / "project", 'cache = "jars"')
+    monkeypatch.chdir(tmp_path)
+    assert read(home, project).spark.cache == project / "jars"
+
+
+def test_the_cache_follows_xdg_cache_home(tmp_path: Path, home: Path) -> None:
+    settings = read(home, tmp_path, XDG_CACHE_HOME=str(tmp_path / "xdg"))
+    assert settings.spark.cache == tmp_path / "xdg" / "delta-first-pipeline"
+
+
+def test_a_cache_that_is_set_wins_over_xdg_cache_home(tmp_path: Path, home: Path) -> None:
+    settings = read(home, tmp_path, XDG_CACHE_HOME=str(tmp_path / "xdg"), PIPELINE_CACHE=str(tmp_path / "mine"))
+    assert settings.spark.cache == tmp_path / "mine"
+
+
+def test_the_remote_comes_from_spark_remote_and_leaves_the_master_as_it_is(tmp_path: Path, home: Path) -> None:
+    spark = read(home, tmp_path, SPARK_REMOTE="sc://host:15002/;token=x", PIPELINE_MASTER="local[2]").spark
+    assert (spark.remote, spark.master) == ("sc://host:15002/;token=x", "local[2]")
+
+
+def test_the_remote_can_not_be_set_in_the_project(tmp_path: Path, home: Path) -> None:
+    error = refused(home, write_project(tmp_path / "project", 'remote = "sc://host"'))
+    assert error.setting == "[tool.pipeline] remote"
+
+
+# --- when it is read ---------------------------------------------------------------------------------------------------
+
+
+def test_importing_the_module_reads_nothing(tmp_path: Path) -> None:
+    """A misspelt variable and a broken project must not break `import`, only `load_settings`."""
+    write_project(tmp_path, raw="[broken")
+    package = str(Path(pipeline.__file__).parents[1])
+    code = (
+        "import sys; sys.path.insert(0, sys.argv[1])\n"
+        "from pipeline.errors import SettingsError\n"
+        "from pipeline.settings import load_settings\n"
+        "try:\n    load_settings()\nexcept SettingsError as error:\n    print(type(error).__name__)\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code, package],
+        cwd=tmp_path,
+        env={"PIPELINE_NOBODY_KNOWS": "x", "HOME": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert (done.returncode, done.stdout.strip()) == (0, "SettingsError"), done.stderr
+
+
+def test_what_changes_after_the_read_changes_no_settings(tmp_path: Path, home: Path) -> None:
+    project = write_project(tmp_path / "project", 'vacuum = "apply"')
+    environ = {"HOME": str(home), "PIPELINE_ROOT": "s3a://a"}
+    settings = load_settings(environ, project)
+    environ["PIPELINE_ROOT"] = "s3a://b"
+    write_project(project, 'vacuum = "dry"')
+    assert (settings.root, settings.vacuum) == ("s3a://a", "apply")
+    assert load_settings(environ, project).root == "s3a://b"
+
+
+def test_the_process_environment_and_the_working_directory_are_the_defaults(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in setting_names():
+        monkeypatch.delenv(name, raising=False)
+    project = write_project(tmp_path / "project", 'vacuum = "apply"')
+    monkeypatch.chdir(project)
+    monkeypatch.setenv("PIPELINE_ROOT", "s3a://from-the-process")
+    settings = load_settings()
+    assert (settings.project, settings.root, settings.vacuum) == (project, "s3a://from-the-process", "apply")
