@@ -198,19 +198,24 @@ def _column_problems(schema: StructType) -> Iterator[str]:
         if isinstance(field.dataType, StructType) and not field.dataType.fields:
             yield f"column {path!r} is a struct without fields"
         if isinstance(field.dataType, StructType):
-            yield from (f"in {path!r}: columns {', '.join(g)} differ by case only" for g in case_duplicates(field.dataType))
-        if isinstance(field.dataType, ArrayType) and _has_not_null(field.dataType.elementType, field.dataType.containsNull):
-            yield f"column {path!r}: NOT NULL inside an array can't be enforced by Delta"
-        if isinstance(field.dataType, MapType) and _has_not_null(
-            field.dataType.valueType, field.dataType.valueContainsNull
-        ):
-            yield f"column {path!r}: NOT NULL inside a map can't be enforced by Delta"
+            yield from (
+                f"in {path!r}: columns {', '.join(g)} differ by case only" for g in case_duplicates(field.dataType)
+            )
+        if isinstance(field.dataType, ArrayType | MapType) and _holds_not_null(field.dataType):
+            where = "an array" if isinstance(field.dataType, ArrayType) else "a map"
+            yield f"column {path!r}: NOT NULL inside {where} can't be enforced by Delta"
 
 
-def _has_not_null(inner: DataType, nullable: bool) -> bool:
-    if not nullable:
-        return True
-    return isinstance(inner, StructType) and any(not f.nullable for f in inner.fields)
+def _holds_not_null(data_type: DataType) -> bool:
+    """Whether something below is declared NOT NULL; a map's keys never are NULL and don't count themselves."""
+    if isinstance(data_type, ArrayType):
+        return not data_type.containsNull or _holds_not_null(data_type.elementType)
+    if isinstance(data_type, MapType):
+        inner = (data_type.keyType, data_type.valueType)
+        return not data_type.valueContainsNull or any(_holds_not_null(part) for part in inner)
+    if isinstance(data_type, StructType):
+        return any(not field.nullable or _holds_not_null(field.dataType) for field in data_type.fields)
+    return False
 
 
 def _partition_problems(dataset: Dataset) -> Iterator[str]:

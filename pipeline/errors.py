@@ -371,8 +371,8 @@ class CommitUnknownError(TableError):
 
     def message(self) -> str:
         return (
-            f"The write to dataset {self.dataset!r} at {self.location} has an unknown outcome ({self.reason}); its mark "
-            f"is {self.mark}."
+            f"The write to dataset {self.dataset!r} at {self.location} has an unknown outcome ({self.reason}); "
+            f"its mark is {self.mark}."
         )
 
     def remedy(self) -> str:

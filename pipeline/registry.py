@@ -103,6 +103,8 @@ def load_datasets(reference: str) -> tuple[Dataset, ...]:
     """
     module_name, _, attribute = reference.partition(":")
     expected = "package.module:name of a tuple or list of Dataset values"
+    if not module_name or module_name.startswith(".") or not attribute:
+        raise SettingsError(setting="datasets", problem=f"got {reference!r}", expected=expected)
     try:
         module = importlib.import_module(module_name)
     except ModuleNotFoundError as error:

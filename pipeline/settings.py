@@ -11,11 +11,13 @@ from __future__ import annotations
 
 import difflib
 import os
+import re
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
+from urllib.parse import urlsplit
 
 from pipeline.errors import SettingsError
 
@@ -28,6 +30,8 @@ VacuumMode = Literal["dry", "apply"]
 
 PREFIX = "PIPELINE_"
 STATE_FOLDER = ".pipeline"
+# The collection that definitions and command line read where `datasets` names none.
+DEFAULT_DATASETS = "pipeline.assets.aviation_datasets:datasets"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -77,30 +81,57 @@ def load_settings(environ: Mapping[str, str] | None = None, start: Path | None =
     project = find_project(Path.cwd() if start is None else start)
     values = _project_values(project) | _environment_values(environ)
     home = Path(environ["HOME"]) if environ.get("HOME") else Path.home()
-    cache_home = Path(environ["XDG_CACHE_HOME"]) if environ.get("XDG_CACHE_HOME") else home / ".cache"
+    cache_home = Path(environ.get("XDG_CACHE_HOME") or home / ".cache")
     spark = SparkSettings(
         master=values.get("master", "local[*]"),
         remote=environ.get("SPARK_REMOTE") or None,
         driver_memory=values.get("driver_memory", "2g"),
-        cache=Path(values.get("cache", cache_home / "delta-first-pipeline")).expanduser().resolve(),
+        cache=_path(values.get("cache", str(cache_home / "delta-first-pipeline")), project, home),
         maven_repository=values.get("maven_repository"),
         conf=values.get("spark_conf", ()),
     )
     return Settings(
         project=project,
-        root=_uri(values.get("root", f"{STATE_FOLDER}/tables"), project),
-        landing=_uri(values.get("landing", f"{STATE_FOLDER}/landing"), project),
+        root=_uri("root", values.get("root", f"{STATE_FOLDER}/tables"), project, home),
+        landing=_uri("landing", values.get("landing", f"{STATE_FOLDER}/landing"), project, home),
         datasets=values.get("datasets"),
         vacuum=values.get("vacuum", "dry"),
         spark=spark,
     )
 
 
-def _uri(value: str, project: Path) -> str:
-    """A URI as given; a plain path made absolute against the project, so that the working directory decides nothing."""
+def _path(value: str, project: Path, home: Path) -> Path:
+    """An absolute path: the working directory decides nothing."""
+    if value == "~" or value.startswith("~/"):
+        return (home / value[2:]).resolve()
+    return (project / value).resolve()
+
+
+# User and password before an @ that comes after the scheme; a secret may itself hold slashes.
+_CREDENTIALS = re.compile(r"[^:/]+://[^/@]*:[^@]*@")
+
+
+def _uri(setting: str, value: str, project: Path, home: Path) -> str:
+    """A URI as given, or a plain path made absolute against the project."""
+    problem = None
+    if _CREDENTIALS.match(value):
+        problem = "the URI holds a password; credentials come from the environment, a profile or the instance"
+    elif value.startswith("file:") and not value.startswith("file:/"):
+        problem = f"{value!r} is a relative URI"
+    elif "://" in value and not _is_uri(value):
+        problem = f"{value!r} is not a URI"
+    if problem is not None:
+        raise SettingsError(setting=setting, problem=problem, expected="an absolute URI without credentials, or a path")
     if "://" in value or value.startswith("file:"):
         return value.rstrip("/")
-    return str((project / Path(value).expanduser()).resolve())
+    return str(_path(value, project, home))
+
+
+def _is_uri(value: str) -> bool:
+    try:
+        return bool(urlsplit(value).scheme)
+    except ValueError:
+        return False
 
 
 def _text(setting: str, value: Any) -> str:
@@ -111,8 +142,10 @@ def _text(setting: str, value: Any) -> str:
 
 def _memory(setting: str, value: Any) -> str:
     text = _text(setting, value).lower()
-    if not (text[:-1].isdigit() and text[-1] in "mgt"):
-        raise SettingsError(setting=setting, problem=f"got {value!r}", expected="a whole number and m, g or t, as in 2g")
+    if not re.fullmatch(r"[1-9][0-9]*[mgt]", text):
+        raise SettingsError(
+            setting=setting, problem=f"got {value!r}", expected="a whole number and m, g or t, as in 2g"
+        )
     return text
 
 
@@ -131,7 +164,7 @@ def _vacuum(setting: str, value: Any) -> str:
 
 
 def _conf(setting: str, value: Any) -> tuple[tuple[str, str], ...]:
-    if not isinstance(value, dict) or not all(isinstance(v, str | int | bool) for v in value.values()):
+    if not isinstance(value, dict) or not all(isinstance(v, str | int | float | bool) for v in value.values()):
         raise SettingsError(
             setting=setting, problem=f"got {value!r}", expected="a table of Spark confs with text, number or true/false"
         )
@@ -159,8 +192,8 @@ def setting_names() -> tuple[str, ...]:
 
 def _unknown(setting: str, name: str, known: list[str]) -> SettingsError:
     near = difflib.get_close_matches(name, known, n=1)
-    expected = f"did you mean {near[0]}?" if near else f"one of {', '.join(known)}"
-    return SettingsError(setting=setting, problem="nobody knows that name", expected=expected.rstrip("?"))
+    expected = f"{near[0]} or another of the README's settings" if near else f"one of {', '.join(known)}"
+    return SettingsError(setting=setting, problem="nobody knows that name", expected=expected)
 
 
 def _environment_values(environ: Mapping[str, str]) -> dict[str, Any]:
@@ -170,7 +203,7 @@ def _environment_values(environ: Mapping[str, str]) -> dict[str, Any]:
         if not variable.startswith(PREFIX):
             continue
         name = variable.removeprefix(PREFIX).lower()
-        if name not in names:
+        if name not in names or variable != variable.upper():
             raise _unknown(variable, variable, [PREFIX + n.upper() for n in names])
         if value:
             values[name] = _READERS[name](variable, value)
@@ -182,9 +215,13 @@ def _project_values(project: Path) -> dict[str, Any]:
     if not path.is_file():
         return {}
     try:
-        table = tomllib.loads(path.read_text(encoding="utf-8")).get("tool", {}).get("pipeline", {})
-    except tomllib.TOMLDecodeError as error:
-        raise SettingsError(setting=str(path), problem=str(error), expected="valid TOML") from error
+        document = tomllib.loads(path.read_text(encoding="utf-8"))
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise SettingsError(setting=str(path), problem=str(error), expected="valid TOML in UTF-8") from error
+    tool = document.get("tool", {})
+    table = tool.get("pipeline", {}) if isinstance(tool, dict) else None
+    if not isinstance(table, dict):
+        raise SettingsError(setting="[tool.pipeline]", problem="it is not a table", expected="a table of settings")
     for name in table:
         if name not in _READERS:
             raise _unknown(f"[tool.pipeline] {name}", name, list(_READERS))

@@ -144,14 +144,14 @@ def clone_session(session: SparkSession) -> SparkSession:
     """A session with the same views and confs, and its own from now on."""
     if is_connect(session):
         return session.cloneSession()  # type: ignore[attr-defined, no-any-return]
-    return SparkSession(session.sparkContext, session._jsparkSession.cloneSession())  # noqa: SLF001  Python has no name for it
+    return SparkSession(session.sparkContext, session._jsparkSession.cloneSession())
 
 
 def release_session(clone: SparkSession) -> None:
     """Give a clone's state back; a classic clone is garbage, a Connect clone lives on the server until released."""
     if is_connect(clone):
         # `stop()` on a clone fails in Spark 4.2.0 before it releases anything.
-        clone.client.release_session()  # type: ignore[attr-defined]
+        clone.client.release_session()
 
 
 def marking_confs(note: CommitNote, session: SparkSession, fingerprint: str) -> dict[str, str]:
@@ -159,7 +159,9 @@ def marking_confs(note: CommitNote, session: SparkSession, fingerprint: str) -> 
     return {_USER_METADATA: note.to_json(session, fingerprint)}
 
 
-def own_commit(clone: SparkSession, dataset_name: str, location: str, mark: Mark, partition_by: tuple[str, ...]) -> Commit | None:
+def own_commit(
+    clone: SparkSession, dataset_name: str, location: str, mark: Mark, partition_by: tuple[str, ...]
+) -> Commit | None:
     """The commit that this private session made; None where Delta saw nothing to do and made none.
 
     Raises:

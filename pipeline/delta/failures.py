@@ -23,7 +23,9 @@ NOT_NULL_BROKEN = frozenset({"DELTA_NOT_NULL_CONSTRAINT_VIOLATED"})
 CHECK_BROKEN = frozenset({"DELTA_VIOLATE_CONSTRAINT_WITH_VALUES"})
 SLICE_BROKEN = frozenset({"DELTA_REPLACE_WHERE_MISMATCH"})
 RAISED_BY_US = frozenset({"USER_RAISED_EXCEPTION"})
-VERSION_GONE = frozenset({"DELTA_VERSION_NOT_FOUND", "DELTA_NO_REPRODUCIBLE_HISTORY_FOUND", "DELTA_TRUNCATED_TRANSACTION_LOG"})
+VERSION_GONE = frozenset(
+    {"DELTA_VERSION_NOT_FOUND", "DELTA_NO_REPRODUCIBLE_HISTORY_FOUND", "DELTA_TRUNCATED_TRANSACTION_LOG"}
+)
 NOT_EMPTY_LOCATION = frozenset({"DELTA_CREATE_TABLE_WITH_NON_EMPTY_LOCATION"})
 # The seven conflict classes of `io.delta.exceptions`; the conditions of the typed ones begin alike.
 CONFLICT_CONDITIONS = frozenset({"DELTA_PROTOCOL_CHANGED", "DELTA_METADATA_CHANGED"})
@@ -99,7 +101,7 @@ def read_failure(error: BaseException) -> Failure:
 
 
 def _without_trace(text: str) -> str:
-    return text.split("\n\nJVM stacktrace:")[0]
+    return text.split("\n\nJVM stacktrace:", maxsplit=1)[0]
 
 
 def _from_java(throwable: Any) -> Failure:
@@ -120,7 +122,7 @@ def _from_java(throwable: Any) -> Failure:
 
 
 def _is_spark_throwable(throwable: Any) -> bool:
-    """Whether the Java object answers `getCondition`; asked of its classes, since py4j answers any name with a member."""
+    """Whether the Java object answers `getCondition`; asked of its classes, since py4j has a member of any name."""
     pending = [throwable.getClass()]
     while pending:
         cls = pending.pop()

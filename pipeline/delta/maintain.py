@@ -10,6 +10,7 @@ import os
 import subprocess
 import sys
 from dataclasses import dataclass
+from typing import Any, cast
 
 from pyspark.sql import SparkSession
 
@@ -83,8 +84,8 @@ def checkpoint(session: SparkSession, dataset: Dataset, location: str) -> Checkp
 
 def checkpoint_embedded(session: SparkSession, location: str) -> None:
     """Write a checkpoint through the JVM of a classic session."""
-    jvm = session._jvm  # noqa: SLF001  the only way to Delta's Scala side
-    jvm.org.apache.spark.sql.delta.DeltaLog.forTable(session._jsparkSession, location).checkpoint()  # noqa: SLF001
+    jvm = session._jvm
+    jvm.org.apache.spark.sql.delta.DeltaLog.forTable(session._jsparkSession, location).checkpoint()
 
 
 def _checkpoint_in_child(dataset: Dataset, location: str) -> None:

@@ -19,7 +19,13 @@ from pipeline.delta import sql
 from pipeline.delta.failures import NO_TABLE, PATH_GONE, SPARK_ERRORS, VERSION_GONE, read_failure
 from pipeline.delta.slices import Slice
 from pipeline.delta.table import latest_version, load
-from pipeline.errors import FilesNotFoundError, FrameMismatchError, StorageError, TableNotFoundError, VersionNotFoundError
+from pipeline.errors import (
+    FilesNotFoundError,
+    FrameMismatchError,
+    StorageError,
+    TableNotFoundError,
+    VersionNotFoundError,
+)
 
 NULL_FOLDER = "__HIVE_DEFAULT_PARTITION__"
 

@@ -67,7 +67,9 @@ def find_java(environ: Mapping[str, str], cache: Path) -> Java:
         java = home / "bin" / "java"
         version = _java_version(java)
         if version is None or version < MINIMUM_JAVA:
-            tried.append(f"{source} ({home}): {f'is version {version}' if version else 'does not answer java -version'}")
+            tried.append(
+                f"{source} ({home}): {f'is version {version}' if version else 'does not answer java -version'}"
+            )
             continue
         return Java(home=_start_script_home(java, version, cache), version=version, source=source)
     raise JavaNotFoundError(minimum=MINIMUM_JAVA, tried=tuple(tried))

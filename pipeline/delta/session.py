@@ -44,7 +44,9 @@ def open_session(settings: SparkSettings) -> SparkSession:
     except SPARK_ERRORS as error:
         raise SparkUnavailableError(where=where, reason=read_failure(error).summary) from error
     if DELTA_EXTENSION not in extensions:
-        raise SparkUnavailableError(where=where, reason=f"it runs without Delta (spark.sql.extensions is {extensions!r})")
+        raise SparkUnavailableError(
+            where=where, reason=f"it runs without Delta (spark.sql.extensions is {extensions!r})"
+        )
     return session
 
 
@@ -145,12 +147,12 @@ def _connect(remote: str) -> SparkSession:
 
 def _shown(remote: str) -> str:
     """The address without its parameters, which may hold a token."""
-    return remote.split("/;")[0].rstrip("/")
+    return remote.split("/;", maxsplit=1)[0].rstrip("/")
 
 
 def _answer(remote: str) -> None:
     """Ask whether anything listens, since the client itself would go on trying for minutes."""
-    parts = urlsplit(remote.split(";")[0])
+    parts = urlsplit(remote.split(";", maxsplit=1)[0])
     if parts.scheme != "sc" or not parts.hostname:
         raise SparkUnavailableError(where=_shown(remote), reason="SPARK_REMOTE must look like sc://host:port")
     try:

@@ -91,7 +91,13 @@ def _literal_of_other(value: Any, data_type: DataType) -> str:
             raise ValueError(f"{value} does not fit {data_type.simpleString()}")
         return f"CAST('{value:f}' AS {type_name(data_type)})"
     if isinstance(data_type, FloatType | DoubleType) and isinstance(value, float):
-        text = "NaN" if math.isnan(value) else ("Infinity" if value > 0 else "-Infinity") if math.isinf(value) else repr(value)
+        text = (
+            "NaN"
+            if math.isnan(value)
+            else ("Infinity" if value > 0 else "-Infinity")
+            if math.isinf(value)
+            else repr(value)
+        )
         return f"CAST('{text}' AS {type_name(data_type)})"
     raise ValueError(f"{value!r} is not a value of type {data_type.simpleString()}")
 

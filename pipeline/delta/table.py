@@ -183,7 +183,9 @@ def _schema_differences(declared: StructType, found: StructType) -> list[str]:
     extra = [name for name in there if name not in declared.names]
     differences += [f"column {name}: the table has it, the declaration does not" for name in extra]
     if not differences and declared.names != found.names:
-        differences.append(f"column order: declared {_tuple(tuple(declared.names))}, the table has {_tuple(tuple(found.names))}")
+        differences.append(
+            f"column order: declared {_tuple(tuple(declared.names))}, the table has {_tuple(tuple(found.names))}"
+        )
     return differences
 
 

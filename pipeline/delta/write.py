@@ -62,6 +62,7 @@ class WriteResult:
     schema_fingerprint: str
     timestamp: dt.datetime | None
     mark: Mark
+    features: tuple[str, ...]
     metrics: Mapping[str, str] = field(default_factory=dict)
 
 
@@ -135,9 +136,7 @@ def _guarded_columns(dataset: Dataset, within: Slice | None) -> Iterator[str]:
         yield f"CASE {' '.join(cases)} ELSE {column} END AS {column}" if cases else column
 
 
-def _refusal(
-    error: Exception, frame: DataFrame, dataset: Dataset, location: str, within: Slice | None
-) -> Exception:
+def _refusal(error: Exception, frame: DataFrame, dataset: Dataset, location: str, within: Slice | None) -> Exception:
     """The error to raise for a failed write: ours with counts where rows were refused, else the one that came."""
     failure = read_failure(error)
     if failure.is_conflict:
@@ -168,6 +167,7 @@ def _result(dataset: Dataset, state: TableState, mark: Mark, commit: Commit | No
             dataset=dataset.name, location=state.location, table_id=state.table_id, version=state.version,
             committed=False, operation="no commit", rows_written=0, rows_deleted=0, files_added=0, files_removed=0,
             bytes_added=0, rows_by_partition={}, schema_fingerprint=dataset.fingerprint, timestamp=None, mark=mark,
+            features=state.features,
         )  # fmt: skip
     deleted = commit.metrics.get("numDeletedRows")
     return WriteResult(
@@ -186,7 +186,6 @@ def _result(dataset: Dataset, state: TableState, mark: Mark, commit: Commit | No
         schema_fingerprint=dataset.fingerprint,
         timestamp=commit.timestamp,
         mark=mark,
+        features=state.features,
         metrics=commit.metrics,
     )
-
-

@@ -113,7 +113,9 @@ def test_a_declared_field_is_found_by_its_column() -> None:
     assert Dataset(name="a", schema=SCHEMA).field("id") == StructField("id", LongType(), False)
 
 
-@pytest.mark.parametrize("part", ["", ".", "..", "_records", "-a", ".a", "a b", "a\\b", "a:b", "a\n", "é", "a%2F", "a*"])
+@pytest.mark.parametrize(
+    "part", ["", ".", "..", "_records", "-a", ".a", "a b", "a\\b", "a:b", "a\n", "é", "a%2F", "a*"]
+)
 def test_a_name_part_that_is_no_plain_folder_name_is_refused(part: str) -> None:
     assert repr(part) in one_problem(name=f"good/{part}")
 
@@ -157,7 +159,7 @@ def test_nested_columns_that_differ_by_case_only_are_refused_with_their_path(out
     assert "x, X" in problem
 
 
-@pytest.mark.parametrize("name", sorted(RESERVED_COLUMNS) + ["_CHANGE_TYPE"])
+@pytest.mark.parametrize("name", [*sorted(RESERVED_COLUMNS), "_CHANGE_TYPE"])
 def test_a_column_that_the_change_feed_adds_is_refused_in_any_case(name: str) -> None:
     problem = one_problem(schema=with_column(StringType(), name))
     assert repr(name) in problem

@@ -126,9 +126,7 @@ def test_an_error_can_be_a_cause_and_a_member_of_a_set() -> None:
 
 
 def test_every_error_of_the_module_is_a_pipeline_error() -> None:
-    found = [
-        cls for _, cls in inspect.getmembers(errors, inspect.isclass) if issubclass(cls, BaseException)
-    ]
+    found = [cls for _, cls in inspect.getmembers(errors, inspect.isclass) if issubclass(cls, BaseException)]
     assert set(found) == {PipelineError, *ALL}
 
 

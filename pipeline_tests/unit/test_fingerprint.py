@@ -66,9 +66,7 @@ def structs(types: st.SearchStrategy[DataType]) -> st.SearchStrategy[StructType]
 TYPES = st.recursive(
     st.sampled_from(ATOMS),
     lambda inner: (
-        structs(inner)
-        | st.builds(ArrayType, inner, st.booleans())
-        | st.builds(MapType, inner, inner, st.booleans())
+        structs(inner) | st.builds(ArrayType, inner, st.booleans()) | st.builds(MapType, inner, inner, st.booleans())
     ),
     max_leaves=5,
 )
@@ -213,7 +211,9 @@ NESTED = StructType(
         StructField("code", VarcharType(4)),
         StructField(
             "place",
-            StructType([StructField("name", StringType(), False), StructField("spots", ArrayType(DoubleType(), False))]),
+            StructType(
+                [StructField("name", StringType(), False), StructField("spots", ArrayType(DoubleType(), False))]
+            ),
             False,
         ),
         StructField("counts", MapType(StringType(), StructType([StructField("n", LongType())]), True)),

@@ -225,7 +225,9 @@ def test_a_users_collection_may_lie_in_a_package(write_module: WriteModule) -> N
         ("number", "int"),
     ],
 )
-def test_an_attribute_that_is_no_collection_of_datasets_is_refused(write_module: WriteModule, attribute: str, kind: str) -> None:
+def test_an_attribute_that_is_no_collection_of_datasets_is_refused(
+    write_module: WriteModule, attribute: str, kind: str
+) -> None:
     write_module("registry_case", MODULE)
     with pytest.raises(SettingsError) as caught:
         load_datasets(f"registry_case:{attribute}")
@@ -250,7 +252,9 @@ def test_a_reference_without_an_attribute_is_refused(write_module: WriteModule) 
         ("registry_case_package.tables.absent:datasets", "registry_case_package.tables.absent"),
     ],
 )
-def test_a_module_that_is_not_there_is_refused_by_its_name(write_module: WriteModule, reference: str, missing: str) -> None:
+def test_a_module_that_is_not_there_is_refused_by_its_name(
+    write_module: WriteModule, reference: str, missing: str
+) -> None:
     write_module("registry_case_package.tables", MODULE)
     with pytest.raises(SettingsError) as caught:
         load_datasets(reference)
@@ -268,7 +272,9 @@ def test_a_module_that_is_not_there_is_refused_by_its_name(write_module: WriteMo
         ("def broken(:", SyntaxError),
     ],
 )
-def test_a_module_that_itself_fails_shows_its_own_error(write_module: WriteModule, text: str, error: type[Exception]) -> None:
+def test_a_module_that_itself_fails_shows_its_own_error(
+    write_module: WriteModule, text: str, error: type[Exception]
+) -> None:
     """The operator has to see what is wrong in the module, not that there is none."""
     write_module("registry_case_failing", text)
     with pytest.raises(error) as caught:
@@ -276,8 +282,12 @@ def test_a_module_that_itself_fails_shows_its_own_error(write_module: WriteModul
     assert type(caught.value) is error
 
 
-@pytest.mark.parametrize("library", ["registry_case_failing_more", "registry_case_failing.deeper"])
-def test_a_missing_import_whose_name_begins_like_the_module_shows_its_own_error(write_module: WriteModule, library: str) -> None:
+@pytest.mark.parametrize(
+    "library", ["registry_case_fail", "registry_case_failing_more", "registry_case_failing.deeper"]
+)
+def test_a_missing_import_whose_name_begins_like_the_module_shows_its_own_error(
+    write_module: WriteModule, library: str
+) -> None:
     write_module("registry_case_failing", f"import {library}")
     with pytest.raises(ModuleNotFoundError) as caught:
         load_datasets("registry_case_failing:datasets")

@@ -1,6 +1,7 @@
 """Names, defaults, precedence and validation of what an operator may set."""
 
 import dataclasses
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -40,7 +41,7 @@ def value_of(settings: Settings, name: str) -> object:
     return getattr(settings if hasattr(settings, name) else settings.spark, name)
 
 
-# --- the project -------------------------------------------------------------------------------------------------------
+# --- the project ------------------------------------------------------------------------------------------------------
 
 
 def test_the_project_is_the_nearest_folder_above_with_a_pyproject(tmp_path: Path) -> None:
@@ -61,7 +62,7 @@ def test_without_a_pyproject_the_project_is_where_the_search_began(tmp_path: Pat
     assert read(home, start).project == start
 
 
-# --- defaults ----------------------------------------------------------------------------------------------------------
+# --- defaults ---------------------------------------------------------------------------------------------------------
 
 
 def test_every_default_is_the_documented_one(tmp_path: Path, home: Path) -> None:
@@ -96,7 +97,7 @@ def test_settings_can_not_be_changed_afterwards(tmp_path: Path, home: Path) -> N
         settings.spark.master = "x"  # type: ignore[misc]
 
 
-# --- precedence --------------------------------------------------------------------------------------------------------
+# --- precedence -------------------------------------------------------------------------------------------------------
 
 SIMPLE = {
     "root": ("s3a://project/root", "s3a://environment/root"),
@@ -148,7 +149,7 @@ def test_spaces_around_a_value_do_not_count(tmp_path: Path, home: Path) -> None:
     assert read(home, tmp_path, PIPELINE_ROOT=" s3a://a \n").root == "s3a://a"
 
 
-# --- unknown names -----------------------------------------------------------------------------------------------------
+# --- unknown names ----------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("value", ["x", ""])
@@ -167,7 +168,7 @@ def test_a_misspelt_key_of_the_project_is_refused_with_the_near_one(tmp_path: Pa
 
 def test_a_name_near_to_none_is_refused_with_all_the_known_ones(tmp_path: Path, home: Path) -> None:
     error = refused(home, write_project(tmp_path / "project", "zzz = 1"))
-    known = "root landing datasets vacuum master driver_memory cache maven_repository spark_conf".split()
+    known = [*SIMPLE, "cache", "spark_conf"]
     assert [name for name in known if name in error.expected] == known
 
 
@@ -188,7 +189,7 @@ def test_every_variable_that_is_listed_is_read(tmp_path: Path, home: Path) -> No
     assert [name for name, value in values.items() if read(home, tmp_path, **{name: value}) == default] == []
 
 
-# --- bad values --------------------------------------------------------------------------------------------------------
+# --- bad values -------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -274,7 +275,7 @@ def test_a_spark_conf_may_be_a_number_with_a_fraction(tmp_path: Path, home: Path
     assert read(home, project).spark.conf == (("spark.memory.fraction", "0.5"),)
 
 
-# --- a broken pyproject.toml -------------------------------------------------------------------------------------------
+# --- a broken pyproject.toml ------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("raw", ["[tool.pipeline\n", "root = \n", "[tool.pipeline]\nroot = 'a'\nroot = 'b'\n"])
@@ -296,7 +297,7 @@ def test_a_tool_pipeline_that_is_no_table_is_refused(tmp_path: Path, home: Path,
     assert refused(home, write_project(tmp_path / "project", raw=raw)).expected
 
 
-# --- places ------------------------------------------------------------------------------------------------------------
+# --- places -----------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("name", ["root", "landing"])
@@ -310,25 +311,36 @@ def test_a_tool_pipeline_that_is_no_table_is_refused(tmp_path: Path, home: Path,
         ("file:/lake/tables/", "file:/lake/tables"),
     ],
 )
-def test_a_uri_is_kept_but_for_a_slash_at_its_end(
-    tmp_path: Path, home: Path, name: str, given: str, kept: str
-) -> None:
+def test_a_uri_is_kept_but_for_a_slash_at_its_end(tmp_path: Path, home: Path, name: str, given: str, kept: str) -> None:
     settings = read(home, tmp_path, **{f"PIPELINE_{name.upper()}": given})
     assert value_of(settings, name) == kept
 
 
-@pytest.mark.parametrize("name", ["root", "landing"])
 @pytest.mark.parametrize(
     ("given", "inside"), [("lake", "lake"), ("./lake/", "lake"), ("a/../lake/x", "lake/x"), ("sp ace", "sp ace")]
 )
 def test_a_relative_path_lies_in_the_project_wherever_the_command_is_started(
-    tmp_path: Path, home: Path, monkeypatch: pytest.MonkeyPatch, name: str, given: str, inside: str
+    tmp_path: Path, home: Path, monkeypatch: pytest.MonkeyPatch, given: str, inside: str
 ) -> None:
-    project = write_project(tmp_path / "project", f'{name} = "{given}"')
+    project = write_project(tmp_path / "project", f'root = "{given}"\nlanding = "{given}"')
     below = project / "below"
     below.mkdir()
     monkeypatch.chdir(tmp_path)
-    assert value_of(read(home, below), name) == str(project / inside)
+    settings = read(home, below)
+    assert (settings.root, settings.landing) == (str(project / inside), str(project / inside))
+
+
+@pytest.mark.parametrize("name", ["root", "landing"])
+def test_a_uri_with_a_password_is_refused_and_the_password_is_not_repeated(
+    tmp_path: Path, home: Path, name: str
+) -> None:
+    error = refused(home, tmp_path, **{f"PIPELINE_{name.upper()}": "s3a://key:hush-hush@bucket/lake"})
+    assert name in error.setting.lower()
+    assert "hush-hush" not in str(error)
+
+
+def test_a_uri_that_can_not_be_parsed_is_refused(tmp_path: Path, home: Path) -> None:
+    assert "root" in refused(home, tmp_path, PIPELINE_ROOT="s3a://[bucket/lake").setting.lower()
 
 
 def test_an_absolute_path_is_kept(tmp_path: Path, home: Path) -> None:
@@ -369,7 +381,7 @@ def test_the_remote_can_not_be_set_in_the_project(tmp_path: Path, home: Path) ->
     assert error.setting == "[tool.pipeline] remote"
 
 
-# --- when it is read ---------------------------------------------------------------------------------------------------
+# --- when it is read --------------------------------------------------------------------------------------------------
 
 
 def test_importing_the_module_reads_nothing(tmp_path: Path) -> None:
@@ -407,8 +419,8 @@ def test_what_changes_after_the_read_changes_no_settings(tmp_path: Path, home: P
 def test_the_process_environment_and_the_working_directory_are_the_defaults(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for name in setting_names():
-        monkeypatch.delenv(name, raising=False)
+    for name in [name for name in os.environ if name.startswith("PIPELINE_")]:
+        monkeypatch.delenv(name)
     project = write_project(tmp_path / "project", 'vacuum = "apply"')
     monkeypatch.chdir(project)
     monkeypatch.setenv("PIPELINE_ROOT", "s3a://from-the-process")

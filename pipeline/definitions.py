@@ -1,0 +1,88 @@
+"""The composition root: settings, datasets and assets put together as Dagster definitions.
+
+Here belongs what binds the parts to each other. Loading starts no JVM and asks no network: settings are read when
+Dagster calls `defs`, and Spark starts when a step first asks for a session.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from dagster import (
+    AssetKey,
+    AssetsDefinition,
+    AssetSpec,
+    Definitions,
+    ScheduleDefinition,
+    build_schedule_from_partitioned_job,
+    define_asset_job,
+    definitions,
+    in_process_executor,
+)
+
+from pipeline.assets import aviation
+from pipeline.dataset import Dataset
+from pipeline.orchestration import DeltaIOManager, DeltaSparkResource, dataset_spec
+from pipeline.orchestration.dataset_asset import IO_MANAGER
+from pipeline.orchestration.maintenance import maintenance_jobs, maintenance_schedules
+from pipeline.registry import Registry, load_datasets
+from pipeline.settings import DEFAULT_DATASETS, Settings, load_settings
+
+
+def build_definitions(
+    settings: Settings,
+    *,
+    datasets: Iterable[Dataset] | None = None,
+    assets: Iterable[AssetsDefinition] | None = None,
+    resources: Mapping[str, Any] | None = None,
+) -> Definitions:
+    """The definitions for these settings.
+
+    Args:
+        datasets: the declared datasets; those that the settings name where None.
+        assets: the assets that write them. Where both are None and the settings name no collection: the shipped ones.
+            A dataset that no asset writes is shown all the same.
+        resources: further resources, or others under the names of ours.
+
+    Raises:
+        RegistryError: the datasets can't stand together.
+    """
+    shipped = datasets is None and assets is None and settings.datasets is None
+    registry = Registry(load_datasets(settings.datasets or DEFAULT_DATASETS) if datasets is None else datasets)
+    written = list(aviation.assets) if shipped else list(assets or ())
+    covered = {key for asset in written for key in asset.keys}
+    specs: list[AssetSpec] = [dataset_spec(d) for d in registry if AssetKey(d.asset_key) not in covered]
+    spark = DeltaSparkResource.from_settings(settings.spark)
+    bound: dict[str, Any] = {
+        "spark": spark,
+        IO_MANAGER: DeltaIOManager(root=settings.root, spark=spark),
+        "landing": aviation.LandingFolder(uri=settings.landing),
+    }
+    jobs = maintenance_jobs(registry, settings.root)
+    schedules: list[Any] = maintenance_schedules(jobs, apply_vacuum=settings.vacuum == "apply")
+    if shipped:
+        schedules.append(_daily_schedule())
+    return Definitions(
+        assets=[*written, *specs],
+        resources=bound | dict(resources or {}),
+        jobs=jobs,
+        schedules=schedules,
+        # One JVM a run: the default executor gives each step a process, and each process would start its own
+        # (10 s and 2 GB a step). Spark brings the parallelism inside a step; runs are processes of their own.
+        executor=in_process_executor,
+    )
+
+
+def _daily_schedule() -> ScheduleDefinition | Any:
+    """The day that has just ended, once its file may be expected."""
+    arrivals = define_asset_job(
+        "daily_sightings", selection=["sightings"], partitions_def=aviation.DAILY, executor_def=in_process_executor
+    )
+    return build_schedule_from_partitioned_job(arrivals, name="daily_sightings", hour_of_day=4)
+
+
+@definitions
+def defs() -> Definitions:
+    """What `dagster` and `dg` load."""
+    return build_definitions(load_settings())

@@ -1,0 +1,10 @@
+"""The Dagster adapter: translates between Dagster and `pipeline.delta`, decides nothing.
+
+`dataset_asset` and `DeltaIOManager` work in any Dagster project.
+"""
+
+from pipeline.orchestration.dataset_asset import dataset_asset, dataset_spec
+from pipeline.orchestration.io_manager import DeltaIOManager
+from pipeline.orchestration.resources import DeltaSparkResource
+
+__all__ = ["DeltaIOManager", "DeltaSparkResource", "dataset_asset", "dataset_spec"]

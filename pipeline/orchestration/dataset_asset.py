@@ -1,0 +1,128 @@
+"""A dataset as a Dagster asset: everything that Dagster shows is derived from the declaration.
+
+Here belong the decorator, the spec for tables that are written elsewhere, and the metadata of definitions. What a run
+adds to the metadata belongs to `metadata`.
+"""
+
+from __future__ import annotations
+
+import inspect
+import warnings
+from collections.abc import Callable, Mapping
+from collections.abc import Set as AbstractSet
+from typing import Any
+
+from dagster import (
+    AssetIn,
+    AssetKey,
+    AssetsDefinition,
+    AssetSpec,
+    AutomationCondition,
+    BackfillPolicy,
+    BetaWarning,
+    PartitionsDefinition,
+    RetryPolicy,
+    asset,
+)
+
+from pipeline.dataset import Dataset
+from pipeline.errors import DeclarationError
+from pipeline.orchestration.metadata import DATASET, column_schema
+from pipeline.orchestration.partitions import PARTITION_EXPR, partition_column
+
+IO_MANAGER = "delta_io_manager"
+KINDS = {"delta", "pyspark"}
+
+
+def dataset_asset(
+    dataset: Dataset,
+    *,
+    partitions_def: PartitionsDefinition[Any] | None = None,
+    partition_expr: str | None = None,
+    automation_condition: AutomationCondition[AssetKey] | None = None,
+    retry_policy: RetryPolicy | None = None,
+    code_version: str | None = None,
+    io_manager_key: str = IO_MANAGER,
+) -> Callable[[Callable[..., Any]], AssetsDefinition]:
+    """Make the asset of a dataset from the function that computes its frame.
+
+    A parameter named as the last part of a name in `dataset.reads` gets that dataset's frame; sources that no parameter
+    names become plain dependencies. Other parameters are Dagster's: the context, config, resources. Where the asset is
+    partitioned, one run may address any range of its keys.
+
+    Args:
+        partition_expr: the partition column that the keys stand for, where the table has several.
+
+    Raises:
+        DeclarationError: the partition keys can't address the table, or two sources share a parameter name.
+    """
+    if partitions_def is not None:
+        partition_column(dataset, partitions_def, partition_expr)
+
+    options: dict[str, Any] = {
+        "partitions_def": partitions_def,
+        # Also on an unpartitioned asset: Dagster asks it of every asset that a run over a range selects.
+        "backfill_policy": BackfillPolicy.single_run(),
+        "automation_condition": automation_condition,
+        "retry_policy": retry_policy,
+        "code_version": code_version,
+        "io_manager_key": io_manager_key,
+    }
+
+    def decorate(function: Callable[..., Any]) -> AssetsDefinition:
+        inputs = _inputs(dataset, function)
+        declared = _declared(dataset, definition_metadata(dataset, partition_expr), set(inputs.values()))
+        ins = {name: AssetIn(key=AssetKey(source.split("/"))) for name, source in inputs.items()}
+        with warnings.catch_warnings():
+            # Dagster calls `backfill_policy` beta; it has no other way to say that one run may address many keys.
+            warnings.simplefilter("ignore", BetaWarning)
+            decorated = asset(ins=ins, **declared, **options)(function)
+        assert isinstance(decorated, AssetsDefinition)  # noqa: S101  what `asset` returns when it is given arguments
+        return decorated
+
+    return decorate
+
+
+def _declared(dataset: Dataset, metadata: Mapping[str, Any], taken: AbstractSet[str] = frozenset()) -> dict[str, Any]:
+    """What `asset` and `AssetSpec` are told of a declaration; sources in `taken` are no plain dependencies."""
+    return {
+        "key": AssetKey(dataset.asset_key),
+        "deps": [AssetKey(source.split("/")) for source in dataset.reads if source not in taken],
+        "metadata": metadata,
+        "description": dataset.description or None,
+        "group_name": dataset.group,
+        "owners": list(dataset.owners),
+        "tags": dict(dataset.tags),
+        "kinds": KINDS,
+    }
+
+
+def dataset_spec(dataset: Dataset) -> AssetSpec:
+    """The asset of a table that something else than Dagster writes."""
+    return AssetSpec(**_declared(dataset, definition_metadata(dataset)))
+
+
+def definition_metadata(dataset: Dataset, partition_expr: str | None = None) -> Mapping[str, Any]:
+    """What is known of a dataset before anything has run; the declaration itself for the IO manager among it."""
+    expr = {PARTITION_EXPR: partition_expr} if partition_expr is not None else {}
+    return {
+        DATASET: dataset,
+        "dagster/column_schema": column_schema(dataset),
+        "delta/partition_by": ", ".join(dataset.partition_by),
+        "delta/write_mode": type(dataset.write).__name__.lower(),
+        "delta/declared_fingerprint": dataset.fingerprint,
+    } | expr
+
+
+def _inputs(dataset: Dataset, function: Callable[..., Any]) -> dict[str, str]:
+    """By parameter name, the source whose frame it gets."""
+    parameters = inspect.signature(function).parameters
+    inputs: dict[str, str] = {}
+    for source in dataset.reads:
+        name = source.rsplit("/", 1)[-1].replace("-", "_").replace(".", "_")
+        if name in inputs:
+            problem = f"sources {inputs[name]} and {source} would share the parameter {name}"
+            raise DeclarationError(dataset=dataset.name, problems=(problem,))
+        if name in parameters:
+            inputs[name] = source
+    return inputs

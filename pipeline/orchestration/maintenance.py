@@ -1,0 +1,100 @@
+"""Jobs and schedules that keep the tables healthy; the work itself is `pipeline.delta.maintain`'s."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from dagster import (
+    AssetKey,
+    AssetObservation,
+    Config,
+    JobDefinition,
+    OpExecutionContext,
+    ScheduleDefinition,
+    job,
+    op,
+)
+
+from pipeline.dataset import Dataset
+from pipeline.delta.maintain import checkpoint, vacuum
+from pipeline.errors import PipelineError, TableNotFoundError
+from pipeline.orchestration.resources import DeltaSparkResource
+from pipeline.registry import Registry
+
+VACUUM_CRON = "0 3 * * 0"
+CHECKPOINT_CRON = "30 2 * * *"
+
+
+class VacuumConfig(Config):
+    """Whether files are removed or only listed."""
+
+    apply: bool = False
+
+
+def maintenance_jobs(registry: Registry, root: str) -> list[JobDefinition]:
+    """A job that vacuums and one that checkpoints every table of the registry.
+
+    A table that was never written is passed over. One that fails does not keep the others from their turn; the step
+    fails at the end.
+    """
+
+    @op(name="vacuum_tables")
+    def vacuum_tables(context: OpExecutionContext, config: VacuumConfig, spark: DeltaSparkResource) -> None:
+        session = spark.spark_session
+
+        def one(dataset: Dataset) -> dict[str, Any]:
+            result = vacuum(session, dataset, dataset.location(root), apply=config.apply)
+            return {"delta/vacuum_files": len(result.files), "delta/vacuum_applied": result.applied}
+
+        _each(context, registry, one)
+
+    @op(name="checkpoint_tables")
+    def checkpoint_tables(context: OpExecutionContext, spark: DeltaSparkResource) -> None:
+        session = spark.spark_session
+
+        def one(dataset: Dataset) -> dict[str, Any]:
+            return {"delta/checkpoint_version": checkpoint(session, dataset, dataset.location(root)).version}
+
+        _each(context, registry, one)
+
+    @job(name="vacuum", description="Removes files that no version within a table's retention needs.")
+    def vacuum_job() -> None:
+        vacuum_tables()
+
+    @job(name="checkpoint", description="Writes a checkpoint of every table's newest version.")
+    def checkpoint_job() -> None:
+        checkpoint_tables()
+
+    return [vacuum_job, checkpoint_job]
+
+
+def _each(context: OpExecutionContext, registry: Registry, one: Callable[[Dataset], dict[str, Any]]) -> None:
+    failed: list[PipelineError] = []
+    for dataset in registry:
+        try:
+            metadata = one(dataset)
+        except TableNotFoundError:
+            context.log.info(f"{dataset.name}: no table yet")
+        except PipelineError as error:
+            context.log.error(f"{dataset.name}: {error}")
+            failed.append(error)
+        else:
+            context.log.info(f"{dataset.name}: {metadata}")
+            context.log_event(AssetObservation(asset_key=AssetKey(dataset.asset_key), metadata=metadata))
+    if failed:
+        raise failed[0]
+
+
+def maintenance_schedules(jobs: list[JobDefinition], *, apply_vacuum: bool) -> list[ScheduleDefinition]:
+    """Vacuum weekly, dry unless `apply_vacuum`; checkpoint daily. Both wait to be switched on."""
+    by_name = {job.name: job for job in jobs}
+    return [
+        ScheduleDefinition(
+            name="vacuum_weekly",
+            job=by_name["vacuum"],
+            cron_schedule=VACUUM_CRON,
+            run_config={"ops": {"vacuum_tables": {"config": {"apply": apply_vacuum}}}},
+        ),
+        ScheduleDefinition(name="checkpoint_daily", job=by_name["checkpoint"], cron_schedule=CHECKPOINT_CRON),
+    ]

@@ -1,0 +1,93 @@
+"""What a run tells Dagster of a write: names, units and meaning of the metadata.
+
+Keys that begin with `dagster/` are Dagster's own, those with `delta/` ours.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from dagster import (
+    DataVersion,
+    InputContext,
+    MetadataValue,
+    OutputContext,
+    TableColumn,
+    TableColumnConstraints,
+    TableSchema,
+)
+
+from pipeline.dataset import Dataset
+from pipeline.delta import sql
+from pipeline.delta.write import WriteResult
+from pipeline.errors import DeclarationError
+
+DATASET = "pipeline/dataset"
+VERSION = "delta/version"
+
+
+def declared_dataset(context: OutputContext | InputContext | None) -> Dataset:
+    """The declaration that the asset of this output carries.
+
+    Raises:
+        DeclarationError: the asset was not made from a dataset.
+    """
+    found = (context.definition_metadata or {}).get(DATASET) if context is not None else None
+    # Dagster wraps a value that it can't serialize, and keeps it within the process as `instance`.
+    found = getattr(found, "instance", found)
+    if not isinstance(found, Dataset):
+        name = context.asset_key.to_user_string() if context is not None and context.has_asset_key else "?"
+        raise DeclarationError(
+            dataset=name, problems=(f"its asset carries no Dataset; make it with dataset_asset or add {DATASET!r}",)
+        )
+    return found
+
+
+def column_schema(dataset: Dataset) -> TableSchema:
+    """The declared columns as Dagster shows them."""
+    return TableSchema(
+        columns=[
+            TableColumn(
+                name=field.name,
+                type=sql.type_name(field.dataType),
+                description=(field.metadata or {}).get("comment"),
+                constraints=TableColumnConstraints(nullable=field.nullable),
+                tags={"partition_column": ""} if field.name in dataset.partition_by else {},
+            )
+            for field in dataset.schema.fields
+        ]
+    )
+
+
+def data_version(table_id: str, version: int) -> DataVersion:
+    """What Dagster compares to know whether a table changed: the table's id and the version of its commit."""
+    return DataVersion(f"{table_id}/{version}")
+
+
+def write_metadata(dataset: Dataset, result: WriteResult, sources: Mapping[str, int]) -> dict[str, Any]:
+    """The metadata of a materialization; rows and bytes are those of this commit."""
+    commit: dict[str, Any] = {
+        VERSION: MetadataValue.int(result.version),
+        "delta/table_id": result.table_id,
+        "delta/schema_fingerprint": result.schema_fingerprint,
+        "delta/operation": result.operation,
+        "delta/committed": MetadataValue.bool(result.committed),
+        "delta/rows_written": MetadataValue.int(result.rows_written),
+        "delta/files_added": MetadataValue.int(result.files_added),
+        "delta/files_removed": MetadataValue.int(result.files_removed),
+        "delta/bytes_added": MetadataValue.int(result.bytes_added),
+        "delta/attempts": MetadataValue.int(result.mark.attempt),
+        "delta/features": MetadataValue.json(list(result.features)),
+        "delta/sources": MetadataValue.json(dict(sources)),
+    }
+    if result.rows_deleted is not None:
+        commit["delta/rows_deleted"] = MetadataValue.int(result.rows_deleted)
+    if result.timestamp is not None:
+        commit["delta/timestamp"] = MetadataValue.timestamp(result.timestamp)
+    return commit | {
+        "dagster/table_name": ".".join(dataset.asset_key),
+        "dagster/uri": result.location,
+        "dagster/storage_kind": "delta",
+        "dagster/column_schema": column_schema(dataset),
+    }

@@ -1,0 +1,118 @@
+"""The one JVM of the test process, sessions over it, folders, and the rule that `unit/` starts none."""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import SparkSession
+
+from pipeline.settings import Settings, SparkSettings, load_settings
+
+TESTS = Path(__file__).parent
+MODES = ("classic", "connect")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark by folder, and keep tests that share a session mode next to each other."""
+    for item in items:
+        folder = item.path.relative_to(TESTS).parts[0]
+        if folder not in ("unit", "test_architecture.py"):
+            item.add_marker(pytest.mark.jvm)
+
+
+@pytest.fixture(autouse=True)
+def _no_jvm_in_unit(request: pytest.FixtureRequest) -> Iterator[None]:
+    """A unit test that starts a JVM fails, even if it would pass."""
+    from pyspark import SparkContext
+
+    before = SparkContext._gateway
+    yield
+    if "unit" in request.node.path.relative_to(TESTS).parts:
+        assert SparkContext._gateway is before, "a test under unit/ started a JVM"
+
+
+def free_port() -> int:
+    """A port on loopback that was free a moment ago."""
+    with socket.socket() as sock:
+        sock.bind(("127.0.0.1", 0))
+        return int(sock.getsockname()[1])
+
+
+@pytest.fixture(scope="session")
+def spark_settings(tmp_path_factory: pytest.TempPathFactory) -> SparkSettings:
+    """Settings of the test process's driver, which also serves Connect on a loopback port."""
+    port = free_port()
+    warehouse = tmp_path_factory.mktemp("warehouse")
+    conf = (
+        ("spark.connect.grpc.binding.address", "127.0.0.1"),
+        ("spark.connect.grpc.binding.port", str(port)),
+        ("spark.plugins", "org.apache.spark.sql.connect.SparkConnectPlugin"),
+        ("spark.sql.warehouse.dir", str(warehouse)),
+    )
+    return replace(load_settings(start=TESTS.parent).spark, master="local[2]", remote=None, conf=conf)
+
+
+@pytest.fixture(scope="session")
+def classic(spark_settings: SparkSettings) -> Iterator[SparkSession]:
+    """The process's classic session."""
+    from pipeline.delta.session import open_session
+
+    session = open_session(spark_settings)
+    yield session
+    session.stop()
+
+
+@pytest.fixture(scope="session")
+def remote_url(classic: SparkSession, spark_settings: SparkSettings) -> str:
+    """Where the driver serves Connect."""
+    return f"sc://127.0.0.1:{dict(spark_settings.conf)['spark.connect.grpc.binding.port']}"
+
+
+@pytest.fixture(scope="session")
+def _connect(remote_url: str) -> Iterator[SparkSession]:
+    with connect_mode():
+        from pyspark.sql.connect.session import SparkSession as ConnectSession
+
+        session: Any = ConnectSession.builder.remote(remote_url).create()
+    yield session
+    session.client.release_session()
+    session.client.close()
+
+
+class connect_mode:  # noqa: N801  used like a function
+    """`pyspark.sql.functions` makes Connect columns inside this block."""
+
+    def __enter__(self) -> None:
+        os.environ["SPARK_CONNECT_MODE_ENABLED"] = "1"
+
+    def __exit__(self, *_: object) -> None:
+        os.environ.pop("SPARK_CONNECT_MODE_ENABLED", None)
+
+
+@pytest.fixture(params=MODES)
+def spark(request: pytest.FixtureRequest, classic: SparkSession) -> Iterator[SparkSession]:
+    """A session of each mode in turn; the same test must hold in both."""
+    if request.param == "classic":
+        yield classic
+        return
+    session = request.getfixturevalue("_connect")
+    with connect_mode():
+        yield session
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> str:
+    """A root of this test's own."""
+    return str(tmp_path / "tables")
+
+
+@pytest.fixture
+def settings(tmp_path: Path, root: str, spark_settings: SparkSettings) -> Settings:
+    """Settings for a root and a landing folder of this test's own."""
+    return Settings(project=tmp_path, root=root, landing=str(tmp_path / "landing"), spark=spark_settings)

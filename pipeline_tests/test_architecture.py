@@ -1,0 +1,476 @@
+"""The borders inside `pipeline/`, held by a walk over its syntax trees.
+
+Each rule is a function from a module to the list of its faults, run once per module, and each has a made-up module
+below that breaks it: a rule that can't fail holds nothing.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from graphlib import CycleError, TopologicalSorter
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+PACKAGE = "pipeline"
+
+# A module or package directly under `pipeline`, and its layer. Imports go to the same layer or a lower one.
+LAYERS = {
+    "errors": 0,
+    "dataset": 1,
+    "registry": 1,
+    "settings": 1,
+    "delta": 2,
+    "record": 3,
+    "orchestration": 4,
+    "assets": 5,
+    "definitions": 6,
+    "demo": 6,
+    "cli": 6,
+}
+# Inside layer 1 each module says what it may import; `errors` is a layer below.
+DECLARATIONS = {"dataset": {"errors"}, "registry": {"errors", "dataset"}, "settings": {"errors"}}
+# Inside `delta` a module imports only from modules before it.
+DELTA_ORDER = (
+    "failures",
+    "sql",
+    "slices",
+    "runtime",
+    "session",
+    "commit",
+    "table",
+    "read",
+    "quality",
+    "conform",
+    "write",
+    "maintain",
+)
+WITHOUT_DAGSTER = 3  # the highest layer that works where Dagster is not installed or down; the command line needs it
+SECOND_HOMES = frozenset({"utils", "util", "helpers", "helper", "common"})
+MODULE_LINES = 400
+FUNCTION_LINES = 40
+
+Function = ast.FunctionDef | ast.AsyncFunctionDef
+
+
+@dataclass(frozen=True)
+class Import:
+    """One imported module by its full name; `inside` is the function that the import stands in."""
+
+    target: str
+    line: int
+    inside: str | None = None
+
+    @property
+    def top(self) -> str:
+        return self.target.partition(".")[0]
+
+    @property
+    def unit(self) -> str | None:
+        """The part of our package that is imported: `delta` for `pipeline.delta.sql`, an empty text for itself."""
+        return self.target.removeprefix(PACKAGE).lstrip(".").partition(".")[0] if self.top == PACKAGE else None
+
+
+@dataclass(frozen=True)
+class Module:
+    """A module of the package, by its dotted name, with its text; `known` are the names of all modules."""
+
+    name: str
+    source: str
+    is_package: bool = False
+    known: frozenset[str] = frozenset()
+
+    @cached_property
+    def tree(self) -> ast.Module:
+        return ast.parse(self.source)
+
+    @property
+    def unit(self) -> str:
+        return self.name.removeprefix(PACKAGE).lstrip(".").partition(".")[0]
+
+    @cached_property
+    def imports(self) -> tuple[Import, ...]:
+        return tuple(dict.fromkeys(self._imports(self.tree, None)))
+
+    def _imports(self, node: ast.AST, inside: str | None) -> Iterator[Import]:
+        for child in ast.iter_child_nodes(node):
+            if isinstance(child, ast.Import):
+                yield from (Import(alias.name, child.lineno, inside) for alias in child.names)
+            elif isinstance(child, ast.ImportFrom):
+                base = self._base(child)
+                for alias in child.names:
+                    full = f"{base}.{alias.name}"
+                    yield Import(full if full in self.known else base, child.lineno, inside)
+            yield from self._imports(child, child.name if isinstance(child, Function) else inside)
+
+    def _base(self, node: ast.ImportFrom) -> str:
+        """The absolute name of the module that `from … import` names."""
+        if not node.level:
+            return node.module or ""
+        parts = self.name.split(".")
+        here = parts[: len(parts) - node.level + self.is_package]
+        return ".".join([*here, *([node.module] if node.module else [])])
+
+    @property
+    def functions(self) -> Iterator[Function]:
+        return (node for node in ast.walk(self.tree) if isinstance(node, Function))
+
+
+def load_modules() -> tuple[Module, ...]:
+    """Every module of the package as it stands on disk."""
+    paths = sorted((ROOT / PACKAGE).rglob("*.py"))
+    names = {path: ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__") for path in paths}
+    known = frozenset(names.values())
+    return tuple(
+        Module(name, path.read_text(encoding="utf-8"), path.name == "__init__.py", known)
+        for path, name in names.items()
+    )
+
+
+# --- the rules --------------------------------------------------------------------------------------------------------
+
+
+def faults_of_place(module: Module) -> list[str]:
+    """Every module has a place in the layers, and inside `delta` one in the order."""
+    if module.name == PACKAGE:
+        return []
+    if module.unit not in LAYERS:
+        return [f"{module.unit} is in no layer"]
+    if module.unit == "delta" and not module.is_package:
+        place = module.name.removeprefix(f"{PACKAGE}.delta.")
+        return [] if place in DELTA_ORDER else [f"{place} has no place in the order of delta"]
+    return []
+
+
+def faults_of_layers(module: Module) -> list[str]:
+    """Imports go to the same layer or a lower one; the package itself imports nothing, and nobody imports from it."""
+    layer = LAYERS.get(module.unit, -1)
+    return [
+        f"line {i.line}: imports {i.target}"
+        for i in module.imports
+        if i.unit is not None and (not i.unit or LAYERS.get(i.unit, 99) > layer)
+    ]
+
+
+def faults_of_declarations(module: Module) -> list[str]:
+    """Inside layer 1: registry may import dataset; dataset and settings import errors only."""
+    allowed = DECLARATIONS.get(module.unit)
+    if allowed is None:
+        return []
+    return [
+        f"line {i.line}: imports {i.target}" for i in module.imports if i.unit is not None and i.unit not in allowed
+    ]
+
+
+def faults_of_delta_order(module: Module) -> list[str]:
+    """Inside `delta` a module imports only modules before it, and never the package's own front."""
+    if module.unit != "delta" or module.is_package:
+        return []
+    before = DELTA_ORDER[: delta_place(module.name)]
+    return [
+        f"line {i.line}: imports {i.target}"
+        for i in module.imports
+        if i.unit == "delta" and i.target.removeprefix(f"{PACKAGE}.delta").lstrip(".") not in before
+    ]
+
+
+def delta_place(name: str) -> int:
+    part = name.removeprefix(f"{PACKAGE}.delta.")
+    return DELTA_ORDER.index(part) if part in DELTA_ORDER else 0
+
+
+def faults_of_dagster(module: Module) -> list[str]:
+    """Up to the records, and in the command line, nothing imports Dagster or one of its libraries."""
+    if LAYERS.get(module.unit, -1) > WITHOUT_DAGSTER and module.unit != "cli":
+        return []
+    return [
+        f"line {i.line}: imports {i.target}"
+        for i in module.imports
+        if i.top == "dagster" or i.top.startswith("dagster_")
+    ]
+
+
+def faults_of_command_line(module: Module) -> list[str]:
+    """The command line stands on what works without Dagster; `pipeline.demo` runs as a child process."""
+    if module.unit != "cli":
+        return []
+    return [
+        f"line {i.line}: imports {i.target}"
+        for i in module.imports
+        if i.unit and i.unit != "cli" and LAYERS.get(i.unit, 99) > WITHOUT_DAGSTER
+    ]
+
+
+def faults_of_hidden_imports(module: Module) -> list[str]:
+    """No import of our own modules inside a function, where it would hide a cycle."""
+    return [
+        f"line {i.line}: {i.inside} imports {i.target}"
+        for i in module.imports
+        if i.inside is not None and i.unit is not None
+    ]
+
+
+def faults_of_names(module: Module) -> list[str]:
+    """No module is the second home of whatever has none."""
+    return [f"{part} says nothing" for part in module.name.split(".") if part.strip("_") in SECOND_HOMES]
+
+
+def faults_of_docstring(module: Module) -> list[str]:
+    """Every module says what belongs in it."""
+    return [] if (ast.get_docstring(module.tree) or "").strip() else ["no docstring"]
+
+
+def faults_of_module_length(module: Module) -> list[str]:
+    """A module fits in a head."""
+    lines = len(module.source.splitlines())
+    return [f"{lines} lines"] if lines > MODULE_LINES else []
+
+
+def function_lines(function: Function) -> int:
+    """Lines from `def` to the end without those of the docstring; decorators stand above `def`."""
+    lines = (function.end_lineno or function.lineno) - function.lineno + 1
+    first = function.body[0]
+    if ast.get_docstring(function, clean=False) is not None:
+        lines -= (first.end_lineno or first.lineno) - first.lineno + 1
+    return lines
+
+
+def faults_of_function_length(module: Module) -> list[str]:
+    """A function fits on a page."""
+    return [
+        f"{function.name}: {function_lines(function)} lines"
+        for function in module.functions
+        if function_lines(function) > FUNCTION_LINES
+    ]
+
+
+def faults_of_broad_excepts(module: Module) -> list[str]:
+    """No handler takes errors that nobody thought of; a mistake of ours must not pass for an answer."""
+    handlers = [node for node in ast.walk(module.tree) if isinstance(node, ast.ExceptHandler)]
+    return [f"line {handler.lineno}: except {caught}" for handler in handlers for caught in broad_types(handler.type)]
+
+
+def broad_types(caught: ast.expr | None) -> list[str]:
+    """What is too broad in the expression after `except`."""
+    if caught is None:
+        return ["everything"]
+    if isinstance(caught, ast.Tuple):
+        return [name for element in caught.elts for name in broad_types(element)]
+    name = caught.attr if isinstance(caught, ast.Attribute) else getattr(caught, "id", "")
+    return [name] if name in ("Exception", "BaseException") else []
+
+
+Rule = Callable[[Module], list[str]]
+RULES: tuple[Rule, ...] = (
+    faults_of_place,
+    faults_of_layers,
+    faults_of_declarations,
+    faults_of_delta_order,
+    faults_of_dagster,
+    faults_of_command_line,
+    faults_of_hidden_imports,
+    faults_of_names,
+    faults_of_docstring,
+    faults_of_module_length,
+    faults_of_function_length,
+    faults_of_broad_excepts,
+)
+
+
+def cycle_in(modules: tuple[Module, ...]) -> list[str]:
+    """The modules of one import cycle, or none; imports inside functions and for type checkers count."""
+    names = {module.name for module in modules}
+    graph = {m.name: {i.target for i in m.imports if i.target in names} for m in modules}
+    try:
+        TopologicalSorter(graph).prepare()
+    except CycleError as error:
+        return list(error.args[1])
+    return []
+
+
+# --- the package ------------------------------------------------------------------------------------------------------
+
+MODULES = load_modules()
+
+
+def rule_name(rule: Rule) -> str:
+    return rule.__name__.removeprefix("faults_of_")
+
+
+@pytest.mark.parametrize("module", MODULES, ids=lambda module: module.name)
+@pytest.mark.parametrize("rule", RULES, ids=rule_name)
+def test_a_module_keeps_the_rule(rule: Rule, module: Module) -> None:
+    assert rule(module) == [], f"{module.name}: {rule.__doc__}"
+
+
+def test_the_imports_have_no_cycle() -> None:
+    assert cycle_in(MODULES) == []
+
+
+def test_the_walk_sees_the_package() -> None:
+    names = {module.name for module in MODULES}
+    assert {"pipeline", "pipeline.errors", "pipeline.dataset", "pipeline.registry", "pipeline.settings"} <= names
+    assert {"pipeline.delta", "pipeline.delta.sql"} <= names
+    registry = next(module for module in MODULES if module.name == "pipeline.registry")
+    assert {i.target for i in registry.imports if i.unit is not None} == {"pipeline.dataset", "pipeline.errors"}
+
+
+# --- each rule can fail -----------------------------------------------------------------------------------------------
+
+KNOWN = frozenset(
+    {PACKAGE}
+    | {f"{PACKAGE}.{unit}" for unit in LAYERS}
+    | {f"{PACKAGE}.delta.{part}" for part in DELTA_ORDER}
+    | {f"{PACKAGE}.orchestration.io_manager"}
+)
+
+
+def made_up(name: str, source: str) -> Module:
+    full = f"{PACKAGE}.{name}" if name else PACKAGE
+    return Module(full, source, is_package=name in ("", "delta", "orchestration", "assets"), known=KNOWN)
+
+
+def long_function(lines: int) -> str:
+    """A function of so many lines, its docstring and decorator not counted."""
+    return '@decorated\ndef f():\n    """One.\n\n    Two.\n    """\n' + "    x = 1\n" * (lines - 1)
+
+
+BREAKS: tuple[tuple[Rule, str, str], ...] = (
+    (faults_of_place, "new_idea", ""),
+    (faults_of_place, "delta.new_idea", ""),
+    (faults_of_place, "delta.sql.deeper", ""),
+    (faults_of_layers, "errors", "import pipeline.dataset"),
+    (faults_of_layers, "errors", "from pipeline import settings"),
+    (faults_of_layers, "dataset", "from pipeline.delta.sql import quoted"),
+    (faults_of_layers, "delta.sql", "from pipeline.record import DatasetRecord"),
+    (faults_of_layers, "delta.sql", "from .. import record"),
+    (faults_of_layers, "delta.sql", "from ..record import DatasetRecord"),
+    (faults_of_layers, "delta", "from ..record import DatasetRecord"),
+    (faults_of_layers, "record", "from pipeline.orchestration import io_manager"),
+    (faults_of_layers, "orchestration.io_manager", "import pipeline.assets.aviation as aviation"),
+    (faults_of_layers, "assets.aviation", "from pipeline.definitions import defs"),
+    (faults_of_layers, "assets.aviation", "if TYPE_CHECKING:\n    from pipeline.cli import main"),
+    (faults_of_layers, "assets.aviation", "def f():\n    from pipeline.cli import main"),
+    (faults_of_layers, "cli", "import pipeline"),
+    (faults_of_layers, "cli", "from pipeline.nowhere import x"),
+    (faults_of_layers, "", "from pipeline.errors import PipelineError"),
+    (faults_of_layers, "", "from .errors import PipelineError"),
+    (faults_of_declarations, "dataset", "from pipeline.registry import Registry"),
+    (faults_of_declarations, "dataset", "import pipeline.settings"),
+    (faults_of_declarations, "registry", "from pipeline.settings import Settings"),
+    (faults_of_declarations, "settings", "from pipeline.dataset import Dataset"),
+    (faults_of_delta_order, "delta.failures", "from pipeline.delta.sql import quoted"),
+    (faults_of_delta_order, "delta.read", "from pipeline.delta import table, write"),
+    (faults_of_delta_order, "delta.read", "from . import write"),
+    (faults_of_delta_order, "delta.read", "from .write import append"),
+    (faults_of_delta_order, "delta.write", "import pipeline.delta.maintain"),
+    (faults_of_delta_order, "delta.write", "from pipeline.delta import DeltaThing"),
+    (faults_of_delta_order, "delta.write", "from pipeline.delta.write import append"),
+    (faults_of_dagster, "errors", "import dagster"),
+    (faults_of_dagster, "settings", "from dagster._core import x"),
+    (faults_of_dagster, "delta.session", "def f():\n    from dagster_pyspark import PySparkResource"),
+    (faults_of_dagster, "record", "import dagster as dg"),
+    (faults_of_dagster, "cli", "from dagster import materialize"),
+    (faults_of_command_line, "cli", "import pipeline.demo"),
+    (faults_of_command_line, "cli", "from pipeline import definitions"),
+    (faults_of_command_line, "cli", "from pipeline.assets.aviation import flights"),
+    (faults_of_command_line, "cli", "from pipeline.orchestration import io_manager"),
+    (faults_of_hidden_imports, "delta.write", "def f():\n    from pipeline.delta.sql import quoted"),
+    (faults_of_hidden_imports, "delta.write", "class A:\n    async def f(self):\n        import pipeline.errors"),
+    (faults_of_hidden_imports, "delta.write", "def f():\n    if True:\n        from . import sql"),
+    (faults_of_names, "utils", ""),
+    (faults_of_names, "delta.helpers", ""),
+    (faults_of_names, "delta._common", ""),
+    (faults_of_docstring, "errors", "x = 1"),
+    (faults_of_docstring, "errors", '""" """'),
+    (faults_of_module_length, "errors", "x = 1\n" * (MODULE_LINES + 1)),
+    (faults_of_function_length, "errors", long_function(FUNCTION_LINES + 1)),
+    (faults_of_function_length, "errors", "class A:\n  async def f(self):\n" + "    x = 1\n" * FUNCTION_LINES),
+    (faults_of_broad_excepts, "errors", "try:\n    x\nexcept:\n    y"),
+    (faults_of_broad_excepts, "errors", "try:\n    x\nexcept Exception as error:\n    y"),
+    (faults_of_broad_excepts, "errors", "try:\n    x\nexcept (ValueError, builtins.BaseException):\n    raise"),
+    (
+        faults_of_broad_excepts,
+        "errors",
+        "def f():\n    try:\n        x\n    except ValueError:\n        y\n    except Exception:\n        z",
+    ),
+)
+KEEPS: tuple[tuple[Rule, str, str], ...] = (
+    (faults_of_place, "", ""),
+    (faults_of_place, "delta", ""),
+    (faults_of_place, "delta.sql", ""),
+    (faults_of_place, "assets.anything", ""),
+    (faults_of_layers, "", "x = 1"),
+    (faults_of_layers, "errors", "import pipelines.dataset\nfrom dataclasses import dataclass"),
+    (
+        faults_of_layers,
+        "delta.sql",
+        "from pipeline import errors\nfrom pipeline.dataset import Dataset\nfrom . import slices",
+    ),
+    (faults_of_layers, "cli", "from pipeline.record import DatasetRecord\nimport pipeline.delta.read"),
+    (
+        faults_of_declarations,
+        "registry",
+        "from pipeline.dataset import Dataset\nfrom pipeline import errors\nimport json",
+    ),
+    (faults_of_declarations, "cli", "from pipeline.settings import Settings"),
+    (faults_of_delta_order, "delta.write", "from pipeline.delta import conform, failures\nfrom .table import describe"),
+    (faults_of_delta_order, "delta", "from pipeline.delta.maintain import vacuum"),
+    (faults_of_delta_order, "assets.aviation", "from pipeline.delta import write"),
+    (faults_of_dagster, "delta.session", "import dagsters\nfrom pipeline import errors"),
+    (faults_of_dagster, "orchestration.io_manager", "import dagster as dg"),
+    (faults_of_dagster, "definitions", "import dagster as dg"),
+    (faults_of_command_line, "cli", "from pipeline import errors, record, settings\nfrom pipeline.delta import read"),
+    (faults_of_command_line, "definitions", "from pipeline.assets import aviation"),
+    (faults_of_hidden_imports, "delta.write", "from pipeline.delta import sql\ndef f():\n    import pyspark"),
+    (faults_of_names, "delta.commit", ""),
+    (faults_of_docstring, "errors", '"""Errors."""'),
+    (faults_of_module_length, "errors", "x = 1\n" * MODULE_LINES),
+    (faults_of_function_length, "errors", long_function(FUNCTION_LINES)),
+    (faults_of_broad_excepts, "errors", "try:\n    x\nexcept (OSError, errors.PipelineException):\n    y"),
+)
+
+
+def case_id(value: object) -> str | None:
+    return rule_name(value) if callable(value) else None  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(("rule", "name", "source"), BREAKS, ids=case_id)
+def test_the_rule_finds_one_fault_in_a_module_that_breaks_it(rule: Rule, name: str, source: str) -> None:
+    faults = rule(made_up(name, source))
+    assert len(faults) == 1, faults
+
+
+@pytest.mark.parametrize(("rule", "name", "source"), KEEPS, ids=case_id)
+def test_the_rule_finds_nothing_in_a_module_that_keeps_it(rule: Rule, name: str, source: str) -> None:
+    assert rule(made_up(name, source)) == []
+
+
+def test_every_rule_is_shown_to_fail_and_to_pass() -> None:
+    assert {rule for rule, _, _ in BREAKS} == {rule for rule, _, _ in KEEPS} == set(RULES)
+
+
+def test_a_cycle_is_found_though_one_of_its_imports_stands_in_a_function() -> None:
+    one = made_up("demo", "from pipeline.definitions import defs")
+    other = made_up("definitions", "def f():\n    from pipeline import demo")
+    assert set(cycle_in((one, other))) == {"pipeline.demo", "pipeline.definitions"}
+    assert cycle_in((one, made_up("definitions", "import dagster"))) == []
+
+
+@pytest.mark.parametrize(
+    ("source", "lines"),
+    [
+        ("def f():\n    pass", 2),
+        ("def f(): pass", 1),
+        ("@a\n@b\ndef f(\n    x,\n):\n    return x", 4),
+        ('def f():\n    """One."""\n    return 1', 2),
+        ('def f():\n    """One.\n\n    Two.\n    """\n\n    return 1\n\n\nx = 1', 3),
+    ],
+)
+def test_a_functions_lines_are_counted_from_def_without_the_docstring(source: str, lines: int) -> None:
+    (function,) = made_up("errors", source).functions
+    assert function_lines(function) == lines
