@@ -1,4 +1,9 @@
-"""The one JVM of the test process, sessions over it, folders, and the rule that `unit/` starts none."""
+"""The one JVM of the test process, sessions over it, folders, and the rule that `unit/` starts none.
+
+The driver also serves Spark Connect on a loopback port, so that both modes share one JVM and its warmth. A test that
+asks for `spark` runs once per mode; the mode is a parameter of the whole session, so that pytest runs all tests of one
+mode before the first of the other.
+"""
 
 from __future__ import annotations
 
@@ -10,8 +15,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pyspark import SparkContext
 from pyspark.sql import SparkSession
 
+from pipeline.delta.session import is_connect, open_session
 from pipeline.settings import Settings, SparkSettings, load_settings
 
 TESTS = Path(__file__).parent
@@ -19,7 +26,7 @@ MODES = ("classic", "connect")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark by folder, and keep tests that share a session mode next to each other."""
+    """Mark by folder what needs Spark."""
     for item in items:
         folder = item.path.relative_to(TESTS).parts[0]
         if folder not in ("unit", "test_architecture.py"):
@@ -29,8 +36,6 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 @pytest.fixture(autouse=True)
 def _no_jvm_in_unit(request: pytest.FixtureRequest) -> Iterator[None]:
     """A unit test that starts a JVM fails, even if it would pass."""
-    from pyspark import SparkContext
-
     before = SparkContext._gateway
     yield
     if "unit" in request.node.path.relative_to(TESTS).parts:
@@ -61,8 +66,6 @@ def spark_settings(tmp_path_factory: pytest.TempPathFactory) -> SparkSettings:
 @pytest.fixture(scope="session")
 def classic(spark_settings: SparkSettings) -> Iterator[SparkSession]:
     """The process's classic session."""
-    from pipeline.delta.session import open_session
-
     session = open_session(spark_settings)
     yield session
     session.stop()
@@ -76,11 +79,22 @@ def remote_url(classic: SparkSession, spark_settings: SparkSettings) -> str:
 
 @pytest.fixture(scope="session")
 def _connect(remote_url: str) -> Iterator[SparkSession]:
+    session = connect(remote_url)
+    yield session
+    close(session)
+
+
+def connect(remote_url: str) -> SparkSession:
+    """A further Connect session."""
     with connect_mode():
         from pyspark.sql.connect.session import SparkSession as ConnectSession
 
         session: Any = ConnectSession.builder.remote(remote_url).create()
-    yield session
+    return session
+
+
+def close(session: Any) -> None:
+    """Give a Connect session's state on the server back and close its channel."""
     session.client.release_session()
     session.client.close()
 
@@ -95,15 +109,20 @@ class connect_mode:  # noqa: N801  used like a function
         os.environ.pop("SPARK_CONNECT_MODE_ENABLED", None)
 
 
-@pytest.fixture(params=MODES)
-def spark(request: pytest.FixtureRequest, classic: SparkSession) -> Iterator[SparkSession]:
+@pytest.fixture(scope="session", params=MODES)
+def spark(request: pytest.FixtureRequest, classic: SparkSession) -> SparkSession:
     """A session of each mode in turn; the same test must hold in both."""
-    if request.param == "classic":
-        yield classic
-        return
-    session = request.getfixturevalue("_connect")
-    with connect_mode():
-        yield session
+    return classic if request.param == "classic" else request.getfixturevalue("_connect")
+
+
+@pytest.fixture(autouse=True)
+def _functions_follow_the_mode(request: pytest.FixtureRequest) -> Iterator[None]:
+    """In a test of a Connect session `pyspark.sql.functions` makes Connect columns, in any other classic ones."""
+    if "spark" in request.fixturenames and is_connect(request.getfixturevalue("spark")):
+        with connect_mode():
+            yield
+    else:
+        yield
 
 
 @pytest.fixture

@@ -18,7 +18,8 @@ SPARK_ERRORS = (PySparkException, Py4JError)
 
 # Delta's error conditions, from its `delta-error-classes.json`.
 NO_TABLE = frozenset({"DELTA_MISSING_DELTA_TABLE", "DELTA_TABLE_NOT_FOUND", "DELTA_PATH_DOES_NOT_EXIST"})
-PATH_GONE = frozenset({"PATH_NOT_FOUND"})
+# What reading verbs say where `NO_TABLE` is meant; never a reason to create one.
+NOTHING_TO_READ = frozenset({"PATH_NOT_FOUND", "DELTA_TABLE_ONLY_OPERATION"})
 NOT_NULL_BROKEN = frozenset({"DELTA_NOT_NULL_CONSTRAINT_VIOLATED"})
 CHECK_BROKEN = frozenset({"DELTA_VIOLATE_CONSTRAINT_WITH_VALUES"})
 SLICE_BROKEN = frozenset({"DELTA_REPLACE_WHERE_MISMATCH"})

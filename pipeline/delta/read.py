@@ -16,7 +16,7 @@ from pyspark.sql.types import DateType, IntegralType, StringType
 
 from pipeline.dataset import Dataset
 from pipeline.delta import sql
-from pipeline.delta.failures import NO_TABLE, PATH_GONE, SPARK_ERRORS, VERSION_GONE, read_failure
+from pipeline.delta.failures import NO_TABLE, NOTHING_TO_READ, SPARK_ERRORS, VERSION_GONE, read_failure
 from pipeline.delta.slices import Slice
 from pipeline.delta.table import latest_version, load
 from pipeline.errors import (
@@ -138,7 +138,7 @@ def _translated(
     session: SparkSession, error: Exception, dataset: Dataset, location: str, options: ReadOptions
 ) -> Exception:
     failure = read_failure(error)
-    if failure.has(NO_TABLE | PATH_GONE):
+    if failure.has(NO_TABLE | NOTHING_TO_READ):
         return TableNotFoundError(dataset=dataset.name, location=location)
     if failure.has(VERSION_GONE):
         history = session.sql(f"DESCRIBE HISTORY {sql.path_table(location)}")

@@ -27,7 +27,7 @@ from dagster import (
 
 from pipeline.dataset import Dataset
 from pipeline.errors import DeclarationError
-from pipeline.orchestration.metadata import DATASET, column_schema
+from pipeline.orchestration.metadata import DATASET, carried, column_schema
 from pipeline.orchestration.partitions import PARTITION_EXPR, partition_column
 
 IO_MANAGER = "delta_io_manager"
@@ -106,7 +106,7 @@ def definition_metadata(dataset: Dataset, partition_expr: str | None = None) -> 
     """What is known of a dataset before anything has run; the declaration itself for the IO manager among it."""
     expr = {PARTITION_EXPR: partition_expr} if partition_expr is not None else {}
     return {
-        DATASET: dataset,
+        DATASET: carried(dataset),
         "dagster/column_schema": column_schema(dataset),
         "delta/partition_by": ", ".join(dataset.partition_by),
         "delta/write_mode": type(dataset.write).__name__.lower(),

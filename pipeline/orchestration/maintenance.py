@@ -1,7 +1,5 @@
 """Jobs and schedules that keep the tables healthy; the work itself is `pipeline.delta.maintain`'s."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

@@ -18,6 +18,9 @@ from dagster import (
     TableSchema,
 )
 
+# Dagster's own way to keep an object beside a definition; `MetadataValue` has no public name for it yet.
+from dagster._core.definitions.metadata.metadata_value import ObjectMetadataValue
+
 from pipeline.dataset import Dataset
 from pipeline.delta import sql
 from pipeline.delta.write import WriteResult
@@ -34,14 +37,18 @@ def declared_dataset(context: OutputContext | InputContext | None) -> Dataset:
         DeclarationError: the asset was not made from a dataset.
     """
     found = (context.definition_metadata or {}).get(DATASET) if context is not None else None
-    # Dagster wraps a value that it can't serialize, and keeps it within the process as `instance`.
-    found = getattr(found, "instance", found)
+    found = found.instance if isinstance(found, ObjectMetadataValue) else found
     if not isinstance(found, Dataset):
         name = context.asset_key.to_user_string() if context is not None and context.has_asset_key else "?"
         raise DeclarationError(
             dataset=name, problems=(f"its asset carries no Dataset; make it with dataset_asset or add {DATASET!r}",)
         )
     return found
+
+
+def carried(dataset: Dataset) -> ObjectMetadataValue:
+    """The declaration as a metadata value: the object within the process, its type's name anywhere else."""
+    return ObjectMetadataValue(dataset)
 
 
 def column_schema(dataset: Dataset) -> TableSchema:

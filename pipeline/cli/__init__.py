@@ -1,0 +1,69 @@
+"""The `pipeline` command: parse, call, print.
+
+Here belong options, one call and the printing of what it returns; works where Dagster is not installed or down, and
+runs it as a child process where a command needs it. Each command stands in a module of its own that is loaded when the
+command is called, so that help needs neither Spark nor Dagster.
+"""
+
+from __future__ import annotations
+
+import importlib
+import traceback
+from collections.abc import Mapping
+from typing import Any
+
+import click
+
+from pipeline.errors import PipelineError
+
+FAILED = 1
+INTERRUPTED = 130
+
+# By command, the module that holds it under the same name, and the line that help shows of it.
+_COMMANDS: Mapping[str, tuple[str, str]] = {
+    "demo": ("pipeline.cli.demo", "Run real flights through every shipped dataset."),
+    "maintain": ("pipeline.cli.maintain", "Keep the tables healthy: vacuum, checkpoint."),
+}
+
+
+class PipelineGroup(click.Group):
+    """Loads a command when it is called, and turns our errors into one message and an exit status."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002
+        """The commands in the order of help."""
+        return list(_COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002
+        """The command of that name."""
+        if cmd_name not in _COMMANDS:
+            return None
+        found: click.Command = getattr(importlib.import_module(_COMMANDS[cmd_name][0]), cmd_name)
+        return found
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002
+        """List the commands without loading them."""
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, line) for name, (_, line) in _COMMANDS.items()])
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """Run the command; 1 after an error of ours, 130 after an interrupt, 2 is click's for wrong usage."""
+        try:
+            return super().invoke(ctx)
+        except PipelineError as error:
+            # `main` leaves its one option in the context.
+            if ctx.params["verbose"]:
+                traceback.print_exc()
+            click.echo(f"Error: {error}", err=True)
+            ctx.exit(FAILED)
+        except KeyboardInterrupt:
+            click.echo("Interrupted.", err=True)
+            ctx.exit(INTERRUPTED)
+
+
+@click.group(cls=PipelineGroup, context_settings={"help_option_names": ["-h", "--help"]})
+@click.option("--verbose", is_flag=True, help="Show stack traces and what child processes print.")
+def main(verbose: bool) -> None:
+    """A Delta-first data pipeline on Dagster and Spark.
+
+    Settings come from PIPELINE_* variables and from [tool.pipeline] in pyproject.toml.
+    """

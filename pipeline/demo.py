@@ -1,0 +1,185 @@
+"""The demonstration: real flights through all shipped assets, in one Dagster run of the project's own instance.
+
+Run as a child process, `python -m pipeline.demo --days N`, with `DAGSTER_HOME` set. Here belong the run and its report,
+one JSON document a line on standard output; everything else that is printed goes to standard error. How a report is
+shown is the command line's.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import signal
+import sys
+import uuid
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+from urllib.parse import unquote, urlsplit
+
+from dagster import (
+    AssetKey,
+    DagsterEvent,
+    DagsterEventType,
+    DagsterInstance,
+    EventLogEntry,
+    ExecuteInProcessResult,
+)
+from dagster._core.storage.tags import ASSET_PARTITION_RANGE_END_TAG, ASSET_PARTITION_RANGE_START_TAG
+from dagster_shared.error import SerializableErrorInfo
+from pyspark.sql import SparkSession
+
+from pipeline.assets import aviation
+from pipeline.assets.aviation_landing import DAYS, prepare_landing
+from pipeline.dataset import Dataset
+from pipeline.definitions import build_definitions
+from pipeline.delta.read import ReadOptions, read
+from pipeline.delta.session import open_session
+from pipeline.delta.table import existing
+from pipeline.errors import DemoError, PipelineError
+from pipeline.registry import Registry
+from pipeline.settings import Settings, load_settings
+
+Report = Callable[[dict[str, Any]], None]
+INTERRUPTED = 130
+_STEP_EVENTS = {
+    DagsterEventType.STEP_START: "step_started",
+    DagsterEventType.STEP_SUCCESS: "step_succeeded",
+    DagsterEventType.STEP_FAILURE: "step_failed",
+    DagsterEventType.STEP_SKIPPED: "step_skipped",
+}
+
+
+def demonstrate(settings: Settings, days: int, report: Report) -> None:
+    """Lay out the landing folder, materialize every shipped asset for its first days, and report each table.
+
+    Raises:
+        DemoError: the landing folder can't be prepared, or the run failed.
+    """
+    registry = Registry(aviation.datasets)
+    # One day more than is run, so that the next partition can be materialized by hand.
+    landing = prepare_landing(_local_folder(settings.landing), min(days + 1, DAYS))
+    first, last, following = (landing.flights[number].stem for number in (0, days - 1, -1))
+    report({"event": "landing", "folder": str(landing.folder), "files_written": len(landing.written)})
+    seconds: dict[str, float] = {}
+    with DagsterInstance.get() as instance:
+        run_id = str(uuid.uuid4())
+        instance.add_event_listener(run_id, _listener(registry, seconds, report))
+        report({"event": "run", "run_id": run_id, "first_day": first, "last_day": last, "next_day": following})
+        result = _run(settings, registry, instance, run_id, (first, last))
+    if not result.success:
+        raise DemoError(reason=f"Run {run_id} failed: {_reason(result)}")
+    session = open_session(settings.spark)
+    for dataset in registry:
+        report(_table(session, dataset, settings) | {"seconds": seconds[dataset.name]})
+
+
+def _run(
+    settings: Settings, registry: Registry, instance: DagsterInstance, run_id: str, days: tuple[str, str]
+) -> ExecuteInProcessResult:
+    """One run over all days, in this process: every step finds the session warm, and so does the report."""
+    built = build_definitions(settings, datasets=registry, assets=aviation.assets)
+    return built.resolve_implicit_global_asset_job_def().execute_in_process(
+        instance=instance,
+        run_id=run_id,
+        asset_selection=[AssetKey(dataset.asset_key) for dataset in registry],
+        tags={ASSET_PARTITION_RANGE_START_TAG: days[0], ASSET_PARTITION_RANGE_END_TAG: days[1]},
+        raise_on_error=False,
+    )
+
+
+def _local_folder(uri: str) -> Path:
+    parts = urlsplit(uri)
+    if parts.scheme not in ("", "file"):
+        raise DemoError(
+            reason=f"The demonstration lays its files into a local landing folder, and PIPELINE_LANDING is {uri}.",
+            hint="Unset PIPELINE_LANDING, or set it to a local folder.",
+        )
+    return Path(unquote(parts.path)) if parts.scheme else Path(uri)
+
+
+def _listener(registry: Registry, seconds: dict[str, float], report: Report) -> Callable[[EventLogEntry], None]:
+    """What Dagster calls with each event of the run; `seconds` gets the duration of every step that ended."""
+    names = {AssetKey(dataset.asset_key).to_python_identifier(): dataset.name for dataset in registry}
+    started: dict[str, float] = {}
+
+    def listen(entry: EventLogEntry) -> None:
+        event = entry.dagster_event
+        told = _STEP_EVENTS.get(event.event_type) if event is not None else None
+        name = names.get(entry.step_key or "")
+        if told is None or name is None:
+            return
+        started.setdefault(name, entry.timestamp)
+        seconds[name] = round(entry.timestamp - started[name], 1)
+        report({"event": told, "dataset": name, "seconds": seconds[name]})
+
+    return listen
+
+
+def _reason(result: ExecuteInProcessResult) -> str:
+    """The text of the first failure: of our own error where one is among its causes, else of the outermost."""
+    failures = [event for event in result.all_events if event.is_failure]
+    error = next(filter(None, map(_error, failures)), None)
+    if error is None:
+        return "Dagster recorded no reason"
+    cause: SerializableErrorInfo | None = error
+    while cause is not None:
+        name, _, text = cause.message.partition(": ")
+        if name.startswith(f"{PipelineError.__module__}."):
+            return text.strip()
+        cause = cause.cause
+    return error.message.strip()
+
+
+def _error(event: DagsterEvent) -> SerializableErrorInfo | None:
+    found = getattr(event.event_specific_data, "error", None)
+    return found if isinstance(found, SerializableErrorInfo) else None
+
+
+def _table(session: SparkSession, dataset: Dataset, settings: Settings) -> dict[str, Any]:
+    """What stands in the table now; `partitions` is None where it has no partition columns. Two small Spark jobs."""
+    location = dataset.location(settings.root)
+    state = existing(session, dataset, location)
+    frame = read(session, dataset, location, ReadOptions(version=state.version)).frame
+    return {
+        "event": "table",
+        "dataset": dataset.name,
+        "rows": frame.count(),
+        "partitions": frame.select(*dataset.partition_by).distinct().count() if dataset.partition_by else None,
+        "version": state.version,
+        "fingerprint": state.fingerprint,
+    }
+
+
+@contextmanager
+def _own_output() -> Iterator[Report]:
+    """Standard output for the report alone: what anybody else prints, the JVM included, goes to standard error."""
+    sys.stdout.flush()
+    own = os.dup(sys.stdout.fileno())
+    os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
+    with os.fdopen(own, "w", encoding="utf-8") as stream:
+        yield lambda line: print(json.dumps(line), file=stream, flush=True)
+
+
+def main(arguments: list[str]) -> int:
+    """The child process; returns its exit status."""
+    parser = argparse.ArgumentParser(prog="python -m pipeline.demo", description=demonstrate.__doc__)
+    parser.add_argument("--days", type=int, default=7, help=f"1 to {DAYS}")
+    days = parser.parse_args(arguments).days
+    # Both signals end the run in the same way: Dagster records it as canceled.
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    with _own_output() as report:
+        try:
+            demonstrate(load_settings(), days, report)
+        except PipelineError as error:
+            report({"error": str(error)})
+            return 1
+        except KeyboardInterrupt:
+            return INTERRUPTED
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,98 @@
+"""What the tests of this folder share: small declarations, writes into them, and a look at a table without Spark.
+
+The look goes through delta-rs, a second implementation of the protocol: it costs milliseconds, and what it sees is not
+what Spark remembers.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import json
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import deltalake
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.types import DateType, LongType, StringType, StructField, StructType
+
+from pipeline.dataset import Append, Dataset, Replace, WriteMode
+from pipeline.delta.commit import CommitNote, Mark
+from pipeline.delta.slices import Slice
+from pipeline.delta.write import WriteResult, write
+
+DAYS = StructType(
+    [StructField("day", DateType()), StructField("id", LongType(), False), StructField("text", StringType())]
+)
+
+
+def days(write: WriteMode, **declaration: Any) -> Dataset:
+    """Rows (day, id, text), partitioned by day."""
+    return Dataset(**({"name": "days", "schema": DAYS, "partition_by": ("day",), "write": write} | declaration))
+
+
+APPENDED = days(Append())
+REPLACED = days(Replace())
+
+
+def day(number: int) -> dt.date:
+    """A day of January 2026."""
+    return dt.date(2026, 1, number)
+
+
+def note(writer: str = "test", **fields: Any) -> CommitNote:
+    """A note with a mark of its own."""
+    return CommitNote(mark=Mark(writer=writer), **fields)
+
+
+def nullable(schema: StructType) -> StructType:
+    """The schema as frames have it: everything may be NULL at the top."""
+    return StructType([StructField(f.name, f.dataType) for f in schema.fields])
+
+
+def frame_of(spark: SparkSession, dataset: Dataset, rows: Iterable[tuple[Any, ...]]) -> DataFrame:
+    """Rows in the declared order as a frame."""
+    return spark.createDataFrame(list(rows), nullable(dataset.schema))
+
+
+def put(
+    spark: SparkSession, dataset: Dataset, root: str, rows: Iterable[tuple[Any, ...]], within: Slice | None = None
+) -> WriteResult:
+    """Write rows in the declared order."""
+    frame = frame_of(spark, dataset, rows)
+    return write(frame, dataset=dataset, location=dataset.location(root), note=note(), within=within)
+
+
+def ordered(rows: Iterable[tuple[Any, ...]]) -> list[tuple[Any, ...]]:
+    """Rows in an order that NULL does not upset."""
+    return sorted(rows, key=lambda row: [(value is not None, str(value)) for value in row])
+
+
+def rows_of(dataset: Dataset, root: str, version: int | None = None) -> list[tuple[Any, ...]]:
+    """The rows on disk in the declared column order, as delta-rs sees them."""
+    table = deltalake.DeltaTable(dataset.location(root), version=version).to_pyarrow_table()
+    return ordered(tuple(row[name] for name in dataset.schema.names) for row in table.to_pylist())
+
+
+def files_of(dataset: Dataset, root: str) -> set[str]:
+    """The live data files, below the table."""
+    location = dataset.location(root)
+    return {
+        uri.split(location.strip("/") + "/", maxsplit=1)[-1] for uri in deltalake.DeltaTable(location).file_uris()
+    }
+
+
+def versions_of(dataset: Dataset, root: str) -> list[int]:
+    """The versions in the log folder."""
+    return sorted(int(path.stem) for path in (Path(dataset.location(root)) / "_delta_log").glob("*.json"))
+
+
+def actions_of(dataset: Dataset, root: str, version: int) -> list[dict[str, Any]]:
+    """The actions of one commit as they stand in its file."""
+    path = Path(dataset.location(root)) / "_delta_log" / f"{version:020d}.json"
+    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+
+
+def commit_info(dataset: Dataset, root: str, version: int) -> dict[str, Any]:
+    """The commitInfo action of one commit."""
+    return next(action["commitInfo"] for action in actions_of(dataset, root, version) if "commitInfo" in action)

