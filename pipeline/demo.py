@@ -168,7 +168,7 @@ def main(arguments: list[str]) -> int:
     parser = argparse.ArgumentParser(prog="python -m pipeline.demo", description=demonstrate.__doc__)
     parser.add_argument("--days", type=int, default=7, help=f"1 to {DAYS}")
     days = parser.parse_args(arguments).days
-    # Both signals end the run in the same way: Dagster records it as canceled.
+    # As an interrupt does: Dagster then records that the run has ended.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     with _own_output() as report:
         try:

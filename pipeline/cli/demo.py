@@ -95,7 +95,7 @@ def _terminated(number: int, frame: FrameType | None) -> NoReturn:  # noqa: ARG0
 
 
 def _stop(child: subprocess.Popen[str]) -> None:
-    """End a child that still runs: it may record its run as canceled, and is killed with its JVM if it takes long."""
+    """End a child that still runs: it may record how its run ended, and is killed with its JVM if it takes long."""
     if child.poll() is not None:
         return
     child.send_signal(signal.SIGINT)
@@ -138,11 +138,11 @@ class _Progress:
 
 
 def _print_tables(tables: list[dict[str, Any]]) -> None:
-    shown = Table(box=box.SIMPLE_HEAD)
+    shown = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     shown.add_column("dataset", no_wrap=True)
     for name in ("rows", "partitions", "Delta version"):
         shown.add_column(name, justify="right")
-    shown.add_column("fingerprint")
+    shown.add_column("fingerprint", min_width=FINGERPRINT_DIGITS, no_wrap=True)
     shown.add_column("seconds", justify="right")
     for table in tables:
         shown.add_row(

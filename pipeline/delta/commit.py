@@ -23,7 +23,7 @@ from pyspark.sql import SparkSession
 
 from pipeline.delta import sql
 from pipeline.delta.failures import SPARK_ERRORS, read_failure
-from pipeline.delta.session import is_connect
+from pipeline.delta.session import bounded, end_connect, is_connect
 from pipeline.errors import CommitUnknownError
 
 FORMAT = 1
@@ -143,7 +143,7 @@ def private_session(session: SparkSession, confs: Mapping[str, str]) -> Iterator
 def clone_session(session: SparkSession) -> SparkSession:
     """A session with the same views and confs, and its own from now on."""
     if is_connect(session):
-        return session.cloneSession()  # type: ignore[attr-defined, no-any-return]
+        return bounded(session.cloneSession())  # type: ignore[attr-defined]
     return SparkSession(session.sparkContext, session._jsparkSession.cloneSession())
 
 
@@ -151,7 +151,7 @@ def release_session(clone: SparkSession) -> None:
     """Give a clone's state back; a classic clone is garbage, a Connect clone lives on the server until released."""
     if is_connect(clone):
         # `stop()` on a clone fails in Spark 4.2.0 before it releases anything.
-        clone.client.release_session()
+        end_connect(clone)
 
 
 def marking_confs(note: CommitNote, session: SparkSession, fingerprint: str) -> dict[str, str]:

@@ -10,7 +10,7 @@ import os
 import subprocess
 import sys
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any
 
 from pyspark.sql import SparkSession
 
@@ -84,7 +84,7 @@ def checkpoint(session: SparkSession, dataset: Dataset, location: str) -> Checkp
 
 def checkpoint_embedded(session: SparkSession, location: str) -> None:
     """Write a checkpoint through the JVM of a classic session."""
-    jvm = session._jvm
+    jvm: Any = session._jvm
     jvm.org.apache.spark.sql.delta.DeltaLog.forTable(session._jsparkSession, location).checkpoint()
 
 

@@ -6,6 +6,7 @@ made when it is asked for, never at import, and one process has one.
 
 from __future__ import annotations
 
+import atexit
 import os
 import socket
 from collections.abc import Iterator
@@ -27,6 +28,9 @@ DELTA_EXTENSION = "io.delta.sql.DeltaSparkSessionExtension"
 DELTA_CATALOG = "org.apache.spark.sql.delta.catalog.DeltaCatalog"
 CONNECT_PORT = 15002  # Spark Connect's own default
 CONNECT_SECONDS = 5.0
+# About 15 s in all: a restart of a local server is survived, a dead one is told within a step's patience.
+CONNECT_ATTEMPTS = 8
+CONNECT_BACKOFF_MILLISECONDS = 4000
 _CONNECT_MODE = "SPARK_CONNECT_MODE_ENABLED"
 
 
@@ -142,7 +146,42 @@ def _connect(remote: str) -> SparkSession:
         session.version  # noqa: B018  the first call to the server
     except PySparkException as error:
         raise SparkUnavailableError(where=_shown(remote), reason=read_failure(error).summary) from error
-    return session  # type: ignore[no-any-return]
+    atexit.register(_end_if_answered, session, remote)
+    return bounded(session)
+
+
+def bounded(session: SparkSession) -> SparkSession:
+    """The Connect session with an end to its patience: as it comes it asks a server that is gone for ten minutes.
+
+    That also holds for the process's exit, where the client would ask once more; ours asks only a server that answers.
+    """
+    from pyspark.sql.connect.client.retries import DefaultPolicy
+
+    client: Any = session.client
+    client.set_retry_policies([DefaultPolicy(max_retries=CONNECT_ATTEMPTS, max_backoff=CONNECT_BACKOFF_MILLISECONDS)])
+    atexit.unregister(client._on_exit)
+    return session
+
+
+def end_connect(session: SparkSession) -> None:
+    """Release a Connect session's state on the server and close its channel; a server that is gone keeps nothing."""
+    client: Any = session.client
+    if client.is_closed:
+        return
+    try:
+        client.release_session()
+    except PySparkException:
+        pass
+    finally:
+        client.close()
+
+
+def _end_if_answered(session: SparkSession, remote: str) -> None:
+    try:
+        _answer(remote)
+    except SparkUnavailableError:
+        return
+    end_connect(session)
 
 
 def _shown(remote: str) -> str:

@@ -112,7 +112,7 @@ def _temporary_view(frame: DataFrame, mark: Mark) -> Iterator[str]:
 
 def _statement(dataset: Dataset, location: str, view: str, within: Slice | None) -> str:
     target = sql.path_table(location)
-    query = f"SELECT {', '.join(_guarded_columns(dataset, within))} FROM {sql.identifier(view)}"
+    query = f"SELECT {', '.join(_guarded_columns(dataset, within))} FROM {sql.identifier(view)}"  # noqa: S608  all quoted
     if isinstance(dataset.write, Append):
         return f"INSERT INTO {target} BY NAME {query}"
     assert isinstance(dataset.write, Replace)  # noqa: S101  narrows the union for the type checker

@@ -77,9 +77,7 @@ def rows_of(dataset: Dataset, root: str, version: int | None = None) -> list[tup
 def files_of(dataset: Dataset, root: str) -> set[str]:
     """The live data files, below the table."""
     location = dataset.location(root)
-    return {
-        uri.split(location.strip("/") + "/", maxsplit=1)[-1] for uri in deltalake.DeltaTable(location).file_uris()
-    }
+    return {uri.split(location.strip("/") + "/", maxsplit=1)[-1] for uri in deltalake.DeltaTable(location).file_uris()}
 
 
 def versions_of(dataset: Dataset, root: str) -> list[int]:

@@ -1,4 +1,4 @@
-"""Appending: rows are added, matched by name, widened where no value changes, and refused as a whole where they break."""
+"""Appending: rows are added, matched by name, widened where no value changes, and refused all together."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from pyspark.errors import ArithmeticException, PySparkException, PythonException
 from pyspark.sql import SparkSession
-from pyspark.sql import functions as F
+from pyspark.sql import functions as F  # noqa: N812  the name that everybody knows it by
 from pyspark.sql.types import (
     ArrayType,
     DecimalType,
@@ -90,9 +90,7 @@ STRICT_ROW = "SELECT 'EU' AS region, 1L AS id, named_struct('code', 'x') AS orig
 
 
 def append(spark: SparkSession, dataset: Dataset, root: str, query: str, **arguments: Any) -> WriteResult:
-    return write(
-        spark.sql(query), dataset=dataset, location=dataset.location(root), note=note(), **arguments
-    )
+    return write(spark.sql(query), dataset=dataset, location=dataset.location(root), note=note(), **arguments)
 
 
 def test_an_append_adds_rows_and_touches_none_that_are_there(spark: SparkSession, root: str) -> None:
@@ -117,9 +115,7 @@ def test_an_append_adds_rows_and_touches_none_that_are_there(spark: SparkSession
 @case("S-STRUCT-ORDER")
 @case("S-INT-WIDEN")
 @case("S-ALL-NULL")
-def test_S_STRUCT_ORDER_columns_and_struct_fields_are_matched_by_name_at_every_depth(
-    spark: SparkSession, root: str
-) -> None:
+def test_columns_and_struct_fields_are_matched_by_name_at_every_depth(spark: SparkSession, root: str) -> None:
     """By position lat and lon would swap without an error; S-INT-WIDEN and S-ALL-NULL ride on the same two commits."""
     point = "named_struct('lon', 2D, 'lat', 1D)"
     append(
@@ -163,8 +159,14 @@ MISFITS = {
         STRICT_ROW.replace("1 AS amount", "2147483648L AS amount"),
         ("column amount: has type bigint, declared int",),
     ),
-    "string into int": (STRICT_ROW.replace("1 AS amount", "'7' AS amount"), ("column amount: has type string, declared int",)),
-    "double into int": (STRICT_ROW.replace("1 AS amount", "1.5D AS amount"), ("column amount: has type double, declared int",)),
+    "string into int": (
+        STRICT_ROW.replace("1 AS amount", "'7' AS amount"),
+        ("column amount: has type string, declared int",),
+    ),
+    "double into int": (
+        STRICT_ROW.replace("1 AS amount", "1.5D AS amount"),
+        ("column amount: has type double, declared int",),
+    ),
     "int into string": (STRICT_ROW.replace("'EU'", "1"), ("column region: has type int, declared string",)),
     "struct for scalar": (
         STRICT_ROW.replace("1 AS amount", "named_struct('a', 1) AS amount"),
@@ -206,7 +208,7 @@ def test_a_frame_that_does_not_fit_is_refused_with_every_difference_and_nothing_
 
 
 @case("M-CASE-DUP")
-def test_M_CASE_DUP_columns_that_differ_by_case_only_are_refused_by_name(spark: SparkSession, root: str) -> None:
+def test_columns_that_differ_by_case_only_are_refused_by_name(spark: SparkSession, root: str) -> None:
     with pytest.raises(FrameMismatchError) as caught:
         append(spark, STRICT, root, STRICT_ROW + ", 2 AS Amount")
 
@@ -215,7 +217,7 @@ def test_M_CASE_DUP_columns_that_differ_by_case_only_are_refused_by_name(spark: 
 
 
 @case("S-ALL-NULL")
-def test_S_ALL_NULL_void_inside_an_array_or_map_is_refused(spark: SparkSession, root: str) -> None:
+def test_void_inside_an_array_or_map_is_refused(spark: SparkSession, root: str) -> None:
     query = """
         SELECT 'EU' AS region, 1L AS id, 1 AS amount, NULL AS place, array(NULL) AS stops, map('a', NULL) AS by_name,
                NULL AS note
@@ -232,7 +234,7 @@ def test_S_ALL_NULL_void_inside_an_array_or_map_is_refused(spark: SparkSession, 
 
 
 @case("S-EMPTY-FRAME")
-def test_S_EMPTY_FRAME_a_frame_without_columns_is_refused_and_no_folder_is_made(spark: SparkSession, root: str) -> None:
+def test_a_frame_without_columns_is_refused_and_no_folder_is_made(spark: SparkSession, root: str) -> None:
     frame = spark.createDataFrame([], StructType([]))
 
     with pytest.raises(FrameMismatchError) as caught:
@@ -243,9 +245,7 @@ def test_S_EMPTY_FRAME_a_frame_without_columns_is_refused_and_no_folder_is_made(
 
 
 @case("S-EMPTY-FRAME")
-def test_S_EMPTY_FRAME_a_first_write_of_no_rows_makes_the_table_and_no_further_commit(
-    spark: SparkSession, root: str
-) -> None:
+def test_a_first_write_of_no_rows_makes_the_table_and_no_further_commit(spark: SparkSession, root: str) -> None:
     result = put(spark, TRIPS, root, [])
 
     assert (result.committed, result.version, result.operation) == (False, 0, "no commit")
@@ -284,7 +284,8 @@ def test_nulls_in_not_null_columns_are_refused_with_their_counts(spark: SparkSes
         spark,
         strict,
         """
-        SELECT 'EU' AS region, IF(n < 3, NULL, n) AS id, 1 AS amount, named_struct('code', IF(n = 5, NULL, 'x')) AS origin
+        SELECT 'EU' AS region, IF(n < 3, NULL, n) AS id, 1 AS amount,
+               named_struct('code', IF(n = 5, NULL, 'x')) AS origin
         FROM VALUES (1L), (2L), (3L), (4L), (5L) AS t(n)
         """,
         NullViolationError,
@@ -315,9 +316,7 @@ def test_broken_checks_are_refused_with_the_number_of_rows_of_each(spark: SparkS
 
 
 @case("P-EMPTY-STR")
-def test_P_EMPTY_STR_an_empty_string_in_a_partition_column_is_refused_with_its_count(
-    spark: SparkSession, strict: str
-) -> None:
+def test_an_empty_string_in_a_partition_column_is_refused_with_its_count(spark: SparkSession, strict: str) -> None:
     """Delta stores '' and NULL in the same folder, so the row would come back as another one."""
     error = refused(
         spark,
@@ -332,7 +331,7 @@ def test_P_EMPTY_STR_an_empty_string_in_a_partition_column_is_refused_with_its_c
 
 
 @case("P-STRAY-ROWS")
-def test_P_STRAY_ROWS_an_append_refuses_rows_outside_its_slice_null_included(spark: SparkSession, strict: str) -> None:
+def test_an_append_refuses_rows_outside_its_slice_null_included(spark: SparkSession, strict: str) -> None:
     error = refused(
         spark,
         strict,
@@ -349,7 +348,8 @@ def test_P_STRAY_ROWS_an_append_refuses_rows_outside_its_slice_null_included(spa
 
 
 def test_a_users_own_division_by_zero_comes_through_as_itself(spark: SparkSession, strict: str) -> None:
-    query = STRICT_ROW.replace("1 AS amount", "CAST(1 DIV (id - id) AS INT) AS amount").replace("1L AS id", "id") + " FROM RANGE(3)"
+    query = STRICT_ROW.replace("1 AS amount", "CAST(1 DIV (id - id) AS INT) AS amount").replace("1L AS id", "id")
+    query += " FROM RANGE(3)"
 
     error = refused(spark, strict, query, ArithmeticException)
 
@@ -394,9 +394,7 @@ def test_a_frame_of_another_session_is_written_with_that_sessions_views(spark: S
 
 
 @case("S-INF-NAN")
-def test_S_INF_NAN_infinities_and_nan_are_kept_and_filters_find_exactly_their_rows(
-    spark: SparkSession, root: str
-) -> None:
+def test_infinities_and_nan_are_kept_and_filters_find_exactly_their_rows(spark: SparkSession, root: str) -> None:
     """Statistics can't hold them, and a reader that trusts such statistics skips the file."""
     dataset = Dataset(
         name="numbers",
@@ -419,9 +417,7 @@ def test_S_INF_NAN_infinities_and_nan_are_kept_and_filters_find_exactly_their_ro
 
 
 def test_a_decimal_is_widened_only_where_every_value_fits(spark: SparkSession, root: str) -> None:
-    dataset = Dataset(
-        name="prices", schema=StructType([StructField("price", DecimalType(12, 4))]), write=Append()
-    )
+    dataset = Dataset(name="prices", schema=StructType([StructField("price", DecimalType(12, 4))]), write=Append())
 
     append(spark, dataset, root, "SELECT CAST(99999999.99 AS DECIMAL(10, 2)) AS price")
     for narrowed in ("DECIMAL(12, 2)", "DECIMAL(12, 5)", "INT", "DOUBLE"):
@@ -434,9 +430,7 @@ def test_a_decimal_is_widened_only_where_every_value_fits(spark: SparkSession, r
 
 
 @case("S-BAD-CHARS")
-def test_S_BAD_CHARS_names_that_parquet_takes_are_written_and_read_back_as_they_are(
-    spark: SparkSession, root: str
-) -> None:
+def test_names_that_parquet_takes_are_written_and_read_back_as_they_are(spark: SparkSession, root: str) -> None:
     """What the declaration lets through must not fail later; what Parquet refuses fails where it is declared."""
     names = ("a.b", "x%20y", "tick`s", "_hidden", "größe", "select", "a-b", "a/b", "a'b", "a:b")
     dataset = Dataset(

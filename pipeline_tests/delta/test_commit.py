@@ -1,4 +1,4 @@
-"""Knowing one's own commit: the version reported is that of our entry, whoever else commits, and nothing stays behind."""
+"""Knowing one's own commit: the version reported is that of our entry, and nothing of a write stays behind."""
 
 from __future__ import annotations
 
@@ -197,7 +197,8 @@ def test_a_commit_that_cannot_be_found_again_has_an_unknown_outcome(spark: Spark
     [
         None, "", "x", "{", "[]", "null", "7", '"pipeline"', "{}", '{"pipeline": 1}', '{"pipeline": 1, "mark": null}',
         '{"pipeline": 1, "mark": "t"}', '{"pipeline": 1, "mark": {}}', '{"pipeline": 1, "mark": {"token": 5}}',
-        '{"pipeline": 2, "mark": {"token": "t"}}', '{"mark": {"token": "t"}}', '{"pipeline": "1", "mark": {"token": "t"}}',
+        '{"pipeline": 2, "mark": {"token": "t"}}',
+        '{"mark": {"token": "t"}}', '{"pipeline": "1", "mark": {"token": "t"}}',
     ],
 )  # fmt: skip
 def test_user_metadata_that_is_not_ours_has_no_token(garbage: str | None) -> None:

@@ -8,7 +8,7 @@ from functools import reduce
 import deltalake
 import pytest
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql import functions as F
+from pyspark.sql import functions as F  # noqa: N812  the name that everybody knows it by
 from pyspark.sql.types import DateType, LongType, StringType, StructField, StructType
 
 from pipeline.dataset import Dataset
@@ -72,7 +72,8 @@ def test_a_replace_changes_exactly_the_days_it_addresses_and_no_file_of_another(
     spark: SparkSession, filled: str, name: str
 ) -> None:
     addressed, rows = REPLACEMENTS[name]
-    before, files_before, latest = rows_of(REPLACED, filled), files_of(REPLACED, filled), versions_of(REPLACED, filled)[-1]
+    before, files_before = rows_of(REPLACED, filled), files_of(REPLACED, filled)
+    latest = versions_of(REPLACED, filled)[-1]
     gone = of_days(before, addressed)
 
     result = put(spark, REPLACED, filled, rows, slices.of_values("day", addressed))
@@ -109,7 +110,7 @@ def test_emptying_a_slice_that_is_empty_makes_no_commit(spark: SparkSession, fil
 
 
 @case("P-STRAY-ROWS")
-def test_P_STRAY_ROWS_rows_outside_the_slice_are_named_with_their_counts(spark: SparkSession, filled: str) -> None:
+def test_rows_outside_the_slice_are_named_with_their_counts(spark: SparkSession, filled: str) -> None:
     before, versions = rows_of(REPLACED, filled), versions_of(REPLACED, filled)
     rows = [(day(2), 1, "in"), (day(3), 2, "out"), (day(3), 3, "out"), (None, 4, "out")]
 
@@ -156,7 +157,7 @@ def test_a_frame_that_does_not_fit_empties_nothing(spark: SparkSession, filled: 
 
 
 @case("S-EMPTY-FRAME")
-def test_S_EMPTY_FRAME_a_replace_of_the_whole_table_leaves_only_the_frame_and_keeps_the_schema(
+def test_a_replace_of_the_whole_table_leaves_only_the_frame_and_keeps_the_schema(
     spark: SparkSession, root: str
 ) -> None:
     put(spark, REPLACED, root, [(day(1), 1, "a"), (day(2), 2, "b"), (None, 3, None)])
@@ -177,7 +178,7 @@ def test_S_EMPTY_FRAME_a_replace_of_the_whole_table_leaves_only_the_frame_and_ke
 
 
 @case("P-COL-POSITION")
-def test_P_COL_POSITION_partition_columns_that_stand_first_keep_their_values_over_three_replaces(
+def test_partition_columns_that_stand_first_keep_their_values_over_three_replaces(
     spark: SparkSession, root: str
 ) -> None:
     strings = [StructField(name, StringType()) for name in ("batch", "ds", "producer", "day")]
@@ -197,9 +198,7 @@ def test_P_COL_POSITION_partition_columns_that_stand_first_keep_their_values_ove
 
 
 @case("P-PREDICATE-SPACE")
-def test_P_PREDICATE_SPACE_a_partition_whose_values_need_escaping_is_replaced_twice(
-    spark: SparkSession, root: str
-) -> None:
+def test_a_partition_whose_values_need_escaping_is_replaced_twice(spark: SparkSession, root: str) -> None:
     dataset = Dataset(
         name="profiles",
         schema=StructType(
@@ -220,9 +219,9 @@ def test_P_PREDICATE_SPACE_a_partition_whose_values_need_escaping_is_replaced_tw
 
 
 SPECIAL = (
-    "A/A", "B B", "a%b", "a%2Fb", "a:c", "x=y", "R&D", "ID$", "a+b", "a?b", "a#b", "é", "日本", "a~b", "/lead", "trail/",
-    "a\\b", ".", "..", " x ", "a\nb", "a\tb", "a*b", "a\"b", "{a}", "[a]", "a|1", "d'or", "x' OR '1'='1", "back\\",
-    "`a`", "a''b", "NULL", "null", "__HIVE_DEFAULT_PARTITION__x", "--", "/*", "%", "ß", "a\u0301", "😀",
+    "A/A", "B B", "a%b", "a%2Fb", "a:c", "x=y", "R&D", "ID$", "a+b", "a?b", "a#b", "é", "日本", "a~b", "/lead",
+    "trail/", "a\\b", ".", "..", " x ", "a\nb", "a\tb", "a*b", "a\"b", "{a}", "[a]", "a|1", "d'or", "x' OR '1'='1",
+    "back\\", "`a`", "a''b", "NULL", "null", "__HIVE_DEFAULT_PARTITION__x", "--", "/*", "%", "ß", "a\u0301", "😀",
 )  # fmt: skip
 NAMED = Dataset(
     name="named",
@@ -250,9 +249,7 @@ def one_by_one(spark: SparkSession, root: str, values: tuple[str, ...]) -> list[
 
 
 @case("P-SPECIAL-VALUES")
-def test_P_SPECIAL_VALUES_each_value_is_one_row_for_spark_and_for_another_reader(
-    spark: SparkSession, special: str
-) -> None:
+def test_each_value_is_one_row_for_spark_and_for_another_reader(spark: SparkSession, special: str) -> None:
     numbers = {value: rows[0][1] for value in SPECIAL if (rows := of_days(rows_of(NAMED, special), {value}))}  # type: ignore[arg-type]
 
     assert {value for value, _ in rows_of(NAMED, special)} == {*SPECIAL, None}
@@ -267,9 +264,7 @@ def test_P_SPECIAL_VALUES_each_value_is_one_row_for_spark_and_for_another_reader
 
 @case("D-QUOTE-INJECTION")
 @pytest.mark.parametrize("value", ["d'or", "x' OR '1'='1", "back\\"])
-def test_D_QUOTE_INJECTION_a_value_full_of_quotes_replaces_only_its_own_partition(
-    spark: SparkSession, special: str, value: str
-) -> None:
+def test_a_value_full_of_quotes_replaces_only_its_own_partition(spark: SparkSession, special: str, value: str) -> None:
     before = rows_of(NAMED, special)
     n = next(number for name, number in before if name == value) + 1000
 
@@ -279,7 +274,7 @@ def test_D_QUOTE_INJECTION_a_value_full_of_quotes_replaces_only_its_own_partitio
 
 
 @case("P-SPECIAL-VALUES")
-def test_P_SPECIAL_VALUES_all_of_them_in_one_slice_leave_the_others_alone(spark: SparkSession, special: str) -> None:
+def test_all_of_them_in_one_slice_leave_the_others_alone(spark: SparkSession, special: str) -> None:
     before = rows_of(NAMED, special)
     chosen = SPECIAL[1::2]
     others = [row for row in before if row[0] not in chosen]

@@ -1,4 +1,4 @@
-"""Opening and creating: one commit with everything declared, none for opening, and no table where there must be none."""
+"""Opening and creating: one commit with everything declared, none for opening, none where no table may be."""
 
 from __future__ import annotations
 
@@ -262,7 +262,7 @@ def test_a_mismatch_names_all_differences_at_once_and_commits_nothing(
 
 @case("P-LAYOUT-MISMATCH")
 @pytest.mark.parametrize("partition_by", [("b",), ("b", "a"), ()], ids=str)
-def test_P_LAYOUT_MISMATCH_a_write_under_other_partition_columns_is_refused(
+def test_a_write_under_other_partition_columns_is_refused(
     classic: SparkSession, tmp_path_factory: pytest.TempPathFactory, partition_by: tuple[str, ...], root: str
 ) -> None:
     """Under another layout the values would land in other folders and be read back as NULL."""
@@ -340,7 +340,7 @@ def test_a_damaged_log_is_an_error_and_never_taken_for_no_table(spark: SparkSess
 
 
 @case("T-FIRST-WRITE-RACE")
-def test_T_FIRST_WRITE_RACE_two_threads_that_create_at_once_make_one_table_and_both_append(
+def test_two_threads_that_create_at_once_make_one_table_and_both_append(
     spark: SparkSession, root: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Both have seen that there is no table before either creates it."""
@@ -393,7 +393,7 @@ print(json.dumps([result.table_id, result.version]), flush=True)
 
 
 @case("T-FIRST-WRITE-RACE")
-def test_T_FIRST_WRITE_RACE_two_processes_that_create_at_once_make_one_table_and_both_append(
+def test_two_processes_that_create_at_once_make_one_table_and_both_append(
     classic: SparkSession, spark_settings: SparkSettings, root: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Two JVMs share nothing but the folder; again both have seen that there is no table."""

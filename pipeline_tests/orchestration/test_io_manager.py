@@ -13,6 +13,7 @@ from dagster import (
 from pyspark.sql import DataFrame
 
 from pipeline.dataset import Append, Dataset
+from pipeline.delta.table import observe
 from pipeline.errors import DeclarationError, FrameMismatchError, StrayRowsError, TableNotFoundError
 from pipeline.orchestration import DeltaSparkResource, dataset_asset
 from pipeline_tests.orchestration.conftest import DAYS, TOTAL, Project, day, materializations
@@ -158,10 +159,7 @@ def test_nothing_returned_is_a_clear_error_and_no_table(project: Project) -> Non
     with pytest.raises(FrameMismatchError) as caught:
         project.run(nothing)
     assert "None" in caught.value.differences[0]
-    with pytest.raises(TableNotFoundError):
-        from pipeline.delta.table import existing
-
-        existing(project.spark.spark_session, TOTAL, TOTAL.location(project.root))
+    assert observe(project.spark.spark_session, TOTAL, TOTAL.location(project.root)) is None
 
 
 @pytest.mark.case("D-NONE-OUTPUT")

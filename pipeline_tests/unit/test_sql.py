@@ -156,7 +156,7 @@ def test_none_is_a_null_of_the_type(data_type: DataType) -> None:
     ids=lambda part: str(part)[:30],
 )
 def test_a_value_that_the_type_cannot_hold_is_refused(value: Any, data_type: DataType) -> None:
-    with pytest.raises(ValueError, match="does not fit|is not a value of type"):
+    with pytest.raises(ValueError, match=r"does not fit|is not a value of type"):
         sql.literal(value, data_type)
 
 
@@ -177,7 +177,8 @@ def test_an_instant_is_the_same_whatever_zone_it_came_in(instant: dt.datetime) -
 
 
 def test_nested_types_keep_names_nullability_and_comments() -> None:
-    inner = StructType([StructField("a b", LongType(), False), StructField("c`d", StringType(), True, {"comment": "x'y"})])
+    fields = [StructField("a b", LongType(), False), StructField("c`d", StringType(), True, {"comment": "x'y"})]
+    inner = StructType(fields)
     assert sql.type_name(ArrayType(inner)) == "ARRAY<STRUCT<`a b`: bigint NOT NULL, `c``d`: string COMMENT 'x\\'y'>>"
     assert sql.type_name(MapType(StringType(), inner)).startswith("MAP<string, STRUCT<")
     field = StructField("it", inner, False, {"comment": "all"})

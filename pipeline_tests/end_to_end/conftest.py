@@ -1,0 +1,74 @@
+"""A project folder as a user has it, and its commands as real child processes."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+from dagster import AssetKey, DagsterInstance, DagsterRun
+from deltalake import DeltaTable
+
+from pipeline.assets.aviation_landing import prepare_landing
+from pipeline.settings import SparkSettings
+
+REPOSITORY = Path(__file__).parents[2]
+FILES = ("pyproject.toml", "dagster.yaml", "workspace.yaml")
+SCRIPTS = Path(sys.executable).parent
+COMMAND_SECONDS = 300
+
+
+@dataclass
+class ProjectFolder:
+    """A folder with the project's files, a landing folder and an instance of its own."""
+
+    folder: Path
+    cache: Path
+    environment: Mapping[str, str] = field(default_factory=dict)
+
+    def command(self, name: str, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
+        """Run an installed command from the project's root, with `DAGSTER_HOME` unset."""
+        kept = {k: v for k, v in os.environ.items() if not k.startswith(("PIPELINE_", "DAGSTER", "SPARK_"))}
+        ours = {"PYTHONPATH": str(REPOSITORY), "PIPELINE_CACHE": str(self.cache)}
+        return subprocess.run(
+            [str(SCRIPTS / name), *arguments],
+            cwd=self.folder, env=kept | ours | dict(self.environment) | environment,
+            capture_output=True, text=True, timeout=COMMAND_SECONDS, check=False,
+        )  # fmt: skip
+
+    def table(self, name: str) -> DeltaTable:
+        return DeltaTable(self.folder / ".pipeline" / "tables" / name)
+
+    def rows_by_day(self, name: str = "sightings") -> dict[str, int]:
+        """Rows by partition, from the files' statistics: read by another engine than the one that wrote them."""
+        counts: dict[str, int] = {}
+        for action in self.table(name).get_add_actions(flatten=True).to_pylist():
+            day = action["partition.seen_date"].isoformat()
+            counts[day] = counts.get(day, 0) + action["num_records"]
+        return counts
+
+    def runs(self) -> list[DagsterRun]:
+        with DagsterInstance.from_config(str(self.folder)) as instance:
+            return list(instance.get_runs())
+
+    def materializations(self, name: str) -> list[tuple[str | None, dict[str, Any]]]:
+        """Partition and metadata values of every materialization, newest first."""
+        with DagsterInstance.from_config(str(self.folder)) as instance:
+            records = instance.fetch_materializations(AssetKey(name), limit=100).records
+        found = [record.asset_materialization for record in records]
+        return [(m.partition, {k: v.value for k, v in m.metadata.items()}) for m in found if m is not None]
+
+
+@pytest.fixture(scope="module")
+def project_folder(tmp_path_factory: pytest.TempPathFactory, spark_settings: SparkSettings) -> ProjectFolder:
+    folder = tmp_path_factory.mktemp("project")
+    for name in FILES:
+        shutil.copy(REPOSITORY / name, folder / name)
+    prepare_landing(folder / ".pipeline" / "landing", 10)
+    return ProjectFolder(folder=folder, cache=spark_settings.cache)

@@ -1,0 +1,106 @@
+"""`dagster asset materialize` and `dg launch`, as a user runs them; the first embedded, the rest against a server."""
+
+from pathlib import Path
+
+import pytest
+
+from pipeline.assets.aviation_datasets import SIGHTINGS
+from pipeline_tests.end_to_end.conftest import ProjectFolder
+
+NEW_YEAR_ROWS = 842
+WEEK = [f"2013-01-0{day}" for day in range(1, 8)]
+
+
+@pytest.fixture(scope="module")
+def first(project_folder: ProjectFolder) -> ProjectFolder:
+    """The project after its first command, on an embedded Spark."""
+    done = project_folder.command(
+        "dagster", "asset", "materialize", "--select", "sightings", "--partition", "2013-01-01"
+    )
+    assert done.returncode == 0, done.stderr
+    return project_folder
+
+
+@pytest.fixture
+def served(first: ProjectFolder, remote_url: str) -> ProjectFolder:
+    """The same project, with Spark on a Connect server."""
+    return ProjectFolder(first.folder, first.cache, {"SPARK_REMOTE": remote_url})
+
+
+def test_the_first_day_has_its_842_rows_and_the_event_carries_version_and_fingerprint(first: ProjectFolder) -> None:
+    partition, metadata = first.materializations("sightings")[-1]
+    assert partition == "2013-01-01"
+    assert metadata["dagster/partition_row_count"] == NEW_YEAR_ROWS
+    assert metadata["delta/version"] == 1
+    assert metadata["delta/schema_fingerprint"] == SIGHTINGS.fingerprint
+
+
+def test_the_run_is_listed_by_a_second_command(first: ProjectFolder) -> None:
+    run = first.runs()[-1]
+    listed = first.command("dagster", "run", "list")
+    assert listed.returncode == 0, listed.stderr
+    assert run.run_id in listed.stdout
+
+
+def test_the_console_shows_dagster_and_nothing_of_the_jvm(first: ProjectFolder) -> None:
+    done = first.command("dagster", "asset", "materialize", "--select", "sightings", "--partition", "2013-01-09")
+    assert done.returncode == 0, done.stderr
+    foreign = [line for line in done.stderr.splitlines() if " - dagster - " not in line and line.strip()]
+    assert [line for line in foreign if "WARN" in line or "Spark" in line or "log4j" in line] == []
+
+
+def test_the_same_partition_again_is_one_new_version_with_the_same_rows(served: ProjectFolder) -> None:
+    version, before = served.table("sightings").version(), served.rows_by_day()
+    files = {a["path"] for a in served.table("sightings").get_add_actions(flatten=True).to_pylist()}
+    done = served.command("dagster", "asset", "materialize", "--select", "sightings", "--partition", "2013-01-01")
+    assert done.returncode == 0, done.stderr
+    assert served.table("sightings").version() == version + 1
+    assert served.rows_by_day() == before
+    after = {a["path"] for a in served.table("sightings").get_add_actions(flatten=True).to_pylist()}
+    assert {path.split("/")[0] for path in files ^ after} == {"seen_date=2013-01-01"}
+
+
+def test_a_range_is_one_run_with_seven_counts_and_one_commit(served: ProjectFolder) -> None:
+    version, runs = served.table("sightings").version(), len(served.runs())
+    done = served.command(
+        "dagster", "asset", "materialize", "--select", "sightings", "--partition-range", "2013-01-01...2013-01-07"
+    )
+    assert done.returncode == 0, done.stderr
+    assert len(served.runs()) == runs + 1
+    assert served.table("sightings").version() == version + 1
+    found = dict(served.materializations("sightings")[:7])
+    assert sorted(found) == WEEK
+    counts = {day: metadata["dagster/partition_row_count"] for day, metadata in found.items()}
+    assert counts == {day: served.rows_by_day()[day] for day in WEEK}
+    assert counts["2013-01-01"] == NEW_YEAR_ROWS
+    assert {metadata["delta/version"] for metadata in found.values()} == {version + 1}
+
+
+def test_dg_launch_does_the_same(served: ProjectFolder) -> None:
+    done = served.command("dg", "launch", "--assets", "sightings", "--partition", "2013-01-08")
+    assert done.returncode == 0, done.stderr
+    partition, metadata = served.materializations("sightings")[0]
+    assert (partition, metadata["delta/version"]) == ("2013-01-08", served.table("sightings").version())
+    assert metadata["dagster/partition_row_count"] == served.rows_by_day()["2013-01-08"] > 0
+
+
+def test_a_corrupt_line_is_named_and_the_day_is_not_half_written(served: ProjectFolder) -> None:
+    path = Path(served.folder / ".pipeline" / "landing" / "flights" / "2013-01-10.csv")
+    lines = path.read_text(encoding="utf-8").splitlines()
+    lines[41] = lines[41].replace(",", ";", 3)
+    path.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    version = served.table("sightings").version()
+    done = served.command("dagster", "asset", "materialize", "--select", "sightings", "--partition", "2013-01-10")
+    assert done.returncode != 0
+    assert "SourceFileError" in done.stderr
+    assert "2013-01-10.csv, line 42" in done.stderr
+    assert served.table("sightings").version() == version
+    assert "2013-01-10" not in served.rows_by_day()
+
+
+def test_a_day_that_was_not_delivered_is_named(served: ProjectFolder) -> None:
+    version = served.table("sightings").version()
+    done = served.command("dagster", "asset", "materialize", "--select", "sightings", "--partition", "2013-02-20")
+    assert done.returncode != 0
+    assert "2013-02-20.csv" in done.stderr
+    assert served.table("sightings").version() == version
