@@ -10,7 +10,18 @@ from __future__ import annotations
 import datetime as dt
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from decimal import Decimal
 from typing import Any
+
+from pyspark.sql.types import (
+    BooleanType,
+    DataType,
+    DateType,
+    DecimalType,
+    IntegralType,
+    TimestampNTZType,
+    TimestampType,
+)
 
 from pipeline.dataset import Dataset
 from pipeline.delta import sql
@@ -89,21 +100,78 @@ def _part(name: str, part: Values | Interval, dataset: Dataset) -> str:
 
 
 def of_values(column: str, values: Iterable[Any]) -> Slice:
-    """The slice of these values of one column; dates that follow each other become intervals."""
-    distinct = tuple(dict.fromkeys(values))
-    if distinct and all(type(value) is dt.date for value in distinct):
-        return Slice(tuple(Box(((column, part),)) for part in _compressed(sorted(distinct))))
-    return Slice((Box(((column, Values(distinct)),)),) if distinct else ())
+    """The slice of these values of one column."""
+    return of_parts(column, [Values(tuple(values))])
 
 
-def _compressed(days: Sequence[dt.date]) -> list[Values | Interval]:
+def of_parts(column: str, parts: Iterable[Values | Interval]) -> Slice:
+    """The slice of the union of these parts of one column."""
+    return Slice(tuple(Box(((column, part),)) for part in merged(parts)))
+
+
+def merged(parts: Iterable[Values | Interval]) -> list[Values | Interval]:
+    """The same values in few parts: intervals that touch become one, and so do dates that follow each other."""
+    values: dict[Any, None] = {}
+    intervals: list[Interval] = []
+    for part in parts:
+        if isinstance(part, Values):
+            values |= dict.fromkeys(part.values)
+        else:
+            intervals.append(part)
+    days = sorted(value for value in values if type(value) is dt.date)
+    runs = [run for run in _runs(days) if len(run) >= SHORTEST_INTERVAL and run[-1] < dt.date.max]
+    intervals += [Interval(run[0], run[-1] + dt.timedelta(days=1)) for run in runs]
+    within_runs = {day for run in runs for day in run}
+    single = tuple(value for value in values if value not in within_runs)
+    return [*_joined(intervals), *([Values(single)] if single else [])]
+
+
+def _runs(days: Sequence[dt.date]) -> list[list[dt.date]]:
     runs: list[list[dt.date]] = []
     for day in days:
         if runs and (day - runs[-1][-1]).days == 1:
             runs[-1].append(day)
         else:
             runs.append([day])
-    long = [run for run in runs if len(run) >= SHORTEST_INTERVAL and run[-1] < dt.date.max]
-    single = tuple(day for run in runs if run not in long for day in run)
-    parts: list[Values | Interval] = [Interval(run[0], run[-1] + dt.timedelta(days=1)) for run in long]
-    return [*parts, Values(single)] if single else parts
+    return runs
+
+
+def _joined(intervals: list[Interval]) -> list[Interval]:
+    joined: list[Interval] = []
+    for interval in sorted(intervals, key=lambda interval: interval.start):
+        if joined and interval.start <= joined[-1].end:
+            joined[-1] = Interval(joined[-1].start, max(joined[-1].end, interval.end))
+        else:
+            joined.append(interval)
+    return joined
+
+
+def partition_value(text: str | None, data_type: DataType) -> Any:
+    """A partition value as the log spells it, as a value of its column; None for NULL.
+
+    The spelling is that of the Delta protocol, "Partition Value Serialization". Timestamps are in UTC, with a zone where
+    the column's type has one.
+    """
+    if text is None:
+        return None
+    if isinstance(data_type, IntegralType):
+        return int(text)
+    if isinstance(data_type, DecimalType):
+        return Decimal(text)
+    if isinstance(data_type, DateType):
+        return dt.date.fromisoformat(text)
+    if isinstance(data_type, TimestampType):
+        instant = _datetime(text)
+        return instant if instant.tzinfo else instant.replace(tzinfo=dt.timezone.utc)
+    if isinstance(data_type, TimestampNTZType):
+        return _datetime(text)
+    if isinstance(data_type, BooleanType):
+        return text == "true"
+    return text
+
+
+def _datetime(text: str) -> dt.datetime:
+    """Python 3.10 reads neither a trailing Z nor a fraction of other than three or six digits."""
+    whole, _, rest = text.removesuffix("Z").partition(".")
+    read = dt.datetime.fromisoformat(f"{whole}.{rest[:6].ljust(6, '0')}" if rest else whole)
+    return read.replace(tzinfo=dt.timezone.utc) if text.endswith("Z") else read

@@ -28,7 +28,7 @@ from dagster import (
 from pipeline.dataset import Dataset
 from pipeline.errors import DeclarationError
 from pipeline.orchestration.metadata import DATASET, carried, column_schema
-from pipeline.orchestration.partitions import PARTITION_EXPR, partition_column
+from pipeline.orchestration.partitions import PARTITION_EXPR, partition_columns
 
 IO_MANAGER = "delta_io_manager"
 KINDS = {"delta", "pyspark"}
@@ -38,7 +38,7 @@ def dataset_asset(
     dataset: Dataset,
     *,
     partitions_def: PartitionsDefinition[Any] | None = None,
-    partition_expr: str | None = None,
+    partition_expr: str | Mapping[str, str] | None = None,
     automation_condition: AutomationCondition[AssetKey] | None = None,
     retry_policy: RetryPolicy | None = None,
     code_version: str | None = None,
@@ -57,7 +57,7 @@ def dataset_asset(
         DeclarationError: the partition keys can't address the table, or two sources share a parameter name.
     """
     if partitions_def is not None:
-        partition_column(dataset, partitions_def, partition_expr)
+        partition_columns(dataset, partitions_def, partition_expr)
 
     options: dict[str, Any] = {
         "partitions_def": partitions_def,
@@ -102,7 +102,7 @@ def dataset_spec(dataset: Dataset) -> AssetSpec:
     return AssetSpec(**_declared(dataset, definition_metadata(dataset)))
 
 
-def definition_metadata(dataset: Dataset, partition_expr: str | None = None) -> Mapping[str, Any]:
+def definition_metadata(dataset: Dataset, partition_expr: str | Mapping[str, str] | None = None) -> Mapping[str, Any]:
     """What is known of a dataset before anything has run; the declaration itself for the IO manager among it."""
     expr = {PARTITION_EXPR: partition_expr} if partition_expr is not None else {}
     return {

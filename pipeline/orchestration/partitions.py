@@ -1,85 +1,288 @@
 """Partition keys into typed slices of a table, and counts of a commit back to keys.
 
-Here alone is known what a Dagster partition key means. Literals follow the column's type, which the declaration says,
-and keys are taken one by one: Dagster hands them over in no order.
+Here alone is known what a Dagster partition key means. What a key stands for follows the type of the column that it
+names, which the declaration says; keys are taken one by one, because Dagster hands them over in no order; and the key
+of several dimensions is split by their names, never by position.
+
+A column of a time type takes the window of a time key: instants for a timestamp, days for a date. A string takes the
+key's own text, whatever characters it has, and a number the number that the key spells. `NULL_KEY` stands for NULL.
 """
 
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Iterable, Mapping, Sequence
+from bisect import bisect_right
+from collections import defaultdict
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from decimal import Decimal, InvalidOperation
+from itertools import product
 from typing import Any
 
-from dagster import PartitionsDefinition, TimeWindowPartitionsDefinition
-from pyspark.sql.types import DateType
+from dagster import MultiPartitionsDefinition, PartitionsDefinition, TimeWindow, TimeWindowPartitionsDefinition
+from pyspark.sql.types import (
+    BooleanType,
+    DataType,
+    DateType,
+    DecimalType,
+    IntegralType,
+    TimestampNTZType,
+    TimestampType,
+)
 
-from pipeline.dataset import Dataset
-from pipeline.delta.slices import Slice, of_values
+from pipeline.dataset import Dataset, is_string
+from pipeline.delta import sql
+from pipeline.delta.slices import Box, Interval, Slice, Values, merged, partition_value
 from pipeline.errors import DeclarationError, PartitionKeyError
 
-# Dagster's own name for the metadata that says which column the partition key stands for.
+# Dagster's own name for the metadata that says which column the keys stand for; by dimension where there are several.
 PARTITION_EXPR = "partition_expr"
+# The key of a static or dynamic partition that holds the rows whose value is NULL; the name that Hive gave its folder.
+NULL_KEY = "__HIVE_DEFAULT_PARTITION__"
+
+Part = Values | Interval
+_ONE_DIMENSION = ""
+# Around a change of clocks a day has 25 hours.
+_LONGEST_DAY = dt.timedelta(hours=26)
 
 
-def partition_column(dataset: Dataset, partitions_def: PartitionsDefinition[Any], expr: object | None = None) -> str:
-    """The partition column that the keys stand for.
+def partition_columns(
+    dataset: Dataset, partitions_def: PartitionsDefinition[Any], expr: object | None = None
+) -> dict[str, str]:
+    """By dimension, the partition column that its keys stand for; one dimension has the name ''.
 
     Args:
-        expr: the asset's `partition_expr`; may be left out where the table has one partition column.
+        expr: the asset's `partition_expr`: a column, or columns by dimension. May be left out where the table has one
+            partition column, or where each dimension has the name of one.
 
     Raises:
-        DeclarationError: no such column, or keys of this kind can't become values of its type.
+        DeclarationError: a column is none of the table's, or its type can't hold what the keys say.
     """
-    column = expr if expr is not None else next(iter(dataset.partition_by), None)
-    problem = None
-    if expr is None and len(dataset.partition_by) != 1:
-        problem = (
-            f"it has {len(dataset.partition_by)} partition columns; say with {PARTITION_EXPR} which one the keys name"
-        )
-    elif not isinstance(column, str) or column not in dataset.partition_by:
-        problem = f"{PARTITION_EXPR} is {column!r}, which is not one of its partition columns"
-    elif not (_is_daily(partitions_def) and isinstance(dataset.field(column).dataType, DateType)):
-        problem = (
-            f"keys of {type(partitions_def).__name__} can't become values of {column}: "
-            "daily keys that begin at midnight and a date column are supported"
-        )
-    if problem is not None:
-        raise DeclarationError(dataset=dataset.name, problems=(f"its asset is partitioned in Dagster, but {problem}",))
-    assert isinstance(column, str)  # noqa: S101  narrowed above, where mypy can't follow
-    return column
+    dimensions = _dimensions(partitions_def)
+    problems = []
+    columns = {}
+    for dimension, inner in dimensions.items():
+        column = _column(dataset, dimension, expr)
+        if not isinstance(column, str) or column not in dataset.partition_by:
+            problems.append(
+                f"{_named(dimension)} keys name the column {column!r}, its table is partitioned by "
+                f"({', '.join(dataset.partition_by)}); say with {PARTITION_EXPR} which column is meant"
+            )
+            continue
+        columns[dimension] = column
+        problem = _type_problem(inner, dataset.field(column).dataType)
+        if problem:
+            problems.append(f"{_named(dimension)} keys of {type(inner).__name__} for the column {column}: {problem}")
+    if len(set(columns.values())) < len(columns):
+        problems.append("two dimensions name the same column")
+    if problems:
+        told = tuple(f"its asset is partitioned in Dagster, but {problem}" for problem in problems)
+        raise DeclarationError(dataset=dataset.name, problems=told)
+    return columns
 
 
-def _is_daily(partitions_def: PartitionsDefinition[Any]) -> bool:
-    return isinstance(partitions_def, TimeWindowPartitionsDefinition) and partitions_def.is_basic_daily
+def _dimensions(partitions_def: PartitionsDefinition[Any]) -> dict[str, PartitionsDefinition[Any]]:
+    if isinstance(partitions_def, MultiPartitionsDefinition):
+        return {dimension.name: dimension.partitions_def for dimension in partitions_def.partitions_defs}
+    return {_ONE_DIMENSION: partitions_def}
 
 
-def key_values(dataset: Dataset, partitions_def: PartitionsDefinition[Any], keys: Iterable[str]) -> dict[str, dt.date]:
-    """By key, the value of the partition column that it stands for.
+def _column(dataset: Dataset, dimension: str, expr: object | None) -> object | None:
+    if isinstance(expr, Mapping):
+        return expr.get(dimension)
+    if expr is not None:
+        return expr
+    if dimension:
+        return dimension
+    return dataset.partition_by[0] if len(dataset.partition_by) == 1 else None
 
-    Raises:
-        PartitionKeyError: with every key that is not one.
-    """
-    assert isinstance(partitions_def, TimeWindowPartitionsDefinition)  # noqa: S101  partition_column refuses others
-    values = {}
-    wrong = []
+
+def _named(dimension: str) -> str:
+    return f"the {dimension}" if dimension else "its"
+
+
+def _type_problem(partitions_def: PartitionsDefinition[Any], data_type: DataType) -> str | None:
+    """Why keys of that kind can't become values of that type; None where they can."""
+    if not isinstance(partitions_def, TimeWindowPartitionsDefinition):
+        if _parser(data_type) is None:
+            return f"no key can spell a value of type {data_type.simpleString()}"
+        return None
+    kind = partitions_def.schedule_type.name if partitions_def.schedule_type is not None else "custom"
+    if isinstance(data_type, DateType) and kind in ("HOURLY", "custom"):
+        return f"several {kind.lower()} keys may fall on one day of a date"
+    if isinstance(data_type, TimestampNTZType) and partitions_def.timezone != "UTC":
+        return f"hours that the clocks repeat in {partitions_def.timezone} have one value in a timestamp without a zone"
+    if isinstance(data_type, IntegralType | DecimalType) and set(partitions_def.fmt) - set("%YmdHMSj"):
+        return f"the format {partitions_def.fmt} does not spell a number"
+    fits = is_string(data_type) or isinstance(
+        data_type, DateType | TimestampType | TimestampNTZType | IntegralType | DecimalType
+    )
+    return None if fits else f"time keys can't become values of type {data_type.simpleString()}"
+
+
+def _parser(data_type: DataType) -> Callable[[str], Any] | None:
+    """How a static or dynamic key becomes a value; raises ValueError for a key that spells none."""
+    if is_string(data_type):
+        return str
+    for cls, parse in _PARSERS:
+        if isinstance(data_type, cls):
+            return parse
+    return None
+
+
+def _integer(key: str) -> int:
+    if str(int(key)) != key:  # '1' and '01' would be two keys with one value
+        raise ValueError(key)
+    return int(key)
+
+
+def _decimal(key: str) -> Decimal:
+    try:
+        return Decimal(key)
+    except InvalidOperation as error:
+        raise ValueError(key) from error
+
+
+def _instant(key: str) -> dt.datetime:
+    read = dt.datetime.fromisoformat(f"{key[:-1]}+00:00" if key.endswith("Z") else key)
+    return read if read.tzinfo else read.replace(tzinfo=dt.timezone.utc)
+
+
+_PARSERS: tuple[tuple[type[DataType], Callable[[str], Any]], ...] = (
+    (IntegralType, _integer),
+    (DecimalType, _decimal),
+    (DateType, dt.date.fromisoformat),
+    (TimestampType, _instant),
+    (TimestampNTZType, dt.datetime.fromisoformat),
+    (BooleanType, {"true": True, "false": False}.__getitem__),
+)
+
+
+class _Meaning:
+    """What the keys of one dimension stand for in one column."""
+
+    def __init__(self, dataset: Dataset, column: str, partitions_def: PartitionsDefinition[Any]) -> None:
+        self.field = dataset.field(column)
+        self.partitions_def = partitions_def
+
+    def part(self, key: str) -> Part:
+        """The values of a key; ValueError, KeyError or TypeError where it spells none."""
+        data_type = self.field.dataType
+        if not isinstance(self.partitions_def, TimeWindowPartitionsDefinition):
+            if key == NULL_KEY and self.field.nullable:
+                return Values((None,))
+            parse = _parser(data_type)
+            assert parse is not None  # noqa: S101  partition_columns refuses such a type
+            return self._held(parse(key))
+        window = self.partitions_def.time_window_for_partition_key(key)
+        if isinstance(data_type, TimestampType):
+            return Interval(window.start.astimezone(dt.timezone.utc), window.end.astimezone(dt.timezone.utc))
+        if isinstance(data_type, TimestampNTZType):
+            return Interval(window.start.replace(tzinfo=None), window.end.replace(tzinfo=None))
+        if isinstance(data_type, DateType):
+            return _days(window)
+        return self._held(key if is_string(data_type) else _number(key, data_type))
+
+    def _held(self, value: Any) -> Values:
+        sql.literal(value, self.field.dataType)  # refuses what the type can't hold unchanged
+        return Values((value,))
+
+
+def _number(key: str, data_type: DataType) -> int | Decimal:
+    return Decimal(key) if isinstance(data_type, DecimalType) else int(key)
+
+
+def _days(window: TimeWindow) -> Part:
+    """The day on which a window begins, or all its days where it is longer than one."""
+    first = window.start.date()
+    return Values((first,)) if window.end - window.start <= _LONGEST_DAY else Interval(first, window.end.date())
+
+
+def _cells(partitions_def: PartitionsDefinition[Any], keys: Iterable[str]) -> dict[str, tuple[str, ...]]:
+    """By key, its key in each dimension, in the order of `_dimensions`."""
+    if not isinstance(partitions_def, MultiPartitionsDefinition):
+        return {key: (key,) for key in keys}
+    names = list(_dimensions(partitions_def))
+    found = {}
     for key in keys:
-        try:
-            values[key] = dt.datetime.strptime(key, partitions_def.fmt).date()
-        except ValueError:
-            wrong.append(key)
-    if wrong:
-        raise PartitionKeyError(
-            dataset=dataset.name, keys=tuple(wrong), problem=f"expected the form {partitions_def.fmt}"
-        )
-    return values
+        by_dimension = partitions_def.get_partition_key_from_str(key).keys_by_dimension
+        found[key] = tuple(by_dimension[name] for name in names)
+    return found
+
+
+def _parts(
+    dataset: Dataset,
+    partitions_def: PartitionsDefinition[Any],
+    cells: Mapping[str, tuple[str, ...]],
+    expr: object | None,
+) -> list[tuple[str, dict[str, Part]]]:
+    """By dimension, its column and the values of each of its keys.
+
+    Raises:
+        PartitionKeyError: keys that spell no value, or two that stand for the same.
+    """
+    dimensions = _dimensions(partitions_def)
+    found = []
+    for position, (dimension, column) in enumerate(partition_columns(dataset, partitions_def, expr).items()):
+        meaning = _Meaning(dataset, column, dimensions[dimension])
+        parts: dict[str, Part] = {}
+        wrong = []
+        for key in dict.fromkeys(cell[position] for cell in cells.values()):
+            try:
+                parts[key] = meaning.part(key)
+            except (ValueError, KeyError, TypeError):
+                wrong.append(key)
+        if wrong:
+            problem = f"not a value of {column}, which has type {meaning.field.dataType.simpleString()}"
+            raise PartitionKeyError(dataset=dataset.name, keys=tuple(wrong), problem=problem)
+        _refuse_equal(dataset, column, parts)
+        found.append((column, parts))
+    return found
+
+
+def _refuse_equal(dataset: Dataset, column: str, parts: Mapping[str, Part]) -> None:
+    by_part: dict[Hashable, list[str]] = defaultdict(list)
+    for key, part in parts.items():
+        by_part[part].append(key)
+    for keys in by_part.values():
+        if len(keys) > 1:
+            raise PartitionKeyError(
+                dataset=dataset.name, keys=tuple(keys), problem=f"they stand for one and the same value of {column}"
+            )
 
 
 def slice_of(
     dataset: Dataset, partitions_def: PartitionsDefinition[Any], keys: Sequence[str], expr: object | None = None
 ) -> Slice:
-    """The slice that these keys address; no keys address nothing."""
-    column = partition_column(dataset, partitions_def, expr)
-    return of_values(column, key_values(dataset, partitions_def, keys).values())
+    """The slice that these keys address, in few boxes; no keys address nothing.
+
+    Raises:
+        PartitionKeyError: a key can't become a value of its column.
+    """
+    cells = _cells(partitions_def, keys)
+    columns = _parts(dataset, partitions_def, cells, expr)
+    boxes = []
+    for group in _products(list(dict.fromkeys(cells.values()))):
+        sides = [
+            [(column, part) for part in merged(parts[key] for key in side)]
+            for (column, parts), side in zip(columns, group, strict=True)
+        ]
+        boxes += [Box(tuple(sides_of_box)) for sides_of_box in product(*sides)]
+    return Slice(tuple(boxes))
+
+
+def _products(cells: list[tuple[str, ...]]) -> list[tuple[tuple[str, ...], ...]]:
+    """The cells as few products of keys: those that share all the keys of the last dimension are taken together."""
+    if not cells:
+        return []
+    if len(cells[0]) == 1:
+        return [(tuple(cell[0] for cell in cells),)]
+    last_of: dict[tuple[str, ...], dict[str, None]] = defaultdict(dict)
+    for cell in cells:
+        last_of[cell[:-1]][cell[-1]] = None
+    sharing: dict[frozenset[str], list[tuple[str, ...]]] = defaultdict(list)
+    for prefix, last in last_of.items():
+        sharing[frozenset(last)].append(prefix)
+    return [(*group, tuple(last_of[prefixes[0]])) for prefixes in sharing.values() for group in _products(prefixes)]
 
 
 def rows_by_key(
@@ -89,12 +292,31 @@ def rows_by_key(
     rows_by_partition: Mapping[tuple[str | None, ...], int],
     expr: object | None = None,
 ) -> dict[str, int]:
-    """By key, the rows of a commit; 0 for a key that got none.
-
-    Partition values are spelled as the Delta protocol serializes them ("Partition Value Serialization").
-    """
-    position = dataset.partition_by.index(partition_column(dataset, partitions_def, expr))
-    rows: dict[str | None, int] = {}
+    """By key, the rows of a commit, given by partition values as the log spells them; 0 for a key that got none."""
+    cells = _cells(partitions_def, keys)
+    columns = _parts(dataset, partitions_def, cells, expr)
+    finders = [
+        (dataset.partition_by.index(column), dataset.field(column).dataType, _finder(p)) for column, p in columns
+    ]
+    by_cell: dict[tuple[str | None, ...], int] = defaultdict(int)
     for values, count in rows_by_partition.items():
-        rows[values[position]] = rows.get(values[position], 0) + count
-    return {key: rows.get(day.isoformat(), 0) for key, day in key_values(dataset, partitions_def, keys).items()}
+        cell = tuple(find(partition_value(values[position], data_type)) for position, data_type, find in finders)
+        by_cell[cell] += count
+    return {key: by_cell.get(cell, 0) for key, cell in cells.items()}
+
+
+def _finder(parts: Mapping[str, Part]) -> Callable[[Any], str | None]:
+    """By value, the key whose part holds it; None where none does."""
+    by_value = {value: key for key, part in parts.items() if isinstance(part, Values) for value in part.values}
+    intervals = sorted(
+        ((p.start, p.end, key) for key, p in parts.items() if isinstance(p, Interval)), key=lambda i: i[0]
+    )
+    starts = [start for start, _, _ in intervals]
+
+    def find(value: Any) -> str | None:
+        if value in by_value:
+            return by_value[value]
+        position = bisect_right(starts, value) - 1 if value is not None else -1
+        return intervals[position][2] if position >= 0 and value < intervals[position][1] else None
+
+    return find

@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import datetime as dt
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
 import deltalake
+import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import DateType, LongType, StringType, StructField, StructType
 
 from pipeline.dataset import Append, Dataset, Replace, WriteMode
@@ -45,18 +47,20 @@ def note(writer: str = "test", **fields: Any) -> CommitNote:
     return CommitNote(mark=Mark(writer=writer), **fields)
 
 
-def nullable(schema: StructType) -> StructType:
-    """The schema as frames have it: everything may be NULL at the top."""
-    return StructType([StructField(f.name, f.dataType) for f in schema.fields])
+def frame_of(spark: SparkSession, dataset: Dataset, rows: Sequence[tuple[Any, ...]]) -> DataFrame:
+    """Rows in the declared order as a frame; everything may be NULL, as in the frames that Spark makes.
 
-
-def frame_of(spark: SparkSession, dataset: Dataset, rows: Iterable[tuple[Any, ...]]) -> DataFrame:
-    """Rows in the declared order as a frame."""
-    return spark.createDataFrame(list(rows), nullable(dataset.schema))
+    By way of Arrow: rows as they are would cost a classic session two Python workers each time.
+    """
+    schema = StructType([StructField(f.name, f.dataType) for f in dataset.schema.fields])
+    arrow = to_arrow_schema(schema)
+    columns = zip(*rows, strict=True) if rows else [()] * len(arrow)
+    arrays = [pa.array(list(values), field.type) for values, field in zip(columns, arrow, strict=True)]
+    return spark.createDataFrame(pa.Table.from_arrays(arrays, schema=arrow), schema)
 
 
 def put(
-    spark: SparkSession, dataset: Dataset, root: str, rows: Iterable[tuple[Any, ...]], within: Slice | None = None
+    spark: SparkSession, dataset: Dataset, root: str, rows: Sequence[tuple[Any, ...]], within: Slice | None = None
 ) -> WriteResult:
     """Write rows in the declared order."""
     frame = frame_of(spark, dataset, rows)

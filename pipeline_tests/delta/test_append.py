@@ -449,7 +449,7 @@ def test_names_that_parquet_takes_are_written_and_read_back_as_they_are(spark: S
 
 def test_a_nullable_frame_is_judged_by_its_values(spark: SparkSession, root: str) -> None:
     """Spark calls almost every column nullable; only a NULL that is there counts."""
-    frame = frame_of(spark, STRICT, [("EU", 5, ("c",), 1)])
+    frame = frame_of(spark, STRICT, [("EU", 5, {"code": "c"}, 1)])
     assert all(field.nullable for field in frame.schema.fields)
 
     result = write(frame, dataset=STRICT, location=STRICT.location(root), note=note())

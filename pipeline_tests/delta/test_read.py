@@ -84,17 +84,18 @@ def test_a_frame_does_not_change_when_somebody_commits_afterwards(spark: SparkSe
     assert collected(read(spark, APPENDED, APPENDED.location(root))) == [(day(1), 1, "a"), (day(1), 2, "b")]
 
 
+def committed(told: Told, version: int) -> dt.datetime:
+    """When a commit became visible: Delta goes by its file's time, in milliseconds."""
+    path = Path(told.location) / "_delta_log" / f"{version:020d}.json"
+    return dt.datetime.fromtimestamp(path.stat().st_mtime_ns // 10**6 / 1000, tz=UTC)
+
+
 @case("X-TIME-BOUNDARY")
 @pytest.mark.parametrize("zone", ["UTC", "Asia/Tokyo"])
 def test_a_time_picks_the_newest_version_at_or_before_it_whatever_the_sessions_zone(
     spark: SparkSession, told: Told, zone: str
 ) -> None:
-    created = deltalake.DeltaTable(told.location).history()[-1]["timestamp"]
-    t0 = dt.datetime.fromtimestamp(created / 1000, tz=UTC)
-    t1, t2, t3 = (told.commits[v].timestamp for v in (1, 2, 3))
-    assert t1 is not None
-    assert t2 is not None
-    assert t3 is not None
+    t0, t1, t2, t3 = (committed(told, version) for version in range(4))
     assert t0 < t1 < t2 < t3
     session = clone_session(spark)
     session.conf.set("spark.sql.session.timeZone", zone)
@@ -123,7 +124,10 @@ def test_a_time_picks_the_newest_version_at_or_before_it_whatever_the_sessions_z
     assert str(t0) in caught.value.available
 
 
-def test_a_time_gives_the_rows_of_its_version(spark: SparkSession, told: Told) -> None:
+def test_the_time_that_a_write_reports_is_the_time_of_its_version(spark: SparkSession, told: Told) -> None:
+    """Whoever pins what the metadata of a run says must get the rows of that run, and not those before it."""
+    for version, commit in told.commits.items():
+        assert ask(spark, told, timestamp=commit.timestamp).version == version
     assert collected(ask(spark, told, timestamp=told.commits[2].timestamp)) == told.rows[2]
 
 
