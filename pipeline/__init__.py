@@ -7,7 +7,7 @@ Data flows down this page; an import points up it only.
 - `delta`: everything that touches Spark or a Delta log; knows nothing of Dagster.
 - `orchestration`: the Dagster adapter; translates, decides nothing.
 - `assets`: one module per subject, plain frame functions above and thin assets below.
-- `definitions`, `demo`, `cli`: where the parts are put together.
+- `definitions`, `demo`, `cli`, `dagster_command`: where the parts are put together.
 
 Importing this package imports none of them.
 """

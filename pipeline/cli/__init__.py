@@ -22,6 +22,8 @@ INTERRUPTED = 130
 # By command, the module that holds it under the same name, and the line that help shows of it.
 _COMMANDS: Mapping[str, tuple[str, str]] = {
     "demo": ("pipeline.cli.demo", "Run real flights through every shipped dataset."),
+    "up": ("pipeline.cli.up", "Run the UI, the daemon and a warm Spark together."),
+    "spark": ("pipeline.cli.spark", "A warm local Spark in the background: start, status, stop."),
     "maintain": ("pipeline.cli.maintain", "Keep the tables healthy: vacuum, checkpoint."),
 }
 

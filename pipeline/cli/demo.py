@@ -29,7 +29,7 @@ _SENTENCES = {
     "landing": "Landing folder {folder}: {files_written} files written.",
     "run": "Run {run_id}: {first_day} to {last_day}. The first step starts Spark.",
 }
-_DONE = {"step_succeeded": "done", "step_failed": "failed", "step_skipped": "skipped"}
+_DONE = {"step_succeeded": "done", "step_failed": "failed"}
 
 
 @click.command()

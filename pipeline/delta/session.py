@@ -83,6 +83,8 @@ def confs(settings: SparkSettings, jars: list[Path]) -> dict[str, str]:
         "spark.sql.extensions": DELTA_EXTENSION,
         "spark.sql.catalog.spark_catalog": DELTA_CATALOG,
         "spark.sql.catalogImplementation": "in-memory",
+        # Nothing is kept in a catalog; left alone, Spark makes an empty folder of that name where it is started.
+        "spark.sql.warehouse.dir": (settings.cache / "warehouse").as_uri(),
         "spark.sql.session.timeZone": "UTC",
         "spark.sql.ansi.enabled": "true",
         "spark.sql.shuffle.partitions": parallel,

@@ -122,8 +122,9 @@ def merged(parts: Iterable[Values | Interval]) -> list[Values | Interval]:
     runs = [run for run in _runs(days) if len(run) >= SHORTEST_INTERVAL and run[-1] < dt.date.max]
     intervals += [Interval(run[0], run[-1] + dt.timedelta(days=1)) for run in runs]
     within_runs = {day for run in runs for day in run}
-    single = tuple(value for value in values if value not in within_runs)
-    return [*_joined(intervals), *([Values(single)] if single else [])]
+    # In their order, so that the same keys make the same predicate however they came; NULL last.
+    single = sorted((value for value in values if value not in within_runs), key=lambda value: (value is None, value))
+    return [*_joined(intervals), *([Values(tuple(single))] if single else [])]
 
 
 def _runs(days: Sequence[dt.date]) -> list[list[dt.date]]:
@@ -149,7 +150,7 @@ def _joined(intervals: list[Interval]) -> list[Interval]:
 def partition_value(text: str | None, data_type: DataType) -> Any:
     """A partition value as the log spells it, as a value of its column; None for NULL.
 
-    The spelling is that of the Delta protocol, "Partition Value Serialization". Timestamps are in UTC, with a zone where
+    Spelled as the Delta protocol says, "Partition Value Serialization". Timestamps are in UTC, with a zone where
     the column's type has one.
     """
     if text is None:

@@ -116,7 +116,7 @@ def test_runs_and_single_days_stand_side_by_side() -> None:
 def test_null_is_addressed_as_null_alone_and_beside_values() -> None:
     assert of_values("region", [None]).predicate(CELLS) == "(`region` IS NULL)"
     assert of_values("region", ["EU", None]).predicate(CELLS) == "((`region` = 'EU' OR `region` IS NULL))"
-    assert of_values("region", [None, "b", "a"]).predicate(CELLS) == "((`region` IN ('b', 'a') OR `region` IS NULL))"
+    assert of_values("region", [None, "b", "a"]).predicate(CELLS) == "((`region` IN ('a', 'b') OR `region` IS NULL))"
     assert of_values("day", [None, FIRST]).predicate(CELLS) == "((`day` = DATE'2026-01-01' OR `day` IS NULL))"
     assert selects(of_values("day", [None, FIRST]), {"day": None})
 

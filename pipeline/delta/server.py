@@ -1,0 +1,259 @@
+"""A local Spark Connect server with Delta on it, kept warm in the background.
+
+Here belong starting one, finding it again, and ending it. The server is a process of our own that opens an embedded
+session, as any other, and has it serve Connect on a loopback port: so Java, jars and confs have one home, and the JVM
+ends with its parent, however that ends. The state folder holds `server.json` (which process, port, log) and the log;
+a process is known by its id and the time at which it began, since an id may be given to another later.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+
+import psutil
+
+from pipeline.delta.session import CONNECT_PORT, open_session
+from pipeline.errors import ServerError
+from pipeline.settings import SparkSettings, load_settings
+
+HOST = "127.0.0.1"
+START_SECONDS = 180.0
+STOP_SECONDS = 30.0
+POLL_SECONDS = 0.2
+# How often an idle server looks at its connections, and how long it keeps a session whose client is gone.
+WATCH_SECONDS = 5.0
+SESSION_MINUTES = 20
+PLUGIN = "org.apache.spark.sql.connect.SparkConnectPlugin"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Server:
+    """A server that was started; `began` is the epoch second at which its process did."""
+
+    pid: int
+    began: float
+    port: int
+    log: str
+    idle_minutes: int | None = None
+
+    @property
+    def remote(self) -> str:
+        """What SPARK_REMOTE has to be."""
+        return f"sc://{HOST}:{self.port}"
+
+
+def running(folder: Path) -> Server | None:
+    """The server that this state folder speaks of; None where its process is gone.
+
+    Raises:
+        ServerError: the folder's record can't be read.
+    """
+    path = folder / "server.json"
+    try:
+        server = Server(**json.loads(path.read_text(encoding="utf-8")))
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError, TypeError) as error:
+        raise ServerError(folder=str(folder), reason=f"{path.name} can't be read ({error})") from error
+    return server if _process(server) is not None else None
+
+
+def answers(server: Server) -> bool:
+    """Whether something listens on the server's port."""
+    with socket.socket() as sock:
+        sock.settimeout(1)
+        return sock.connect_ex((HOST, server.port)) == 0
+
+
+def _process(server: Server) -> psutil.Process | None:
+    try:
+        process = psutil.Process(server.pid)
+        same = abs(process.create_time() - server.began) < 1 and process.status() != psutil.STATUS_ZOMBIE
+    except psutil.Error:
+        return None
+    return process if same else None
+
+
+def start(
+    folder: Path,
+    port: int = CONNECT_PORT,
+    idle_minutes: int | None = None,
+    waiting: Callable[[float], None] = lambda _: None,
+) -> Server:
+    """Start a server in the background and return when it answers.
+
+    Args:
+        idle_minutes: end by itself after so long without a connection; never where None.
+        waiting: called now and then with the seconds since the start.
+
+    Raises:
+        ServerError: one runs already, the port is taken, or it did not come up; its log is named.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    with _locked(folder):
+        found = running(folder)
+        if found is not None:
+            raise ServerError(folder=str(folder), reason=f"one runs already, process {found.pid} at {found.remote}")
+        if not _is_free(port):
+            raise ServerError(folder=str(folder), reason=f"port {port} is taken by somebody else")
+        log = folder / "server.log"
+        child = _spawn(port, idle_minutes, log)
+        server = Server(
+            pid=child.pid,
+            began=psutil.Process(child.pid).create_time(),
+            port=port,
+            log=str(log),
+            idle_minutes=idle_minutes,
+        )
+        with ExitStack() as unless_ready:  # an interrupt too must leave nothing behind
+            unless_ready.callback(_end, server)
+            _await_answer(child, server, folder, waiting)
+            _remember(folder, server)
+            unless_ready.pop_all()
+        return server
+
+
+def _spawn(port: int, idle_minutes: int | None, log: Path) -> subprocess.Popen[bytes]:
+    environment = {k: v for k, v in os.environ.items() if k not in ("SPARK_REMOTE", "SPARK_CONNECT_MODE_ENABLED")}
+    command = [sys.executable, "-m", __name__, "--port", str(port)]
+    if idle_minutes is not None:
+        command += ["--idle-minutes", str(idle_minutes)]
+    with log.open("wb") as output:
+        return subprocess.Popen(  # noqa: S603  this very module
+            command, env=environment, stdin=subprocess.DEVNULL, stdout=output, stderr=output, start_new_session=True
+        )
+
+
+def _await_answer(
+    child: subprocess.Popen[bytes], server: Server, folder: Path, waiting: Callable[[float], None]
+) -> None:
+    began = time.monotonic()
+    while not answers(server):
+        seconds = time.monotonic() - began
+        if child.poll() is not None:
+            raise ServerError(folder=str(folder), reason=f"it ended while it started; {_last_line(server)}")
+        if seconds > START_SECONDS:
+            raise ServerError(folder=str(folder), reason=f"it did not answer in {START_SECONDS:.0f} s")
+        waiting(seconds)
+        time.sleep(POLL_SECONDS)
+
+
+def _last_line(server: Server) -> str:
+    lines = Path(server.log).read_text(encoding="utf-8", errors="replace").strip().splitlines()
+    return lines[-1] if lines else "it printed nothing"
+
+
+def _remember(folder: Path, server: Server) -> None:
+    temporary = folder / f"server.json.{os.getpid()}"
+    temporary.write_text(json.dumps(asdict(server)), encoding="utf-8")
+    os.replace(temporary, folder / "server.json")
+
+
+def stop(folder: Path) -> Server | None:
+    """End the server and everything that it started; None where none ran. Also clears what a crash left."""
+    folder.mkdir(parents=True, exist_ok=True)
+    with _locked(folder):
+        server = running(folder)
+        if server is not None:
+            _end(server)
+        (folder / "server.json").unlink(missing_ok=True)
+        return server
+
+
+def _end(server: Server) -> None:
+    process = _process(server)
+    if process is None:
+        return
+    family = [process, *process.children(recursive=True)]
+    with contextlib.suppress(psutil.NoSuchProcess):
+        process.terminate()
+    _, alive = psutil.wait_procs(family, timeout=STOP_SECONDS)
+    for survivor in alive:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            survivor.kill()
+    psutil.wait_procs(alive, timeout=STOP_SECONDS)
+
+
+def memory_bytes(server: Server) -> int:
+    """What the server's processes hold in memory now."""
+    process = _process(server)
+    if process is None:
+        return 0
+    return sum(one.memory_info().rss for one in (process, *process.children(recursive=True)))
+
+
+@contextmanager
+def _locked(folder: Path) -> Iterator[None]:
+    """One command at a time may change the folder; the lock ends with the process that holds it."""
+    import fcntl
+
+    with (folder / "lock").open("w") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            raise ServerError(folder=str(folder), reason="another command is starting or stopping it") from error
+        yield
+
+
+def _is_free(port: int) -> bool:
+    with socket.socket() as sock:
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            sock.bind((HOST, port))
+        except OSError:
+            return False
+        return True
+
+
+def serving(settings: SparkSettings, port: int) -> SparkSettings:
+    """The settings of a driver that serves Connect."""
+    conf = dict(settings.conf) | {
+        "spark.app.name": "pipeline-server",
+        "spark.plugins": PLUGIN,
+        "spark.connect.grpc.binding.address": HOST,
+        "spark.connect.grpc.binding.port": str(port),
+        "spark.connect.session.manager.defaultSessionTimeout": f"{SESSION_MINUTES}m",
+    }
+    return replace(settings, remote=None, conf=tuple(sorted(conf.items())))
+
+
+def serve(port: int, idle_minutes: int | None) -> None:
+    """The server's own process: until it is told to end, or has been idle for long enough."""
+    asked = threading.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: asked.set())
+    session = open_session(serving(load_settings().spark, port))
+    connected = time.monotonic()
+    while not asked.wait(WATCH_SECONDS):
+        if _has_clients(port):
+            connected = time.monotonic()
+        elif idle_minutes is not None and time.monotonic() - connected > idle_minutes * 60:
+            break
+    session.stop()
+
+
+def _has_clients(port: int) -> bool:
+    family = psutil.Process().children(recursive=True)
+    connections = (connection for child in family for connection in child.net_connections("tcp"))
+    return any(c.status == psutil.CONN_ESTABLISHED and c.laddr.port == port for c in connections)
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--port", type=int, required=True)
+    parser.add_argument("--idle-minutes", type=int, default=None)
+    given = parser.parse_args()
+    serve(given.port, given.idle_minutes)
