@@ -36,6 +36,8 @@ POLL_SECONDS = 0.2
 # How often an idle server looks at its connections, and how long it keeps a session whose client is gone.
 WATCH_SECONDS = 5.0
 SESSION_MINUTES = 20
+# Servers that this process has started: one that is forgotten would be reported as left running, as it is meant to be.
+_STARTED: list[subprocess.Popen[bytes]] = []
 PLUGIN = "org.apache.spark.sql.connect.SparkConnectPlugin"
 
 
@@ -132,9 +134,11 @@ def _spawn(port: int, idle_minutes: int | None, log: Path) -> subprocess.Popen[b
     if idle_minutes is not None:
         command += ["--idle-minutes", str(idle_minutes)]
     with log.open("wb") as output:
-        return subprocess.Popen(  # noqa: S603  this very module
+        child = subprocess.Popen(  # noqa: S603  this very module
             command, env=environment, stdin=subprocess.DEVNULL, stdout=output, stderr=output, start_new_session=True
         )
+    _STARTED.append(child)
+    return child
 
 
 def _await_answer(

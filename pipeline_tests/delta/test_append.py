@@ -394,7 +394,7 @@ def test_a_frame_of_another_session_is_written_with_that_sessions_views(spark: S
 
 
 @case("S-INF-NAN")
-def test_infinities_and_nan_are_kept_and_filters_find_exactly_their_rows(spark: SparkSession, root: str) -> None:
+def test_infinities_and_nan_are_kept_and_filters_find_exactly_their_rows(classic: SparkSession, root: str) -> None:
     """Statistics can't hold them, and a reader that trusts such statistics skips the file."""
     dataset = Dataset(
         name="numbers",
@@ -402,10 +402,10 @@ def test_infinities_and_nan_are_kept_and_filters_find_exactly_their_rows(spark: 
         write=Append(),
     )
     values = [math.inf, -math.inf, math.nan, -0.0, 1.0, 1.7e308]
-    put(spark, dataset, root, [(value, min(value, 1.0)) for value in values])
+    put(classic, dataset, root, [(value, min(value, 1.0)) for value in values])
 
     def found(condition: str) -> list[float]:
-        frame = read(spark, dataset, dataset.location(root)).frame.filter(condition)
+        frame = read(classic, dataset, dataset.location(root)).frame.filter(condition)
         return sorted(row.x for row in frame.collect())
 
     assert found("x > 1e308 AND NOT isnan(x)") == [1.7e308, math.inf]
@@ -416,21 +416,21 @@ def test_infinities_and_nan_are_kept_and_filters_find_exactly_their_rows(spark: 
     assert len(rows_of(dataset, root)) == len(values)
 
 
-def test_a_decimal_is_widened_only_where_every_value_fits(spark: SparkSession, root: str) -> None:
+def test_a_decimal_is_widened_only_where_every_value_fits(classic: SparkSession, root: str) -> None:
     dataset = Dataset(name="prices", schema=StructType([StructField("price", DecimalType(12, 4))]), write=Append())
 
-    append(spark, dataset, root, "SELECT CAST(99999999.99 AS DECIMAL(10, 2)) AS price")
+    append(classic, dataset, root, "SELECT CAST(99999999.99 AS DECIMAL(10, 2)) AS price")
     for narrowed in ("DECIMAL(12, 2)", "DECIMAL(12, 5)", "INT", "DOUBLE"):
         with pytest.raises(FrameMismatchError):
-            append(spark, dataset, root, f"SELECT CAST(1 AS {narrowed}) AS price")
-    append(spark, dataset, root, "SELECT CAST(-32768 AS SMALLINT) AS price")
+            append(classic, dataset, root, f"SELECT CAST(1 AS {narrowed}) AS price")
+    append(classic, dataset, root, "SELECT CAST(-32768 AS SMALLINT) AS price")
 
     assert [str(price) for (price,) in rows_of(dataset, root)] == ["-32768.0000", "99999999.9900"]
     assert versions_of(dataset, root) == [0, 1, 2]
 
 
 @case("S-BAD-CHARS")
-def test_names_that_parquet_takes_are_written_and_read_back_as_they_are(spark: SparkSession, root: str) -> None:
+def test_names_that_parquet_takes_are_written_and_read_back_as_they_are(classic: SparkSession, root: str) -> None:
     """What the declaration lets through must not fail later; what Parquet refuses fails where it is declared."""
     names = ("a.b", "x%20y", "tick`s", "_hidden", "größe", "select", "a-b", "a/b", "a'b", "a:b")
     dataset = Dataset(
@@ -440,16 +440,16 @@ def test_names_that_parquet_takes_are_written_and_read_back_as_they_are(spark: S
         write=Append(),
     )
 
-    put(spark, dataset, root, [tuple(range(len(names)))])
+    put(classic, dataset, root, [tuple(range(len(names)))])
 
     assert rows_of(dataset, root) == [tuple(range(len(names)))]
-    frame = read(spark, dataset, dataset.location(root), within=slices.of_values("x%20y", [1])).frame
+    frame = read(classic, dataset, dataset.location(root), within=slices.of_values("x%20y", [1])).frame
     assert [tuple(row) for row in frame.collect()] == [tuple(range(len(names)))]
 
 
-def test_a_nullable_frame_is_judged_by_its_values(spark: SparkSession, root: str) -> None:
+def test_a_nullable_frame_is_judged_by_its_values(classic: SparkSession, root: str) -> None:
     """Spark calls almost every column nullable; only a NULL that is there counts."""
-    frame = frame_of(spark, STRICT, [("EU", 5, {"code": "c"}, 1)])
+    frame = frame_of(classic, STRICT, [("EU", 5, {"code": "c"}, 1)])
     assert all(field.nullable for field in frame.schema.fields)
 
     result = write(frame, dataset=STRICT, location=STRICT.location(root), note=note())

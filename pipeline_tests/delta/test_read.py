@@ -224,7 +224,7 @@ VALUES = ("A/A", "B B", "a%b", "a%2Fb", "a:c", "x=y", "a+b", "a?b", "a#b", "é",
 
 
 @case("P-SPECIAL-VALUES")
-def test_a_file_list_finds_files_in_folders_with_escaped_names(spark: SparkSession, root: str) -> None:
+def test_a_file_list_finds_files_in_folders_with_escaped_names(classic: SparkSession, root: str) -> None:
     dataset = Dataset(
         name="named",
         schema=StructType(
@@ -233,15 +233,17 @@ def test_a_file_list_finds_files_in_folders_with_escaped_names(spark: SparkSessi
         partition_by=("value", "part"),
         write=Append(),
     )
-    put(spark, dataset, root, [(n, value, n % 2) for n, value in enumerate(VALUES)])
+    put(classic, dataset, root, [(n, value, n % 2) for n, value in enumerate(VALUES)])
     location = dataset.location(root)
-    named = {row.n: row.file for row in read(spark, dataset, location, ReadOptions(file_column="file")).frame.collect()}
+    named = {
+        row.n: row.file for row in read(classic, dataset, location, ReadOptions(file_column="file")).frame.collect()
+    }
     assert len(set(named.values())) == len(VALUES)
 
     chosen = range(0, len(VALUES), 2)
-    found = read(spark, dataset, location, ReadOptions(columns=("n",), files=tuple(named[n] for n in chosen)))
+    found = read(classic, dataset, location, ReadOptions(columns=("n",), files=tuple(named[n] for n in chosen)))
     assert sorted(row.n for row in found.frame.collect()) == list(chosen)
-    (last,) = read(spark, dataset, location, ReadOptions(files=(named[11],))).frame.collect()
+    (last,) = read(classic, dataset, location, ReadOptions(files=(named[11],))).frame.collect()
     assert last.value == VALUES[11]
 
 
@@ -299,14 +301,14 @@ def test_a_table_that_was_never_written_is_not_found(
     assert (caught.value.dataset, caught.value.location) == ("days", location)
 
 
-def test_a_location_with_spaces_and_quotes_is_read_as_it_is_written(spark: SparkSession, tmp_path: Path) -> None:
+def test_a_location_with_spaces_and_quotes_is_read_as_it_is_written(classic: SparkSession, tmp_path: Path) -> None:
     root = str(tmp_path / "a b'c`d%20é#")
-    put(spark, APPENDED, root, [(day(1), 1, "a")])
+    put(classic, APPENDED, root, [(day(1), 1, "a")])
 
-    whole = read(spark, APPENDED, APPENDED.location(root), ReadOptions(file_column="file")).frame
+    whole = read(classic, APPENDED, APPENDED.location(root), ReadOptions(file_column="file")).frame
     named = [row.file for row in whole.collect()]
-    found = read(spark, APPENDED, APPENDED.location(root), ReadOptions(files=tuple(named)))
+    found = read(classic, APPENDED, APPENDED.location(root), ReadOptions(files=tuple(named)))
 
     assert collected(found) == [(day(1), 1, "a")]
     assert rows_of(APPENDED, root) == [(day(1), 1, "a")]
-    assert spark.sql(f"DESCRIBE DETAIL {sql.path_table(APPENDED.location(root))}").collect()[0].numFiles == 1
+    assert classic.sql(f"DESCRIBE DETAIL {sql.path_table(APPENDED.location(root))}").collect()[0].numFiles == 1

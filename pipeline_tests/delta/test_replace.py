@@ -183,7 +183,7 @@ def test_a_replace_of_the_whole_table_leaves_only_the_frame_and_keeps_the_schema
 
 @case("P-COL-POSITION")
 def test_partition_columns_that_stand_first_keep_their_values_over_three_replaces(
-    spark: SparkSession, root: str
+    classic: SparkSession, root: str
 ) -> None:
     strings = [StructField(name, StringType()) for name in ("batch", "ds", "producer", "day")]
     dataset = Dataset(
@@ -195,14 +195,14 @@ def test_partition_columns_that_stand_first_keep_their_values_over_three_replace
     for turn in range(3):
         # The frame's order is another one each time; values go by name.
         names = dataset.schema.names[turn:] + dataset.schema.names[:turn]
-        frame = frame_of(spark, dataset, rows).select(*names)
+        frame = frame_of(classic, dataset, rows).select(*names)
         result = write(frame, dataset=dataset, location=dataset.location(root), note=note())
         assert result.version == turn + 1
         assert rows_of(dataset, root) == ordered(rows)
 
 
 @case("P-PREDICATE-SPACE")
-def test_a_partition_whose_values_need_escaping_is_replaced_twice(spark: SparkSession, root: str) -> None:
+def test_a_partition_whose_values_need_escaping_is_replaced_twice(classic: SparkSession, root: str) -> None:
     dataset = Dataset(
         name="profiles",
         schema=StructType(
@@ -210,11 +210,16 @@ def test_a_partition_whose_values_need_escaping_is_replaced_twice(spark: SparkSe
         ),
         partition_by=("profile", "ds"),
     )
-    put(spark, dataset, root, [("profile 1", "2026-01-15", 1), ("p2", "2026-01-15", 2), ("profile 1", "2026-01-16", 3)])
+    put(
+        classic,
+        dataset,
+        root,
+        [("profile 1", "2026-01-15", 1), ("p2", "2026-01-15", 2), ("profile 1", "2026-01-16", 3)],
+    )
     within = Slice((Box((("profile", Values(("profile 1",))), ("ds", Values(("2026-01-15",))))),))
 
     for n in (10, 11):
-        put(spark, dataset, root, [("profile 1", "2026-01-15", n)], within)
+        put(classic, dataset, root, [("profile 1", "2026-01-15", n)], within)
         assert rows_of(dataset, root) == [
             ("p2", "2026-01-15", 2),
             ("profile 1", "2026-01-15", n),
@@ -235,31 +240,31 @@ NAMED = Dataset(
 
 
 @pytest.fixture(scope="module")
-def special(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> str:
+def special(classic: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> str:
     """The root of a table with one row per special value, and one for NULL."""
     root = str(tmp_path_factory.mktemp("special"))
-    put(spark, NAMED, root, [*((value, n) for n, value in enumerate(SPECIAL)), (None, -1)])
+    put(classic, NAMED, root, [*((value, n) for n, value in enumerate(SPECIAL)), (None, -1)])
     return root
 
 
-def one_by_one(spark: SparkSession, root: str, values: tuple[str, ...]) -> list[tuple[str, str, int]]:
+def one_by_one(classic: SparkSession, root: str, values: tuple[str, ...]) -> list[tuple[str, str, int]]:
     """For each value, the rows that a read of exactly its slice gives."""
 
     def of(value: str) -> DataFrame:
-        found = read(spark, NAMED, NAMED.location(root), within=slices.of_values("value", [value])).frame
+        found = read(classic, NAMED, NAMED.location(root), within=slices.of_values("value", [value])).frame
         return found.select(F.lit(value).alias("asked"), "value", "n")
 
     return [tuple(row) for row in reduce(DataFrame.union, map(of, values)).collect()]
 
 
 @case("P-SPECIAL-VALUES")
-def test_each_value_is_one_row_for_spark_and_for_another_reader(spark: SparkSession, special: str) -> None:
+def test_each_value_is_one_row_for_spark_and_for_another_reader(classic: SparkSession, special: str) -> None:
     numbers = {value: rows[0][1] for value in SPECIAL if (rows := of_days(rows_of(NAMED, special), {value}))}  # type: ignore[arg-type]
 
     assert {value for value, _ in rows_of(NAMED, special)} == {*SPECIAL, None}
     assert len(rows_of(NAMED, special)) == len(SPECIAL) + 1
     some = SPECIAL[::3]
-    assert sorted(one_by_one(spark, special, some)) == sorted((v, v, numbers[v]) for v in some)
+    assert sorted(one_by_one(classic, special, some)) == sorted((v, v, numbers[v]) for v in some)
     table = deltalake.DeltaTable(NAMED.location(special))
     for value in SPECIAL:
         found = table.to_pyarrow_table(filters=[("value", "=", value)]).to_pylist()
@@ -268,29 +273,31 @@ def test_each_value_is_one_row_for_spark_and_for_another_reader(spark: SparkSess
 
 @case("D-QUOTE-INJECTION")
 @pytest.mark.parametrize("value", ["d'or", "x' OR '1'='1", "back\\"])
-def test_a_value_full_of_quotes_replaces_only_its_own_partition(spark: SparkSession, special: str, value: str) -> None:
+def test_a_value_full_of_quotes_replaces_only_its_own_partition(
+    classic: SparkSession, special: str, value: str
+) -> None:
     before = rows_of(NAMED, special)
     n = next(number for name, number in before if name == value) + 1000
 
-    put(spark, NAMED, special, [(value, n)], slices.of_values("value", [value]))
+    put(classic, NAMED, special, [(value, n)], slices.of_values("value", [value]))
 
     assert rows_of(NAMED, special) == ordered([row for row in before if row[0] != value] + [(value, n)])
 
 
 @case("P-SPECIAL-VALUES")
-def test_all_of_them_in_one_slice_leave_the_others_alone(spark: SparkSession, special: str) -> None:
+def test_all_of_them_in_one_slice_leave_the_others_alone(classic: SparkSession, special: str) -> None:
     before = rows_of(NAMED, special)
     chosen = SPECIAL[1::2]
     others = [row for row in before if row[0] not in chosen]
 
-    result = put(spark, NAMED, special, [(value, 7) for value in chosen], slices.of_values("value", chosen))
+    result = put(classic, NAMED, special, [(value, 7) for value in chosen], slices.of_values("value", chosen))
 
     assert rows_of(NAMED, special) == ordered(others + [(value, 7) for value in chosen])
     assert result.rows_by_partition == {(value,): 1 for value in chosen}
     assert result.rows_deleted == len(chosen)
 
 
-def test_a_slice_over_two_columns_replaces_its_boxes_only(spark: SparkSession, root: str) -> None:
+def test_a_slice_over_two_columns_replaces_its_boxes_only(classic: SparkSession, root: str) -> None:
     dataset = Dataset(
         name="cells",
         schema=StructType(
@@ -299,7 +306,7 @@ def test_a_slice_over_two_columns_replaces_its_boxes_only(spark: SparkSession, r
         partition_by=("day", "region"),
     )
     seed = [(day(d), region, 0) for d in (1, 2, 3, 4) for region in ("EU", "US")]
-    put(spark, dataset, root, seed)
+    put(classic, dataset, root, seed)
     within = Slice(
         (
             Box((("day", Interval(day(1), day(3))), ("region", Values(("EU",))))),
@@ -309,11 +316,11 @@ def test_a_slice_over_two_columns_replaces_its_boxes_only(spark: SparkSession, r
     addressed = {(day(1), "EU"), (day(2), "EU"), (day(4), "US")}
     new = [(day(2), "EU", 5), (day(4), None, 6)]
 
-    put(spark, dataset, root, new, within)
+    put(classic, dataset, root, new, within)
     assert rows_of(dataset, root) == ordered([row for row in seed if row[:2] not in addressed] + new)
 
     with pytest.raises(StrayRowsError) as caught:
-        put(spark, dataset, root, [(day(3), "EU", 1), (day(1), "EU", 1), (day(1), "US", 1)], within)
+        put(classic, dataset, root, [(day(3), "EU", 1), (day(1), "EU", 1), (day(1), "US", 1)], within)
     assert dict(caught.value.counts) == {"day = 2026-01-03, region = EU": 1, "day = 2026-01-01, region = US": 1}
     assert commit_info(dataset, root, 2)["operation"] == "WRITE"
     assert versions_of(dataset, root) == [0, 1, 2]

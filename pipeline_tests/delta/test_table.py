@@ -429,7 +429,7 @@ def test_two_processes_that_create_at_once_make_one_table_and_both_append(
 
 
 def test_the_fingerprint_of_a_table_that_another_engine_wrote_is_that_of_the_declaration(
-    spark: SparkSession, root: str
+    classic: SparkSession, root: str
 ) -> None:
     place = pa.struct([pa.field("lat", pa.float64()), pa.field("lon", pa.float64())])
     schema = pa.schema(
@@ -459,7 +459,7 @@ def test_the_fingerprint_of_a_table_that_another_engine_wrote_is_that_of_the_dec
     location = declared.location(root)
     deltalake.DeltaTable.create(location, schema=schema, partition_by=["day"])
 
-    state = open_or_create(spark, declared, location)
+    state = open_or_create(classic, declared, location)
 
     assert state.version == 0
     assert state.fingerprint == declared.fingerprint

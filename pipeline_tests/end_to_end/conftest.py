@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import pyarrow
 import pytest
 from dagster import AssetKey, DagsterInstance, DagsterRun
 from deltalake import DeltaTable
@@ -45,10 +46,15 @@ class ProjectFolder:
     def table(self, name: str) -> DeltaTable:
         return DeltaTable(self.folder / ".pipeline" / "tables" / name)
 
+    def files(self, name: str) -> list[dict[str, Any]]:
+        """The files of the newest version, as another engine than the one that wrote them reads the log."""
+        actions = pyarrow.table(self.table(name).get_add_actions(flatten=True))
+        return list(actions.to_pylist())
+
     def rows_by_day(self, name: str = "sightings") -> dict[str, int]:
-        """Rows by partition, from the files' statistics: read by another engine than the one that wrote them."""
+        """Rows by partition, from the files' statistics."""
         counts: dict[str, int] = {}
-        for action in self.table(name).get_add_actions(flatten=True).to_pylist():
+        for action in self.files(name):
             day = action["partition.seen_date"].isoformat()
             counts[day] = counts.get(day, 0) + action["num_records"]
         return counts

@@ -51,12 +51,12 @@ def test_the_console_shows_dagster_and_nothing_of_the_jvm(first: ProjectFolder) 
 
 def test_the_same_partition_again_is_one_new_version_with_the_same_rows(served: ProjectFolder) -> None:
     version, before = served.table("sightings").version(), served.rows_by_day()
-    files = {a["path"] for a in served.table("sightings").get_add_actions(flatten=True).to_pylist()}
+    files = {a["path"] for a in served.files("sightings")}
     done = served.command("dagster", "asset", "materialize", "--select", "sightings", "--partition", "2013-01-01")
     assert done.returncode == 0, done.stderr
     assert served.table("sightings").version() == version + 1
     assert served.rows_by_day() == before
-    after = {a["path"] for a in served.table("sightings").get_add_actions(flatten=True).to_pylist()}
+    after = {a["path"] for a in served.files("sightings")}
     assert {path.split("/")[0] for path in files ^ after} == {"seen_date=2013-01-01"}
 
 
