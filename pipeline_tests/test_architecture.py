@@ -42,6 +42,7 @@ DELTA_ORDER = (
     "slices",
     "runtime",
     "session",
+    "log",
     "commit",
     "table",
     "read",

@@ -9,24 +9,22 @@ at the table somebody else may commit.
 
 from __future__ import annotations
 
-import datetime as dt
 import json
 import platform
+import re
 import uuid
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from importlib.metadata import PackageNotFoundError, version
-from typing import Any
 
 from pyspark.sql import SparkSession
 
 from pipeline.delta import sql
-from pipeline.delta.failures import SPARK_ERRORS, read_failure
+from pipeline.delta.log import FORMAT, Commit, commit_file, commit_of, token_of
 from pipeline.delta.session import bounded, end_connect, is_connect
 from pipeline.errors import CommitUnknownError
 
-FORMAT = 1
 # How far back the history is searched for a mark that the newest own commit does not carry.
 HISTORY_LIMIT = 100
 _USER_METADATA = "spark.databricks.delta.commitInfo.userMetadata"
@@ -88,43 +86,6 @@ def runtime_profile(session: SparkSession) -> dict[str, str]:
         "python": platform.python_version(),
         "mode": mode,
     }
-
-
-@dataclass(frozen=True, kw_only=True)
-class Commit:
-    """One commit as it stands in the log.
-
-    `rows_by_partition` counts the rows of the added files by partition values in the order of the partition columns;
-    None where a file carries no statistics. `timestamp` is in UTC.
-    """
-
-    version: int
-    timestamp: dt.datetime
-    operation: str
-    metrics: Mapping[str, str]
-    user_metadata: str | None
-    files_added: int
-    bytes_added: int
-    files_removed: int
-    rows_by_partition: Mapping[tuple[str | None, ...], int] | None
-
-    @property
-    def token(self) -> str | None:
-        """The token of our mark; None in a commit that is not ours."""
-        return token_of(self.user_metadata)
-
-
-def token_of(user_metadata: str | None) -> str | None:
-    """The token in a commit's user metadata; None where somebody else wrote it."""
-    if not user_metadata:
-        return None
-    try:
-        note = json.loads(user_metadata)
-    except ValueError:
-        return None
-    mark = note.get("mark") if isinstance(note, dict) and note.get("pipeline") == FORMAT else None
-    token = mark.get("token") if isinstance(mark, dict) else None
-    return token if isinstance(token, str) else None
 
 
 @contextmanager
@@ -192,37 +153,8 @@ def find_mark(session: SparkSession, location: str, mark: Mark) -> int | None:
 
 
 def read_commit(session: SparkSession, location: str, number: int, partition_by: tuple[str, ...]) -> Commit:
-    """One commit from its file in the log (Delta protocol, "Delta Log Entries"); one small Spark job."""
-    path = f"{location}/_delta_log/{number:020d}.json"
+    """One commit from its file in the log, wherever Spark runs; one small Spark job."""
+    # A path that is read may be a pattern; the table's own may hold such characters.
+    path = re.sub(r"([\\*?\[\]{}])", r"\\\1", commit_file(location, number))
     actions = session.read.schema(_COMMIT_SCHEMA).json(path).collect()
-    info: Any = next((row["commitInfo"] for row in actions if row["commitInfo"] is not None), None)
-    added = [row["add"] for row in actions if row["add"] is not None]
-    milliseconds = (info["inCommitTimestamp"] or info["timestamp"]) if info else 0
-    return Commit(
-        version=number,
-        timestamp=dt.datetime.fromtimestamp(milliseconds / 1000, tz=dt.timezone.utc),
-        operation=info["operation"] if info else "",
-        metrics=(info["operationMetrics"] or {}) if info else {},
-        user_metadata=info["userMetadata"] if info else None,
-        files_added=len(added),
-        bytes_added=sum(file["size"] for file in added),
-        files_removed=sum(row["remove"] is not None for row in actions),
-        rows_by_partition=_rows_by_partition(added, partition_by),
-    )
-
-
-def _rows_by_partition(added: list[Any], partition_by: tuple[str, ...]) -> dict[tuple[str | None, ...], int] | None:
-    rows: dict[tuple[str | None, ...], int] = {}
-    for file in added:
-        count = json.loads(file["stats"]).get("numRecords") if file["stats"] else None
-        if count is None:
-            return None
-        values = file["partitionValues"] or {}
-        key = tuple(values.get(column) for column in partition_by)
-        rows[key] = rows.get(key, 0) + count
-    return rows
-
-
-def is_retryable(error: BaseException) -> bool:
-    """Whether a caught foreign error says that another commit came first."""
-    return isinstance(error, SPARK_ERRORS) and read_failure(error).is_conflict
+    return commit_of(number, [action.asDict(recursive=True) for action in actions], partition_by)

@@ -16,7 +16,7 @@ from pyspark.sql import DataFrame
 
 from pipeline.dataset import Append, Dataset, Replace
 from pipeline.delta import quality, sql
-from pipeline.delta.commit import Commit, CommitNote, Mark, marking_confs, own_commit, private_session
+from pipeline.delta.commit import CommitNote, Mark, marking_confs, own_commit, private_session
 from pipeline.delta.conform import select_list
 from pipeline.delta.failures import (
     CHECK_BROKEN,
@@ -26,6 +26,7 @@ from pipeline.delta.failures import (
     SPARK_ERRORS,
     read_failure,
 )
+from pipeline.delta.log import Commit
 from pipeline.delta.slices import Slice
 from pipeline.delta.table import TableState, open_or_create
 from pipeline.errors import (

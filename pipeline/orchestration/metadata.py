@@ -18,7 +18,8 @@ from dagster import (
     TableSchema,
 )
 
-# Dagster's own way to keep an object beside a definition; `MetadataValue` has no public name for it yet.
+# Dagster's own names for the tag of a data version, and for an object kept beside a definition; neither is public yet.
+from dagster._core.definitions.data_version import DATA_VERSION_TAG
 from dagster._core.definitions.metadata.metadata_value import ObjectMetadataValue
 
 from pipeline.dataset import Dataset
@@ -70,6 +71,11 @@ def column_schema(dataset: Dataset) -> TableSchema:
 def data_version(table_id: str, version: int) -> DataVersion:
     """What Dagster compares to know whether a table changed: the table's id and the version of its commit."""
     return DataVersion(f"{table_id}/{version}")
+
+
+def data_version_tag(table_id: str, version: int) -> dict[str, str]:
+    """The data version as Dagster keeps it on an event that no step of its own has made."""
+    return {DATA_VERSION_TAG: data_version(table_id, version).value}
 
 
 def write_metadata(dataset: Dataset, result: WriteResult, sources: Mapping[str, int]) -> dict[str, Any]:

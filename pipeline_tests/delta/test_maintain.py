@@ -9,10 +9,9 @@ import pytest
 from pyspark.sql import SparkSession
 
 from pipeline.dataset import Append, Replace
-from pipeline.delta.commit import clone_session, release_session
 from pipeline.delta.maintain import checkpoint, vacuum
 from pipeline.delta.slices import of_values
-from pipeline.errors import StorageError, TableNotFoundError
+from pipeline.errors import TableNotFoundError
 from pipeline.settings import SparkSettings
 from pipeline_tests.delta.sample import APPENDED, REPLACED, day, days, files_of, put, rows_of, versions_of
 
@@ -32,57 +31,35 @@ def test_a_vacuum_lists_what_it_would_remove_and_removes_it_only_when_asked(spar
     put(spark, FORGETFUL, root, [(day(1), 1, "new")], of_values("day", [day(1)]))
     live, rows = files_of(FORGETFUL, root), rows_of(FORGETFUL, root)
     assert parquet_files(location) == live | {stale}
-    session = clone_session(spark)
-    session.conf.set("spark.databricks.delta.retentionDurationCheck.enabled", "false")
-    try:
-        versions = versions_of(FORGETFUL, root)
-        dry = vacuum(session, FORGETFUL, location)
-        assert (dry.dataset, dry.applied, dry.version) == ("days", False, versions[-1])
-        assert [name.split("/days/", maxsplit=1)[1] for name in dry.files if name.endswith(".parquet")] == [stale]
-        assert parquet_files(location) == live | {stale}
-        assert versions_of(FORGETFUL, root) == versions
+    versions = versions_of(FORGETFUL, root)
 
-        applied = vacuum(session, FORGETFUL, location, apply=True)
-        assert applied.applied
-        assert applied.files == dry.files
-        assert applied.version == versions_of(FORGETFUL, root)[-1]
-        assert parquet_files(location) == live
+    dry = vacuum(spark, FORGETFUL, location)
+    assert (dry.dataset, dry.applied, dry.version) == ("days", False, versions[-1])
+    assert [name.split("/days/", maxsplit=1)[1] for name in dry.files if name.endswith(".parquet")] == [stale]
+    assert parquet_files(location) == live | {stale}
+    assert versions_of(FORGETFUL, root) == versions
 
-        again = vacuum(session, FORGETFUL, location)
-        assert not [name for name in again.files if name.endswith(".parquet")]
-    finally:
-        release_session(session)
+    applied = vacuum(spark, FORGETFUL, location, apply=True)
+    assert applied.applied
+    assert applied.files == dry.files
+    assert applied.version == versions_of(FORGETFUL, root)[-1]
+    assert parquet_files(location) == live
     assert rows_of(FORGETFUL, root) == rows == [(day(1), 1, "new"), (day(2), 2, "kept")]
 
 
-def test_a_vacuum_leaves_what_the_tables_own_retention_protects(spark: SparkSession, root: str) -> None:
+def test_a_vacuum_leaves_what_the_tables_own_retention_protects(classic: SparkSession, root: str) -> None:
     """A week by default: older versions must stay readable, and running readers whole."""
     location = REPLACED.location(root)
-    put(spark, REPLACED, root, [(day(1), 1, "old")])
-    put(spark, REPLACED, root, [(day(1), 1, "new")])
+    put(classic, REPLACED, root, [(day(1), 1, "old")])
+    put(classic, REPLACED, root, [(day(1), 1, "new")])
     before = parquet_files(location)
     assert len(before) == 2
 
-    result = vacuum(spark, REPLACED, location, apply=True)
+    result = vacuum(classic, REPLACED, location, apply=True)
 
     assert result.files == ()
     assert parquet_files(location) == before
     assert rows_of(REPLACED, root, version=1) == [(day(1), 1, "old")]
-
-
-def test_a_retention_below_delta_s_safety_check_is_refused_and_nothing_is_removed(
-    spark: SparkSession, root: str
-) -> None:
-    location = FORGETFUL.location(root)
-    for text in ("old", "new"):
-        put(spark, FORGETFUL, root, [(day(1), 1, text)])
-    before = parquet_files(location)
-
-    with pytest.raises(StorageError) as caught:
-        vacuum(spark, FORGETFUL, location, apply=True)
-
-    assert (caught.value.dataset, caught.value.location) == ("days", location)
-    assert parquet_files(location) == before
 
 
 @pytest.mark.parametrize("verb", [vacuum, checkpoint])
@@ -118,22 +95,17 @@ def test_a_checkpoint_writes_its_file_and_the_pointer_and_commits_nothing(
     assert rows_of(APPENDED, root) == rows == [(day(1), 0, "a"), (day(1), 1, "a")]
 
 
-def test_a_vacuum_takes_files_that_no_commit_ever_named(spark: SparkSession, root: str) -> None:
+def test_a_vacuum_takes_files_that_no_commit_ever_named(classic: SparkSession, root: str) -> None:
     """What a killed writer leaves behind is in no log, and so in no version."""
     dataset = days(Append(), properties=FORGETFUL.properties)
-    put(spark, dataset, root, [(day(1), 1, "a")])
+    put(classic, dataset, root, [(day(1), 1, "a")])
     location = dataset.location(root)
     (live,) = files_of(dataset, root)
     orphan = Path(location) / "day=2026-01-01" / "part-killed.parquet"
     orphan.write_bytes((Path(location) / live).read_bytes())
     outside = Path(root) / "beside.parquet"
     outside.write_bytes(b"not of the table")
-    session = clone_session(spark)
-    session.conf.set("spark.databricks.delta.retentionDurationCheck.enabled", "false")
-    try:
-        result = vacuum(session, dataset, location, apply=True)
-    finally:
-        release_session(session)
+    result = vacuum(classic, dataset, location, apply=True)
 
     assert [name.split("/days/", maxsplit=1)[1] for name in result.files] == ["day=2026-01-01/part-killed.parquet"]
     assert parquet_files(location) == {live}

@@ -287,7 +287,9 @@ def test_a_version_whose_log_is_gone_is_not_found(spark: SparkSession, root: str
 
 
 @pytest.mark.parametrize("there", ["nothing", "an empty folder", "an empty log"])
-@pytest.mark.parametrize("options", [ReadOptions(), ReadOptions(version=0), ReadOptions(files=())], ids=str)
+@pytest.mark.parametrize(
+    "options", [ReadOptions(), ReadOptions(version=0), ReadOptions(files=())], ids=["newest", "pinned", "files"]
+)
 def test_a_table_that_was_never_written_is_not_found(
     spark: SparkSession, root: str, there: str, options: ReadOptions
 ) -> None:

@@ -6,7 +6,8 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -59,13 +60,24 @@ class ProjectFolder:
             counts[day] = counts.get(day, 0) + action["num_records"]
         return counts
 
+    @contextmanager
+    def instance(self) -> Iterator[DagsterInstance]:
+        """The project's instance, which `dagster.yaml` puts below the folder that a command is run from."""
+        before = Path.cwd()
+        os.chdir(self.folder)
+        try:
+            with DagsterInstance.from_config(str(self.folder)) as instance:
+                yield instance
+        finally:
+            os.chdir(before)
+
     def runs(self) -> list[DagsterRun]:
-        with DagsterInstance.from_config(str(self.folder)) as instance:
+        with self.instance() as instance:
             return list(instance.get_runs())
 
     def materializations(self, name: str) -> list[tuple[str | None, dict[str, Any]]]:
         """Partition and metadata values of every materialization, newest first."""
-        with DagsterInstance.from_config(str(self.folder)) as instance:
+        with self.instance() as instance:
             records = instance.fetch_materializations(AssetKey(name), limit=100).records
         found = [record.asset_materialization for record in records]
         return [(m.partition, {k: v.value for k, v in m.metadata.items()}) for m in found if m is not None]

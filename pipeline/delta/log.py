@@ -1,0 +1,149 @@
+"""The Delta log as files: commits read without Spark, and what a commit says in either way.
+
+Here belong the list of versions in `_delta_log`, the reading of one commit file through the root's file system, and the
+value that a commit's actions make. Which commit is ours, and what is written into one, belongs to `commit`.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import json
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+FORMAT = 1
+_COMMIT_NAME = re.compile(r"(\d{20})\.json")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Commit:
+    """One commit as it stands in the log (Delta protocol, "Delta Log Entries").
+
+    `changes_rows` is false for a commit that only rearranges files or sets properties. `rows_by_partition` counts the
+    rows of the added files by partition values in the order of the partition columns; None where a file carries no
+    statistics. `timestamp` is in UTC.
+    """
+
+    version: int
+    timestamp: dt.datetime
+    operation: str
+    metrics: Mapping[str, str]
+    user_metadata: str | None
+    changes_rows: bool
+    files_added: int
+    bytes_added: int
+    files_removed: int
+    rows_by_partition: Mapping[tuple[str | None, ...], int] | None
+    table_id: str | None = None
+
+    @property
+    def token(self) -> str | None:
+        """The token of our mark; None in a commit that is not ours."""
+        return token_of(self.user_metadata)
+
+
+def note_of(user_metadata: str | None) -> dict[str, Any] | None:
+    """What we wrote into a commit beside the rows; None where somebody else wrote it."""
+    if not user_metadata:
+        return None
+    try:
+        note = json.loads(user_metadata)
+    except ValueError:
+        return None
+    return note if isinstance(note, dict) and note.get("pipeline") == FORMAT else None
+
+
+def token_of(user_metadata: str | None) -> str | None:
+    """The token in a commit's user metadata; None where somebody else wrote it."""
+    mark = (note_of(user_metadata) or {}).get("mark")
+    token = mark.get("token") if isinstance(mark, dict) else None
+    return token if isinstance(token, str) else None
+
+
+def commit_file(location: str, number: int) -> str:
+    """Where the log keeps a commit."""
+    return f"{location}/_delta_log/{number:020d}.json"
+
+
+def commit_of(number: int, actions: Iterable[Mapping[str, Any]], partition_by: tuple[str, ...]) -> Commit:
+    """A commit from its actions, each a mapping with one key that holds something."""
+    rows = list(actions)
+    info: Mapping[str, Any] = next((row["commitInfo"] for row in rows if row.get("commitInfo")), {})
+    metadata: Mapping[str, Any] = next((row["metaData"] for row in rows if row.get("metaData")), {})
+    added = [row["add"] for row in rows if row.get("add")]
+    removed = [row["remove"] for row in rows if row.get("remove")]
+    milliseconds = info.get("inCommitTimestamp") or info.get("timestamp") or 0
+    return Commit(
+        version=number,
+        timestamp=dt.datetime.fromtimestamp(milliseconds / 1000, tz=dt.timezone.utc),
+        operation=info.get("operation") or "",
+        metrics=info.get("operationMetrics") or {},
+        user_metadata=info.get("userMetadata"),
+        changes_rows=any(file.get("dataChange", True) for file in (*added, *removed)),
+        files_added=len(added),
+        bytes_added=sum(file["size"] for file in added),
+        files_removed=len(removed),
+        rows_by_partition=_rows_by_partition(added, partition_by),
+        table_id=metadata.get("id"),
+    )
+
+
+def _rows_by_partition(
+    added: list[Mapping[str, Any]], partition_by: tuple[str, ...]
+) -> dict[tuple[str | None, ...], int] | None:
+    rows: dict[tuple[str | None, ...], int] = {}
+    for file in added:
+        count = json.loads(file["stats"]).get("numRecords") if file.get("stats") else None
+        if count is None:
+            return None
+        values = file.get("partitionValues") or {}
+        key = tuple(values.get(column) for column in partition_by)
+        rows[key] = rows.get(key, 0) + count
+    return rows
+
+
+@dataclass(frozen=True)
+class File:
+    """A file in a folder; the time of change is in nanoseconds since the epoch."""
+
+    name: str
+    size: int
+    changed_nanoseconds: int
+
+
+def list_files(folder: str) -> list[File]:
+    """The files right below a folder, of any URI; empty where there is no such folder. No Spark."""
+    from pyarrow import fs
+
+    system, path = _file_system(folder)
+    found = system.get_file_info(fs.FileSelector(path, allow_not_found=True))
+    return [File(info.base_name, info.size, info.mtime_ns or 0) for info in found if info.type == fs.FileType.File]
+
+
+def versions(location: str, after: int = -1) -> list[int]:
+    """Versions above `after` whose commit files are there, ascending; empty where there is no log. No Spark."""
+    names = (_COMMIT_NAME.fullmatch(file.name) for file in list_files(f"{location}/_delta_log"))
+    return sorted(number for number in (int(name[1]) for name in names if name) if number > after)
+
+
+def read_commit_file(location: str, number: int, partition_by: tuple[str, ...]) -> Commit:
+    """One commit from its file in the log; no Spark.
+
+    Raises:
+        OSError: the file is not there, or the storage can't be read.
+        ValueError: it is cut off or not JSON.
+    """
+    system, path = _file_system(location)
+    with system.open_input_stream(commit_file(path, number)) as stream:
+        lines = stream.read().decode("utf-8").splitlines()
+    return commit_of(number, [json.loads(line) for line in lines if line.strip()], partition_by)
+
+
+def _file_system(location: str) -> tuple[Any, str]:
+    from pyarrow import fs
+
+    if "://" not in location and not location.startswith("file:"):
+        return fs.LocalFileSystem(), location
+    return fs.FileSystem.from_uri(location.replace("s3a://", "s3://", 1))  # type: ignore[no-any-return]

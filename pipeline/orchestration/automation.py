@@ -1,0 +1,162 @@
+"""What starts runs by itself: files that arrive, tables that others write, and the condition of a changed source.
+
+Here belong sensors and automation conditions. No JVM is started: folders and logs are listed through the file system of
+their URI. A sensor's cursor says what it has seen; what it asks for carries a run key, so that a tick that is repeated
+asks for nothing twice.
+"""
+
+import json
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+from dagster import (
+    AssetKey,
+    AssetMaterialization,
+    AssetSelection,
+    AutomationCondition,
+    DefaultSensorStatus,
+    MetadataValue,
+    RunRequest,
+    SensorDefinition,
+    SensorEvaluationContext,
+    SensorResult,
+    SkipReason,
+    sensor,
+)
+
+from pipeline.dataset import Dataset
+from pipeline.delta.log import Commit, list_files, read_commit_file, versions
+from pipeline.orchestration.metadata import VERSION, data_version_tag
+
+LANDING_SECONDS = 30
+LOG_SECONDS = 30
+# What one tick asks for at most, so that a year of files does not become 365 runs at once.
+RUNS_PER_TICK = 20
+COMMITS_PER_TICK = 100
+
+
+def on_changed_source() -> AutomationCondition[Any]:
+    """True when a source has a new version of its table.
+
+    `AutomationCondition.eager` would also be true for a run that has committed nothing.
+    """
+    return AutomationCondition.any_deps_match(AutomationCondition.data_version_changed()).with_label("source_changed")
+
+
+def landing_sensor(
+    name: str,
+    *,
+    folder: str,
+    key_of: Callable[[str], str | None],
+    selection: AssetSelection,
+    has_key: Callable[[str], bool],
+    running: bool = False,
+) -> SensorDefinition:
+    """A run for the partition of each file that is new or has changed.
+
+    A file is told from its later self by size and time of change. Files whose names begin with `_` or `.` are being
+    written and not looked at.
+
+    Args:
+        folder: the URI of the folder that is watched.
+        key_of: the partition key of a file, from its name; None for a file that is none of ours.
+        has_key: whether there is such a partition now.
+        running: whether the sensor waits to be switched on.
+    """
+
+    @sensor(
+        name=name,
+        asset_selection=selection,
+        minimum_interval_seconds=LANDING_SECONDS,
+        default_status=DefaultSensorStatus.RUNNING if running else DefaultSensorStatus.STOPPED,
+        description=f"Runs the partition of each file in {folder} that is new or has changed.",
+    )
+    def watch(context: SensorEvaluationContext) -> SensorResult | SkipReason:
+        seen: dict[str, list[int]] = json.loads(context.cursor) if context.cursor else {}
+        found = {file.name: [file.size, file.changed_nanoseconds] for file in list_files(folder)}
+        changed = sorted(file for file, state in found.items() if seen.get(file) != state and file[:1] not in "_.")
+        requests: list[RunRequest] = []
+        unknown = []
+        for file in changed[:RUNS_PER_TICK]:
+            key = key_of(file)
+            seen[file] = found[file]
+            if key is None or not has_key(key):
+                unknown.append(file)
+                continue
+            run_key = f"{file}/{found[file][0]}/{found[file][1]}"
+            requests.append(RunRequest(run_key=run_key, partition_key=key))
+        cursor = json.dumps({file: state for file, state in seen.items() if file in found}, sort_keys=True)
+        if requests:
+            return SensorResult(run_requests=requests, cursor=cursor)
+        context.update_cursor(cursor)
+        return SkipReason(f"no partition for {', '.join(unknown)}" if unknown else f"nothing new in {folder}")
+
+    return watch
+
+
+def table_sensor(
+    datasets: Iterable[Dataset], root: str, *, name: str = "table_versions", running: bool = False
+) -> SensorDefinition:
+    """The commits of tables that something else than Dagster writes, as materializations of their assets.
+
+    A commit that changes no rows (optimize, vacuum, properties) is passed over. Metadata and data version are those of
+    a write by the IO manager, so that what is downstream can't tell the two apart.
+    """
+    watched = tuple(datasets)
+
+    @sensor(
+        name=name,
+        minimum_interval_seconds=LOG_SECONDS,
+        default_status=DefaultSensorStatus.RUNNING if running else DefaultSensorStatus.STOPPED,
+        description="Reports the commits of tables that are written elsewhere.",
+    )
+    def watch(context: SensorEvaluationContext) -> SensorResult | SkipReason:
+        seen: dict[str, Any] = json.loads(context.cursor) if context.cursor else {}
+        events: list[AssetMaterialization] = []
+        for dataset in watched:
+            events += _new_commits(dataset, root, seen)
+        cursor = json.dumps(seen, sort_keys=True)
+        if events:
+            return SensorResult(asset_events=events, cursor=cursor)
+        context.update_cursor(cursor)
+        return SkipReason("no table has a new commit that changes rows")
+
+    return watch
+
+
+def _new_commits(dataset: Dataset, root: str, seen: dict[str, Any]) -> list[AssetMaterialization]:
+    """What a table has got since the cursor; moves the cursor. A table that was made anew is read from its start."""
+    location = dataset.location(root)
+    known = seen.setdefault(dataset.name, {"version": -1, "table_id": None})
+    there = versions(location)
+    if not there:
+        return []
+    first = read_commit_file(location, there[0], dataset.partition_by)
+    if first.table_id is not None and first.table_id != known["table_id"]:
+        known |= {"version": -1, "table_id": first.table_id}
+    events = []
+    for number in [number for number in there if number > known["version"]][:COMMITS_PER_TICK]:
+        commit = read_commit_file(location, number, dataset.partition_by)
+        known["version"] = number
+        if commit.changes_rows:
+            events.append(_materialization(dataset, location, known["table_id"], commit))
+    return events
+
+
+def _materialization(dataset: Dataset, location: str, table_id: str | None, commit: Commit) -> AssetMaterialization:
+    rows = commit.metrics.get("numOutputRows")
+    metadata: Mapping[str, Any] = {
+        VERSION: MetadataValue.int(commit.version),
+        "delta/operation": commit.operation,
+        "delta/files_added": MetadataValue.int(commit.files_added),
+        "delta/files_removed": MetadataValue.int(commit.files_removed),
+        "delta/bytes_added": MetadataValue.int(commit.bytes_added),
+        "delta/timestamp": MetadataValue.timestamp(commit.timestamp),
+        "dagster/uri": location,
+    }
+    counted = {"delta/rows_written": MetadataValue.int(int(rows))} if rows is not None else {}
+    return AssetMaterialization(
+        asset_key=AssetKey(dataset.asset_key),
+        metadata={**metadata, **counted},
+        tags=data_version_tag(table_id or "unknown", commit.version),
+    )
