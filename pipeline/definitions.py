@@ -12,9 +12,11 @@ from typing import Any
 from dagster import (
     AssetKey,
     AssetsDefinition,
+    AssetSelection,
     AssetSpec,
     Definitions,
     ScheduleDefinition,
+    SensorDefinition,
     build_schedule_from_partitioned_job,
     define_asset_job,
     definitions,
@@ -24,6 +26,7 @@ from dagster import (
 from pipeline.assets import aviation
 from pipeline.dataset import Dataset
 from pipeline.orchestration import DeltaIOManager, DeltaSparkResource, dataset_spec
+from pipeline.orchestration.automation import landing_sensor, table_sensor
 from pipeline.orchestration.dataset_asset import IO_MANAGER
 from pipeline.orchestration.maintenance import maintenance_jobs, maintenance_schedules
 from pipeline.registry import Registry, load_datasets
@@ -61,13 +64,18 @@ def build_definitions(
     }
     jobs = maintenance_jobs(registry, settings.root)
     schedules: list[Any] = maintenance_schedules(jobs, apply_vacuum=settings.vacuum == "apply")
+    sensors: list[SensorDefinition] = []
     if shipped:
         schedules.append(_daily_schedule())
+        sensors.append(_arrivals(settings))
+    if specs:
+        sensors.append(table_sensor((registry.by_asset_key(spec.key.path) for spec in specs), settings.root))
     return Definitions(
         assets=[*written, *specs],
         resources=bound | dict(resources or {}),
         jobs=jobs,
         schedules=schedules,
+        sensors=sensors,
         # One JVM a run: the default executor gives each step a process, and each process would start its own
         # (10 s and 2 GB a step). Spark brings the parallelism inside a step; runs are processes of their own.
         executor=in_process_executor,
@@ -76,10 +84,19 @@ def build_definitions(
 
 def _daily_schedule() -> ScheduleDefinition | Any:
     """The day that has just ended, once its file may be expected."""
-    arrivals = define_asset_job(
-        "daily_sightings", selection=["sightings"], partitions_def=aviation.DAILY, executor_def=in_process_executor
-    )
+    arrivals = define_asset_job("daily_sightings", selection=["sightings"], executor_def=in_process_executor)
     return build_schedule_from_partitioned_job(arrivals, name="daily_sightings", hour_of_day=4)
+
+
+def _arrivals(settings: Settings) -> SensorDefinition:
+    """A run for the day of each flights file that arrives or changes."""
+    return landing_sensor(
+        "flights_arrived",
+        folder=aviation.LandingFolder(uri=settings.landing).flights_folder,
+        key_of=lambda name: name.removesuffix(".csv") if name.endswith(".csv") else None,
+        has_key=aviation.DAILY.has_partition_key,
+        selection=AssetSelection.assets("sightings"),
+    )
 
 
 @definitions

@@ -165,9 +165,14 @@ class LandingFolder(ConfigurableResource):  # type: ignore[type-arg]
 
     uri: str
 
+    @property
+    def flights_folder(self) -> str:
+        """Where the files of flights arrive."""
+        return f"{self.uri.rstrip('/')}/flights"
+
     def flights(self, days: Iterable[str]) -> list[str]:
         """The files of these days, in their order."""
-        return [f"{self.uri.rstrip('/')}/flights/{day}.csv" for day in sorted(days)]
+        return [f"{self.flights_folder}/{day}.csv" for day in sorted(days)]
 
     def reference(self, name: str) -> list[str]:
         """The one file of reference data of that name."""
