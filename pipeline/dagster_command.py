@@ -1,8 +1,9 @@
-"""The `dagster` command, with the project's definitions found by every subcommand.
+"""The `dagster` command, with the project's definitions and its instance found by every subcommand.
 
 Dagster reads `[tool.dagster]` of `pyproject.toml` for most of its subcommands, but those that load a module into their
-own process (`asset`, `job execute`) refuse to start without `-m` (dagster 1.13, `_cli/workspace/cli_target.py`). This
-command gives them the module that `[tool.dagster]` names, where no other was given, and is Dagster's own in all else.
+own process (`asset`, `job execute`) refuse to start without `-m` (dagster 1.13, `_cli/workspace/cli_target.py`), and
+some (`run`, `instance`) don't look at a `dagster.yaml` beside them. In a folder that has both files this command names
+the module and the instance where the user has named none, and is Dagster's own in all else.
 """
 
 from __future__ import annotations
@@ -32,9 +33,19 @@ def with_module(arguments: Sequence[str], environ: Mapping[str, str], folder: Pa
     return given if module is None else [*words, "-m", module, *given[len(words) :]]
 
 
+def home(environ: Mapping[str, str], folder: Path) -> str | None:
+    """What DAGSTER_HOME has to be: as it is set, else the project's root with its `dagster.yaml`."""
+    if environ.get("DAGSTER_HOME"):
+        return environ["DAGSTER_HOME"]
+    return str(folder) if (folder / "dagster.yaml").is_file() and dagster_module(folder) is not None else None
+
+
 def main() -> None:
     """What the console runs."""
     from dagster._cli import main as dagster
 
     sys.argv[1:] = with_module(sys.argv[1:], os.environ, Path.cwd())
+    found = home(os.environ, Path.cwd())
+    if found is not None:
+        os.environ["DAGSTER_HOME"] = found
     dagster()  # type: ignore[no-untyped-call]

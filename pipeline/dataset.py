@@ -32,6 +32,7 @@ from pipeline.errors import DeclarationError
 RESERVED_COLUMNS = frozenset({"_change_type", "_commit_version", "_commit_timestamp"})
 # Parquet's rule, which Delta keeps unless column mapping is on.
 REFUSED_CHARACTERS = frozenset(" ,;{}()\n\t=")
+_PROTOCOL_PROPERTIES = ("delta.feature.", "delta.minreaderversion", "delta.minwriterversion")
 _NAME_PART = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
 
 
@@ -66,7 +67,7 @@ class Dataset:
             metadata of their fields.
         partition_by: partition columns, outermost first.
         write: what a write does to the rows that are there.
-        keys: columns that together name a row; none of them may be NULL.
+        keys: columns that together name a row, each NOT NULL. That no two rows share them is for the writer to see to.
         reads: names of the datasets that this one is made from.
         checks: check constraints, enforced by Delta in every commit.
         properties: further Delta table properties, as (name, value).
@@ -177,10 +178,15 @@ def _problems(dataset: Dataset) -> Iterator[str]:
     yield from _partition_problems(dataset)
     names = set(dataset.schema.names)
     yield from (f"key column {key!r} is not in the schema" for key in dataset.keys if key not in names)
+    nullable = {field.name for field in dataset.schema.fields if field.nullable}
+    yield from (f"key column {key!r} may be NULL; declare it NOT NULL" for key in dataset.keys if key in nullable)
     if len({check.name.lower() for check in dataset.checks}) < len(dataset.checks):
         yield "two checks have the same name"
     if any(name.lower() == "delta.enablechangedatafeed" for name, _ in dataset.properties):
         yield "delta.enableChangeDataFeed is what change_feed says; remove it from properties"
+    for name, _ in dataset.properties:
+        if name.lower().startswith(_PROTOCOL_PROPERTIES):
+            yield f"{name} asks for a protocol, which Delta doesn't keep as a property; remove it from properties"
     if any(name.lower().startswith("delta.constraints.") for name, _ in dataset.properties):
         yield "delta.constraints.* is what checks says; remove it from properties"
 

@@ -108,7 +108,7 @@ def _path(value: str, project: Path, home: Path) -> Path:
 
 
 # User and password before an @ that comes after the scheme; a secret may itself hold slashes.
-_CREDENTIALS = re.compile(r"[^:/]+://[^/@]*:[^@]*@")
+_CREDENTIALS = re.compile(r"[^:/]+://[^/@]*:(?!\d+/)[^@]*@")
 
 
 def _uri(setting: str, value: str, project: Path, home: Path) -> str:
@@ -116,8 +116,8 @@ def _uri(setting: str, value: str, project: Path, home: Path) -> str:
     problem = None
     if _CREDENTIALS.match(value):
         problem = "the URI holds a password; credentials come from the environment, a profile or the instance"
-    elif value.startswith("file:") and not value.startswith("file:/"):
-        problem = f"{value!r} is a relative URI"
+    elif re.match(r"[a-z][a-z0-9+]+:(?!//)", value) and not value.startswith("file:/"):
+        problem = f"{value!r} has a scheme and no authority"
     elif "://" in value and not _is_uri(value):
         problem = f"{value!r} is not a URI"
     if problem is not None:

@@ -15,6 +15,7 @@ from pyspark.sql import functions as F  # noqa: N812  Spark's own name for it
 from pyspark.sql.types import StringType, StructField, StructType
 
 from pipeline.delta.failures import SPARK_ERRORS, read_failure
+from pipeline.delta.sql import path_pattern
 from pipeline.errors import SourceFileError
 
 # Spark's condition for a path under which there is nothing.
@@ -49,7 +50,7 @@ def read_csv_files(session: SparkSession, paths: Sequence[str], form: StructType
 
 def _lines(session: SparkSession, paths: Sequence[str]) -> DataFrame:
     """Every line that is not blank, with the file's URI and its number from 1."""
-    files = session.read.text(list(paths), wholetext=True)
+    files = session.read.text([path_pattern(path) for path in paths], wholetext=True)
     return (
         files.select(F.col("_metadata.file_path").alias("path"), F.posexplode(F.split("value", r"\r\n|\n|\r")))
         .select("path", (F.col("pos") + 1).alias("number"), F.col("col").alias("line"))
@@ -135,7 +136,7 @@ def _unreadable(session: SparkSession, error: Exception, paths: Sequence[str]) -
 def _is_missing(session: SparkSession, path: str) -> bool:
     """Whether Spark finds no file under that path; no job runs."""
     try:
-        session.read.text(path).columns  # noqa: B018  makes a Connect client ask the server
+        session.read.text(path_pattern(path)).columns  # noqa: B018  makes a Connect client ask the server
     except SPARK_ERRORS as error:
         return read_failure(error).has(NOT_THERE)
     return False

@@ -16,7 +16,7 @@ import click
 
 from pipeline.cli.spark import state_folder, waiting
 from pipeline.delta import server as servers
-from pipeline.delta.session import CONNECT_PORT
+from pipeline.delta.session import CONNECT_PORT, shown_remote
 from pipeline.errors import UpError
 from pipeline.settings import Settings, load_settings
 
@@ -45,7 +45,7 @@ def up(port: int, spark_port: int) -> None:
             for name, command in (("daemon", ["dagster-daemon", "run"]), ("web server", web))
         ]
         _await_web(port, children)
-        click.echo(f"The UI is at http://{HOST}:{port}, Spark at {remote}. Ctrl-C stops all of it.")
+        click.echo(f"The UI is at http://{HOST}:{port}, Spark at {shown_remote(remote)}. Ctrl-C stops all of it.")
         _watch(children)
 
 
@@ -54,7 +54,7 @@ def _server(port: int) -> Iterator[str]:
     """The address of the project's server: one that runs stays, one that is started here ends with this block."""
     folder = state_folder()
     found = servers.running(folder)
-    if found is not None:
+    if found is not None and servers.answers(found):
         yield found.remote
         return
     with waiting("Starting Spark") as wait:

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import json
 import platform
-import re
 import uuid
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -21,6 +20,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pyspark.sql import SparkSession
 
 from pipeline.delta import sql
+from pipeline.delta.failures import SPARK_ERRORS, read_failure
 from pipeline.delta.log import FORMAT, Commit, commit_file, commit_of, token_of
 from pipeline.delta.session import bounded, end_connect, is_connect
 from pipeline.errors import CommitUnknownError
@@ -48,6 +48,11 @@ class Mark:
     epoch: int = 0
     attempt: int = 1
     token: str = field(default_factory=lambda: uuid.uuid4().hex)
+
+    @property
+    def text(self) -> str:
+        """The mark in one line."""
+        return f"{self.writer}/{self.epoch}/{self.attempt}/{self.token}"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -115,9 +120,20 @@ def release_session(clone: SparkSession) -> None:
         end_connect(clone)
 
 
-def marking_confs(note: CommitNote, session: SparkSession, fingerprint: str) -> dict[str, str]:
-    """The confs that make the commits of a private session carry our mark."""
-    return {_USER_METADATA: note.to_json(session, fingerprint)}
+def write_confs(note: CommitNote, session: SparkSession, fingerprint: str) -> dict[str, str]:
+    """The confs of a private session that writes: our mark in its commits, and what must not depend on the caller's.
+
+    A caller's dynamic overwrite would leave old partitions, an unchecked replaceWhere would take stray rows, and
+    substitution would change the text of a literal.
+    """
+    return {
+        _USER_METADATA: note.to_json(session, fingerprint),
+        "spark.sql.sources.partitionOverwriteMode": "static",
+        "spark.databricks.delta.replaceWhere.constraintCheck.enabled": "true",
+        "spark.databricks.delta.schema.autoMerge.enabled": "false",
+        "spark.sql.parser.escapedStringLiterals": "false",
+        "spark.sql.variable.substitute": "false",
+    }
 
 
 def own_commit(
@@ -128,19 +144,38 @@ def own_commit(
     Raises:
         CommitUnknownError: the session committed, and no entry of the log carries the mark.
     """
-    last = clone.conf.get(_LAST_COMMIT, None)
-    if last is None:
-        return None
-    newest = read_commit(clone, location, int(last), partition_by)
-    if newest.token == mark.token and newest.operation not in _FOLLOW_UPS:
+    try:
+        last = clone.conf.get(_LAST_COMMIT, None)
+        if last is None:
+            return None
+        newest = read_commit(clone, location, int(last), partition_by)
+        reason = f"version {last} carries another mark"
+    except SPARK_ERRORS as error:
+        newest, reason = None, read_failure(error).summary
+    if newest is not None and newest.token == mark.token and newest.operation not in _FOLLOW_UPS:
         return newest
-    found = find_mark(clone, location, mark)
+    found = marked_commit(clone, dataset_name, location, mark, partition_by, reason=reason)
     if found is None:
-        raise CommitUnknownError(
-            dataset=dataset_name, location=location, mark=f"{mark.writer}/{mark.epoch}/{mark.token}",
-            reason=f"version {last} carries another mark",
-        )  # fmt: skip
-    return read_commit(clone, location, found, partition_by)
+        raise CommitUnknownError(dataset=dataset_name, location=location, mark=mark.text, reason=reason)
+    return found
+
+
+def marked_commit(
+    session: SparkSession, dataset_name: str, location: str, mark: Mark, partition_by: tuple[str, ...], *, reason: str
+) -> Commit | None:
+    """The commit that carries the mark; None where the log was read and holds none.
+
+    Args:
+        reason: why it is looked for, told where the log can't be read.
+
+    Raises:
+        CommitUnknownError: the log can't be read.
+    """
+    try:
+        found = find_mark(session, location, mark)
+        return None if found is None else read_commit(session, location, found, partition_by)
+    except SPARK_ERRORS as error:
+        raise CommitUnknownError(dataset=dataset_name, location=location, mark=mark.text, reason=reason) from error
 
 
 def find_mark(session: SparkSession, location: str, mark: Mark) -> int | None:
@@ -154,7 +189,6 @@ def find_mark(session: SparkSession, location: str, mark: Mark) -> int | None:
 
 def read_commit(session: SparkSession, location: str, number: int, partition_by: tuple[str, ...]) -> Commit:
     """One commit from its file in the log, wherever Spark runs; one small Spark job."""
-    # A path that is read may be a pattern; the table's own may hold such characters.
-    path = re.sub(r"([\\*?\[\]{}])", r"\\\1", commit_file(location, number))
+    path = sql.path_pattern(commit_file(location, number))
     actions = session.read.schema(_COMMIT_SCHEMA).json(path).collect()
     return commit_of(number, [action.asDict(recursive=True) for action in actions], partition_by)

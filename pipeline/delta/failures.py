@@ -32,15 +32,6 @@ NOT_EMPTY_LOCATION = frozenset({"DELTA_CREATE_TABLE_WITH_NON_EMPTY_LOCATION"})
 CONFLICT_CONDITIONS = frozenset({"DELTA_PROTOCOL_CHANGED", "DELTA_METADATA_CHANGED"})
 CONFLICT_PREFIX = "DELTA_CONCURRENT_"
 CONFLICT_SQLSTATE = "2D521"
-IO_CLASSES = (
-    "org.apache.hadoop.fs.ParentNotDirectoryException",
-    "org.apache.hadoop.security.AccessControlException",
-    "java.nio.file.AccessDeniedException",
-    "java.nio.file.FileSystemException",
-    "java.io.IOException",
-    "java.io.FileNotFoundException",
-    "org.apache.spark.sql.delta.DeltaIOException",
-)
 
 
 @dataclass(frozen=True)
@@ -67,11 +58,6 @@ class Failure:
             or self.has(CONFLICT_CONDITIONS)
             or any(condition.startswith(CONFLICT_PREFIX) for condition in self.conditions)
         )
-
-    @property
-    def is_storage(self) -> bool:
-        """Whether the file system refused."""
-        return self.has(frozenset({"DELTA_CANNOT_CREATE_LOG_PATH"})) or any(c in IO_CLASSES for c in self.classes)
 
     @property
     def condition(self) -> str:

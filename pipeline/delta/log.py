@@ -137,7 +137,7 @@ def read_commit_file(location: str, number: int, partition_by: tuple[str, ...]) 
     """
     system, path = _file_system(location)
     with system.open_input_stream(commit_file(path, number)) as stream:
-        lines = stream.read().decode("utf-8").splitlines()
+        lines = stream.read().decode("utf-8").split("\n")
     return commit_of(number, [json.loads(line) for line in lines if line.strip()], partition_by)
 
 

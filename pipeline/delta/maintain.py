@@ -16,6 +16,7 @@ from pyspark.sql import SparkSession
 
 from pipeline.dataset import Dataset
 from pipeline.delta import sql
+from pipeline.delta.commit import clone_session
 from pipeline.delta.failures import SPARK_ERRORS, read_failure
 from pipeline.delta.session import is_connect
 from pipeline.delta.table import existing
@@ -26,7 +27,7 @@ CHILD_SECONDS = 900
 
 @dataclass(frozen=True, kw_only=True)
 class VacuumResult:
-    """What a vacuum removed, or would remove: `files` names data files and emptied folders, at most Delta's 1000."""
+    """What a vacuum would remove or was about to: `files` names them, but no more than the 1000 that Delta lists."""
 
     dataset: str
     version: int
@@ -71,36 +72,43 @@ def checkpoint(session: SparkSession, dataset: Dataset, location: str) -> Checkp
         TableNotFoundError: it was never written.
         StorageError: the checkpoint could not be written.
     """
-    version = existing(session, dataset, location).version
-    if is_connect(session):
-        _checkpoint_in_child(dataset, location)
-    else:
-        try:
-            checkpoint_embedded(session, location)
-        except SPARK_ERRORS as error:
-            raise StorageError(dataset=dataset.name, location=location, reason=read_failure(error).summary) from error
+    existing(session, dataset, location)
+    try:
+        version = _checkpoint_in_child(location) if is_connect(session) else checkpoint_embedded(session, location)
+    except (*SPARK_ERRORS, subprocess.SubprocessError) as error:
+        reason = read_failure(error).summary
+        if isinstance(error, subprocess.CalledProcessError):
+            reason = next(iter(reversed(str(error.stderr).strip().splitlines())), reason)
+        raise StorageError(dataset=dataset.name, location=location, reason=reason) from error
     return CheckpointResult(dataset=dataset.name, version=version)
 
 
-def checkpoint_embedded(session: SparkSession, location: str) -> None:
-    """Write a checkpoint through the JVM of a classic session."""
+def checkpoint_embedded(session: SparkSession, location: str) -> int:
+    """Write a checkpoint through the JVM of a classic session; returns the version that it is of.
+
+    Delta only logs a checkpoint that fails unless a conf says otherwise, so a clone of the session says it.
+    """
+    clone = clone_session(session)
+    clone.conf.set("spark.databricks.delta.checkpoint.exceptionThrowing.enabled", "true")
     jvm: Any = session._jvm
-    jvm.org.apache.spark.sql.delta.DeltaLog.forTable(session._jsparkSession, location).checkpoint()
+    none = jvm.scala.Option.empty()
+    log = jvm.org.apache.spark.sql.delta.DeltaLog.forTable(clone._jsparkSession, location)
+    snapshot = log.update(False, none, none)
+    log.checkpoint(snapshot, none)
+    return int(snapshot.version())
 
 
-def _checkpoint_in_child(dataset: Dataset, location: str) -> None:
+def _checkpoint_in_child(location: str) -> int:
     environment = {k: v for k, v in os.environ.items() if k not in ("SPARK_REMOTE", "SPARK_CONNECT_MODE_ENABLED")}
     done = subprocess.run(  # noqa: S603  this very module, on a location that was just read
         [sys.executable, "-m", __name__, location],
-        env=environment, capture_output=True, text=True, timeout=CHILD_SECONDS, check=False,
+        env=environment, capture_output=True, text=True, timeout=CHILD_SECONDS, check=True,
     )  # fmt: skip
-    if done.returncode:
-        reason = next(iter(reversed(done.stderr.strip().splitlines())), f"exit status {done.returncode}")
-        raise StorageError(dataset=dataset.name, location=location, reason=reason)
+    return int(done.stdout.split()[-1])
 
 
 if __name__ == "__main__":
     from pipeline.delta.session import open_session
     from pipeline.settings import load_settings
 
-    checkpoint_embedded(open_session(load_settings().spark), sys.argv[1])
+    print(checkpoint_embedded(open_session(load_settings().spark), sys.argv[1]))

@@ -69,14 +69,12 @@ def count(frame: DataFrame, conditions: Mapping[str, str]) -> dict[str, int]:
 
 
 def stray_values(frame: DataFrame, dataset: Dataset, within: Slice) -> tuple[dict[str, int], int]:
-    """Rows outside the slice by partition value, the most frequent first, and their number; one Spark job."""
+    """Rows outside the slice by partition value, the most frequent first, and their number; two Spark jobs."""
     columns = within.columns
-    groups = (
-        frame.filter(outside(dataset, within))
-        .groupBy(*(sql.identifier(column) for column in columns))
-        .count()
-        .orderBy("count", ascending=False)
-        .collect()
-    )
-    named = {", ".join(f"{c} = {row[c]}" for c in columns): row["count"] for row in groups[:NAMED_VALUES]}
-    return named, sum(row["count"] for row in groups)
+    stray = frame.filter(outside(dataset, within))
+    total = stray.count()
+    if not total:
+        return {}, 0
+    groups = stray.groupBy(*(sql.identifier(column) for column in columns)).count()
+    most = groups.orderBy("count", ascending=False).limit(NAMED_VALUES).collect()
+    return {", ".join(f"{c} = {row[c]}" for c in columns): row["count"] for row in most}, total

@@ -22,7 +22,7 @@ from urllib.parse import urlsplit
 from urllib.request import getproxies
 from xml.sax.saxutils import quoteattr
 
-from pipeline.errors import JarsUnavailableError, JavaNotFoundError, SparkUnavailableError
+from pipeline.errors import JarsUnavailableError, JavaNotFoundError, SettingsError, SparkUnavailableError
 from pipeline.settings import SparkSettings
 
 MINIMUM_JAVA = 17  # Spark 4 release notes
@@ -71,7 +71,13 @@ def find_java(environ: Mapping[str, str], cache: Path) -> Java:
                 f"{source} ({home}): {f'is version {version}' if version else 'does not answer java -version'}"
             )
             continue
-        return Java(home=_start_script_home(java, version, cache), version=version, source=source)
+        try:
+            started_from = _start_script_home(java, version, cache)
+        except OSError as error:
+            raise SettingsError(
+                setting="PIPELINE_CACHE", problem=f"{cache}: {error.strerror}", expected="a folder that may be written"
+            ) from error
+        return Java(home=started_from, version=version, source=source)
     raise JavaNotFoundError(minimum=MINIMUM_JAVA, tried=tuple(tried))
 
 

@@ -31,6 +31,13 @@ CONNECT_SECONDS = 5.0
 # About 15 s in all: a restart of a local server is survived, a dead one is told within a step's patience.
 CONNECT_ATTEMPTS = 8
 CONNECT_BACKOFF_MILLISECONDS = 4000
+# What the meaning of rows and literals depends on: the same in every session, whoever runs its server.
+SEMANTICS = {
+    "spark.sql.session.timeZone": "UTC",
+    "spark.sql.ansi.enabled": "true",
+    "spark.sql.sources.partitionOverwriteMode": "static",
+    "spark.sql.parser.escapedStringLiterals": "false",
+}
 _CONNECT_MODE = "SPARK_CONNECT_MODE_ENABLED"
 
 
@@ -42,7 +49,7 @@ def open_session(settings: SparkSettings) -> SparkSession:
         SparkUnavailableError: nothing answers, the JVM does not start, or the session that is there has no Delta.
     """
     session = _connect(settings.remote) if settings.remote else _embedded(settings)
-    where = settings.remote or settings.master
+    where = shown_remote(settings.remote) if settings.remote else settings.master
     try:
         extensions = session.conf.get("spark.sql.extensions", "") or ""
     except SPARK_ERRORS as error:
@@ -75,7 +82,8 @@ def confs(settings: SparkSettings, jars: list[Path]) -> dict[str, str]:
         "spark.app.name": "pipeline",
         "spark.driver.memory": settings.driver_memory,
         "spark.driver.extraClassPath": os.pathsep.join(map(str, jars)),
-        "spark.driver.extraJavaOptions": f"-Dlog4j2.configurationFile={quiet}",
+        # As a URI: the launcher splits this text at spaces.
+        "spark.driver.extraJavaOptions": f"-Dlog4j2.configurationFile={Path(str(quiet)).as_uri()}",
         "spark.driver.host": "127.0.0.1",
         "spark.driver.bindAddress": "127.0.0.1",
         "spark.ui.enabled": "false",
@@ -85,11 +93,8 @@ def confs(settings: SparkSettings, jars: list[Path]) -> dict[str, str]:
         "spark.sql.catalogImplementation": "in-memory",
         # Nothing is kept in a catalog; left alone, Spark makes an empty folder of that name where it is started.
         "spark.sql.warehouse.dir": (settings.cache / "warehouse").as_uri(),
-        "spark.sql.session.timeZone": "UTC",
-        "spark.sql.ansi.enabled": "true",
         "spark.sql.shuffle.partitions": parallel,
         "spark.sql.sources.parallelPartitionDiscovery.parallelism": parallel,
-        "spark.sql.sources.partitionOverwriteMode": "static",
         "spark.databricks.delta.snapshotPartitions": parallel,
         "spark.databricks.delta.vacuum.parallelDelete.enabled": "true",
     }
@@ -98,7 +103,7 @@ def confs(settings: SparkSettings, jars: list[Path]) -> dict[str, str]:
         for name in ("spark.driver.host", "spark.driver.bindAddress"):
             del ours[name]
         ours["spark.jars"] = ",".join(map(str, jars))
-    return ours | dict(settings.conf)
+    return ours | SEMANTICS | dict(settings.conf)
 
 
 def _embedded(settings: SparkSettings) -> SparkSession:
@@ -139,17 +144,19 @@ def _set_environment(values: dict[str, str | None]) -> None:
 
 def _connect(remote: str) -> SparkSession:
     _answer(remote)
-    # `pyspark.sql.functions` decides by this variable whether a Column is a classic or a Connect one.
-    os.environ[_CONNECT_MODE] = "1"
     from pyspark.sql.connect.session import SparkSession as ConnectSession
 
     try:
         session: Any = ConnectSession.builder.remote(remote).getOrCreate()
-        session.version  # noqa: B018  the first call to the server
+        bounded(session)
+        for name, value in SEMANTICS.items():  # the first calls to the server
+            session.conf.set(name, value)
     except PySparkException as error:
-        raise SparkUnavailableError(where=_shown(remote), reason=read_failure(error).summary) from error
+        raise SparkUnavailableError(where=shown_remote(remote), reason=read_failure(error).summary) from error
+    # `pyspark.sql.functions` decides by this variable whether a Column is a classic or a Connect one.
+    os.environ[_CONNECT_MODE] = "1"
     atexit.register(_end_if_answered, session, remote)
-    return bounded(session)
+    return session  # type: ignore[no-any-return]
 
 
 def bounded(session: SparkSession) -> SparkSession:
@@ -186,7 +193,7 @@ def _end_if_answered(session: SparkSession, remote: str) -> None:
     end_connect(session)
 
 
-def _shown(remote: str) -> str:
+def shown_remote(remote: str) -> str:
     """The address without its parameters, which may hold a token."""
     return remote.split("/;", maxsplit=1)[0].rstrip("/")
 
@@ -195,9 +202,9 @@ def _answer(remote: str) -> None:
     """Ask whether anything listens, since the client itself would go on trying for minutes."""
     parts = urlsplit(remote.split(";", maxsplit=1)[0])
     if parts.scheme != "sc" or not parts.hostname:
-        raise SparkUnavailableError(where=_shown(remote), reason="SPARK_REMOTE must look like sc://host:port")
+        raise SparkUnavailableError(where=shown_remote(remote), reason="SPARK_REMOTE must look like sc://host:port")
     try:
         with socket.create_connection((parts.hostname, parts.port or CONNECT_PORT), timeout=CONNECT_SECONDS):
             pass
     except OSError as error:
-        raise SparkUnavailableError(where=_shown(remote), reason=error.strerror or str(error)) from error
+        raise SparkUnavailableError(where=shown_remote(remote), reason=error.strerror or str(error)) from error

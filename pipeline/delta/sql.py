@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import datetime as dt
 import math
+import re
 from collections.abc import Iterable
-from decimal import Decimal
+from decimal import Context, Decimal
 from typing import Any
 
 from pyspark.sql.types import (
@@ -33,6 +34,8 @@ from pyspark.sql.types import (
 
 from pipeline.dataset import Dataset, is_string
 
+# Wide enough for any decimal of Spark's 38 digits at any scale.
+_WIDE = Context(prec=80)
 _INTEGERS: tuple[tuple[type[DataType], int, str], ...] = (
     (ByteType, 8, "Y"),
     (ShortType, 16, "S"),
@@ -52,9 +55,14 @@ def path_table(location: str) -> str:
 
 
 def string(value: str) -> str:
-    """A string literal, under Spark's default escaping."""
+    """A string literal, under Spark's default escaping; a `$` is spelled so that no variable is put in its place."""
     escaped = value.replace("\\", "\\\\").replace("'", "\\'").replace("\n", "\\n").replace("\r", "\\r")
-    return f"'{escaped}'"
+    return "'" + escaped.replace("$", "\\u0024") + "'"
+
+
+def path_pattern(path: str) -> str:
+    """A path as a reader's pattern that matches that path only."""
+    return re.sub(r"([\\*?\[\]{}])", r"\\\1", path)
 
 
 def literal(value: Any, data_type: DataType) -> str:
@@ -85,7 +93,7 @@ def _literal_of_other(value: Any, data_type: DataType) -> str:
     if isinstance(data_type, TimestampNTZType) and isinstance(value, dt.datetime) and value.tzinfo is None:
         return f"TIMESTAMP_NTZ'{value.isoformat(sep=' ', timespec='microseconds')}'"
     if isinstance(data_type, DecimalType) and isinstance(value, Decimal) and value.is_finite():
-        if value.quantize(Decimal(1).scaleb(-data_type.scale)) != value or abs(value) >= Decimal(10) ** (
+        if value.quantize(Decimal(1).scaleb(-data_type.scale), context=_WIDE) != value or abs(value) >= Decimal(10) ** (
             data_type.precision - data_type.scale
         ):
             raise ValueError(f"{value} does not fit {data_type.simpleString()}")

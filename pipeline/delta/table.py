@@ -159,8 +159,13 @@ def compare(dataset: Dataset, state: TableState) -> list[str]:
     differences += _schema_differences(dataset.schema, state.schema)
     for name, value in declared_properties(dataset).items():
         found = next((v for k, v in state.properties.items() if k.lower() == name.lower()), None)
-        if found is None or found.lower() != value.lower():
+        is_text = name.startswith(CONSTRAINT_PREFIX)
+        if found is None or (found != value if is_text else found.lower() != value.lower()):
             differences.append(f"property {name}: declared {value!r}, the table has {found!r}")
+    declared = {f"{CONSTRAINT_PREFIX}{check.name}".lower() for check in dataset.checks}
+    for name, value in state.properties.items():
+        if name.lower().startswith(CONSTRAINT_PREFIX) and name.lower() not in declared:
+            differences.append(f"property {name}: the table has {value!r}, the declaration does not")
     return differences
 
 

@@ -9,14 +9,14 @@ from __future__ import annotations
 
 import datetime as dt
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 
 from pyspark.sql import DataFrame
 
 from pipeline.dataset import Append, Dataset, Replace
 from pipeline.delta import quality, sql
-from pipeline.delta.commit import CommitNote, Mark, marking_confs, own_commit, private_session
+from pipeline.delta.commit import CommitNote, Mark, marked_commit, own_commit, private_session, write_confs
 from pipeline.delta.conform import select_list
 from pipeline.delta.failures import (
     CHECK_BROKEN,
@@ -89,14 +89,16 @@ def write(
     # From here on the frame has the declared columns under the declared names.
     conformed = frame.selectExpr(*(f"{expression} AS {sql.identifier(name)}" for name, expression in selected.items()))
     with _temporary_view(conformed, note.mark) as view:
-        confs = marking_confs(note, session, dataset.fingerprint)
+        confs = write_confs(note, session, dataset.fingerprint)
         with private_session(session, confs) as clone:
             statement = _statement(dataset, location, view, within)
+            commit: Commit | None
             try:
                 clone.sql(statement).collect()
             except SPARK_ERRORS as error:
-                raise _refusal(error, conformed, dataset, location, within) from error
-            commit = own_commit(clone, dataset.name, location, note.mark, dataset.partition_by)
+                commit = _outcome(error, conformed, dataset, location, within=within, mark=note.mark)
+            else:
+                commit = own_commit(clone, dataset.name, location, note.mark, dataset.partition_by)
     return _result(dataset, state, note.mark, commit)
 
 
@@ -108,7 +110,9 @@ def _temporary_view(frame: DataFrame, mark: Mark) -> Iterator[str]:
     try:
         yield name
     finally:
-        frame.sparkSession.catalog.dropTempView(name)
+        # A view that stays behind has a name of its own; a failure here must not hide what became of the write.
+        with suppress(*SPARK_ERRORS):
+            frame.sparkSession.catalog.dropTempView(name)
 
 
 def _statement(dataset: Dataset, location: str, view: str, within: Slice | None) -> str:
@@ -137,13 +141,32 @@ def _guarded_columns(dataset: Dataset, within: Slice | None) -> Iterator[str]:
         yield f"CASE {' '.join(cases)} ELSE {column} END AS {column}" if cases else column
 
 
-def _refusal(error: Exception, frame: DataFrame, dataset: Dataset, location: str, within: Slice | None) -> Exception:
-    """The error to raise for a failed write: ours with counts where rows were refused, else the one that came."""
+def _outcome(
+    error: Exception, frame: DataFrame, dataset: Dataset, location: str, *, within: Slice | None, mark: Mark
+) -> Commit:
+    """What became of a write that raised: its commit where it was made all the same, or else the error to raise.
+
+    An answer may be lost on its way, and what Delta does after a commit may fail; so before a failure is told, the log
+    is asked for our mark.
+
+    Raises:
+        ViolationError: rows were refused.
+        CommitConflictError: another commit came first, and the log holds none of ours.
+        CommitUnknownError: the log can't be asked.
+    """
     failure = read_failure(error)
-    if failure.is_conflict:
-        return CommitConflictError(dataset=dataset.name, location=location, condition=failure.condition)
     refused = CHECK_BROKEN | NOT_NULL_BROKEN | RAISED_BY_US | SLICE_BROKEN
-    return (_violation(frame, dataset, within) if failure.has(refused) else None) or error
+    violation = _violation(frame, dataset, within) if failure.has(refused) else None
+    if violation is not None:
+        raise violation from error
+    commit = marked_commit(
+        frame.sparkSession, dataset.name, location, mark, dataset.partition_by, reason=failure.summary
+    )
+    if commit is not None:
+        return commit
+    if failure.is_conflict:
+        raise CommitConflictError(dataset=dataset.name, location=location, condition=failure.condition) from error
+    raise error
 
 
 def _violation(frame: DataFrame, dataset: Dataset, within: Slice | None) -> PipelineError | None:

@@ -75,17 +75,15 @@ def landing_sensor(
         seen: dict[str, list[int]] = json.loads(context.cursor) if context.cursor else {}
         found = {file.name: [file.size, file.changed_nanoseconds] for file in list_files(folder)}
         changed = sorted(file for file, state in found.items() if seen.get(file) != state and file[:1] not in "_.")
-        requests: list[RunRequest] = []
-        unknown = []
-        for file in changed[:RUNS_PER_TICK]:
-            key = key_of(file)
-            seen[file] = found[file]
-            if key is None or not has_key(key):
-                unknown.append(file)
-                continue
-            run_key = f"{file}/{found[file][0]}/{found[file][1]}"
-            requests.append(RunRequest(run_key=run_key, partition_key=key))
-        cursor = json.dumps({file: state for file, state in seen.items() if file in found}, sort_keys=True)
+        keys = {file: key_of(file) for file in changed}
+        # A file may come before its partition exists; it is asked for once it does, so it is not noted as seen.
+        ready = [file for file in changed if (key := keys[file]) is not None and has_key(key)][:RUNS_PER_TICK]
+        requests = [
+            RunRequest(run_key=f"{file}/{found[file][0]}/{found[file][1]}", partition_key=keys[file]) for file in ready
+        ]
+        unknown = [file for file in changed if keys[file] is not None and file not in ready]
+        noted = {file: found[file] for file in changed if file in ready or keys[file] is None}
+        cursor = json.dumps({f: state for f, state in (seen | noted).items() if f in found}, sort_keys=True)
         if requests:
             return SensorResult(run_requests=requests, cursor=cursor)
         context.update_cursor(cursor)

@@ -97,9 +97,9 @@ def _declared(dataset: Dataset, metadata: Mapping[str, Any], taken: AbstractSet[
     }
 
 
-def dataset_spec(dataset: Dataset) -> AssetSpec:
+def dataset_spec(dataset: Dataset, *, io_manager_key: str = IO_MANAGER) -> AssetSpec:
     """The asset of a table that something else than Dagster writes."""
-    return AssetSpec(**_declared(dataset, definition_metadata(dataset)))
+    return AssetSpec(**_declared(dataset, definition_metadata(dataset))).with_io_manager_key(io_manager_key)
 
 
 def definition_metadata(dataset: Dataset, partition_expr: str | Mapping[str, str] | None = None) -> Mapping[str, Any]:

@@ -15,6 +15,7 @@ from pyspark.sql import DataFrame
 
 from pipeline.dataset import Dataset
 from pipeline.delta.commit import CommitNote, Mark
+from pipeline.delta.frames import SPARK, STAGING, FrameKindError, from_spark, kind_of, to_spark
 from pipeline.delta.read import ReadOptions, read
 from pipeline.delta.slices import Slice
 from pipeline.delta.write import WriteResult, write

@@ -5,7 +5,8 @@ names, which the declaration says; keys are taken one by one, because Dagster ha
 of several dimensions is split by their names, never by position.
 
 A column of a time type takes the window of a time key: instants for a timestamp, days for a date. A string takes the
-key's own text, whatever characters it has, and a number the number that the key spells. `NULL_KEY` stands for NULL.
+key's own text, whatever characters it has. The key of any other value is its one spelling: 7, 1.5, true, 2026-01-31,
+2026-01-31 12:00:00 (in UTC). `NULL_KEY` stands for NULL.
 """
 
 from __future__ import annotations
@@ -129,30 +130,48 @@ def _parser(data_type: DataType) -> Callable[[str], Any] | None:
     return None
 
 
-def _integer(key: str) -> int:
-    if str(int(key)) != key:  # '1' and '01' would be two keys with one value
+# A value has one spelling: '1' and '01' would be two keys that overwrite each other's rows.
+def _spelled(key: str, value: Any, spelling: str) -> Any:
+    if spelling != key:
         raise ValueError(key)
-    return int(key)
+    return value
+
+
+def _integer(key: str) -> int:
+    return _spelled(key, int(key), str(int(key)))  # type: ignore[no-any-return]
 
 
 def _decimal(key: str) -> Decimal:
     try:
-        return Decimal(key)
+        value = Decimal(key)
     except InvalidOperation as error:
         raise ValueError(key) from error
+    return _spelled(key, value, f"{value.normalize():f}" if value else "0")  # type: ignore[no-any-return]
+
+
+def _day(key: str) -> dt.date:
+    value = dt.date.fromisoformat(key)
+    return _spelled(key, value, value.isoformat())  # type: ignore[no-any-return]
+
+
+def _local_instant(key: str) -> dt.datetime:
+    value = dt.datetime.fromisoformat(key)
+    return _spelled(key, value, value.isoformat(sep=" "))  # type: ignore[no-any-return]
 
 
 def _instant(key: str) -> dt.datetime:
-    read = dt.datetime.fromisoformat(f"{key[:-1]}+00:00" if key.endswith("Z") else key)
-    return read if read.tzinfo else read.replace(tzinfo=dt.timezone.utc)
+    value = _local_instant(key)
+    if value.tzinfo is not None:
+        raise ValueError(key)
+    return value.replace(tzinfo=dt.timezone.utc)
 
 
 _PARSERS: tuple[tuple[type[DataType], Callable[[str], Any]], ...] = (
     (IntegralType, _integer),
     (DecimalType, _decimal),
-    (DateType, dt.date.fromisoformat),
+    (DateType, _day),
     (TimestampType, _instant),
-    (TimestampNTZType, dt.datetime.fromisoformat),
+    (TimestampNTZType, _local_instant),
     (BooleanType, {"true": True, "false": False}.__getitem__),
 )
 

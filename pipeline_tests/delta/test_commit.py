@@ -188,7 +188,7 @@ def test_a_commit_that_cannot_be_found_again_has_an_unknown_outcome(spark: Spark
             commit.own_commit(clone, "days", location, mark, ("day",))
 
     assert (caught.value.dataset, caught.value.location) == ("days", location)
-    assert caught.value.mark == f"w/3/{mark.token}"
+    assert caught.value.mark == f"w/3/1/{mark.token}"
     assert caught.value.retryable is False
 
 
@@ -265,10 +265,11 @@ def test_a_connect_clone_is_released_on_the_server_after_success_and_after_failu
     """Sessions that are not released pile up in a server that runs for weeks."""
     if not is_connect(spark):
         pytest.skip("a classic clone is garbage")
-    server = classic._jvm.org.apache.spark.sql.connect.service.SparkConnectService
+    service = classic._jvm.java.lang.Class.forName("org.apache.spark.sql.connect.service.SparkConnectService$")
+    manager = service.getField("MODULE$").get(None).sessionManager()
 
     def active() -> int:
-        return int(server.listActiveSessions().size())
+        return int(manager.listActiveSessions().size())
 
     before = active()
     with private_session(spark, {}) as clone:

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.dagster_command import with_module
+from pipeline.dagster_command import home, with_module
 
 
 @pytest.fixture
@@ -39,3 +39,15 @@ def test_any_other_subcommand_is_left_alone(arguments, project: Path) -> None:
 
 def test_outside_a_project_nothing_is_added(tmp_path: Path) -> None:
     assert with_module(["asset", "list"], {}, tmp_path) == ["asset", "list"]
+
+
+def test_the_instance_is_the_project_s_where_none_is_named(project: Path) -> None:
+    assert home({}, project) is None
+    (project / "dagster.yaml").touch()
+    assert home({}, project) == str(project)
+    assert home({"DAGSTER_HOME": "/elsewhere"}, project) == "/elsewhere"
+
+
+def test_a_folder_with_an_instance_and_no_definitions_is_not_taken_for_a_project(tmp_path: Path) -> None:
+    (tmp_path / "dagster.yaml").touch()
+    assert home({}, tmp_path) is None

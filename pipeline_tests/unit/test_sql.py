@@ -46,7 +46,16 @@ def unquoted(text: str) -> str:
     match = re.fullmatch(r"'((?:[^'\\]|\\.)*)'", text, flags=re.DOTALL)
     assert match is not None, text
     special = {"n": "\n", "r": "\r"}
-    return re.sub(r"\\(.)", lambda m: special.get(m[1], m[1]), match[1], flags=re.DOTALL)
+    return re.sub(
+        r"\\(?:u([0-9a-f]{4})|(.))",
+        lambda m: chr(int(m[1], 16)) if m[1] else special.get(m[2], m[2]),
+        match[1],
+        flags=re.DOTALL,
+    )
+
+
+def test_nothing_in_a_literal_looks_like_a_variable() -> None:
+    assert "$" not in sql.string("${spark.app.name}")
 
 
 @given(st.text())
