@@ -90,9 +90,11 @@ def load_settings(environ: Mapping[str, str] | None = None, start: Path | None =
         maven_repository=values.get("maven_repository"),
         conf=values.get("spark_conf", ()),
     )
+    root = _uri("root", values.get("root", f"{STATE_FOLDER}/tables"), project, home)
+    _refuse_unreachable(root, spark.remote)
     return Settings(
         project=project,
-        root=_uri("root", values.get("root", f"{STATE_FOLDER}/tables"), project, home),
+        root=root,
         landing=_uri("landing", values.get("landing", f"{STATE_FOLDER}/landing"), project, home),
         datasets=values.get("datasets"),
         vacuum=values.get("vacuum", "dry"),
@@ -125,6 +127,19 @@ def _uri(setting: str, value: str, project: Path, home: Path) -> str:
     if "://" in value or value.startswith("file:"):
         return value.rstrip("/")
     return str(_path(value, project, home))
+
+
+def _refuse_unreachable(root: str, remote: str | None) -> None:
+    """Refuse a root on this machine's disk for a Spark on another one, which would take it for its own disk's."""
+    if remote is None or ("://" in root and not root.startswith("file:")):
+        return
+    host = re.match(r"sc://\[?([^/;\]]*?)\]?(?::\d+)?(?:[/;].*)?$", remote)
+    if host is not None and host[1] not in ("localhost", "::1") and not host[1].startswith("127."):
+        raise SettingsError(
+            setting="PIPELINE_ROOT",
+            problem=f"{root} lies on this machine, and SPARK_REMOTE runs Spark on {host[1]}",
+            expected="a root that both can reach, such as s3a://bucket/folder",
+        )
 
 
 def _is_uri(value: str) -> bool:

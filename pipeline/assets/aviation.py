@@ -9,7 +9,7 @@ is read and refused is `source_files`'s.
 from collections.abc import Iterable
 
 from dagster import AssetExecutionContext, ConfigurableResource, DailyPartitionsDefinition
-from pyspark.sql import DataFrame
+from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812  Spark's own name for it
 from pyspark.sql.types import DoubleType, IntegerType, StringType, StructType, TimestampType
 
@@ -66,6 +66,12 @@ PLANES_FILE = (
     .add("speed", IntegerType())
     .add("engine", StringType(), False)
 )
+
+
+def belongs_to_its_day(flight: Column, path: Column) -> Column:
+    """Whether a flight is of the day that its file is named after; in a run over many days nothing else would tell."""
+    day = F.format_string("/%04d-%02d-%02d.csv", *(flight.getField(name) for name in ("year", "month", "day")))
+    return F.endswith(path, day)
 
 
 def sightings_from_flights(flights: DataFrame) -> DataFrame:
@@ -183,7 +189,7 @@ class LandingFolder(ConfigurableResource):  # type: ignore[type-arg]
 def sightings(context: AssetExecutionContext, spark: DeltaSparkResource, landing: LandingFolder) -> DataFrame:
     """Sightings of the run's days, from a file each."""
     paths = landing.flights(context.partition_keys)
-    return sightings_from_flights(read_csv_files(spark.spark_session, paths, FLIGHTS_FILE))
+    return sightings_from_flights(read_csv_files(spark.spark_session, paths, FLIGHTS_FILE, belongs_to_its_day))
 
 
 @dataset_asset(AIRPORTS)

@@ -8,7 +8,7 @@ that a file fits in memory.
 from __future__ import annotations
 
 import csv
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from pyspark.sql import Column, DataFrame, Row, SparkSession
 from pyspark.sql import functions as F  # noqa: N812  Spark's own name for it
@@ -18,6 +18,8 @@ from pipeline.delta.failures import SPARK_ERRORS, read_failure
 from pipeline.delta.sql import path_pattern
 from pipeline.errors import SourceFileError
 
+Belongs = Callable[[Column, Column], Column]
+
 # Spark's condition for a path under which there is nothing.
 NOT_THERE = frozenset({"PATH_NOT_FOUND"})
 MISSING = "NA"
@@ -26,21 +28,24 @@ TIMESTAMP_FORMAT = "yyyy-MM-dd'T'HH:mm:ssXXX"
 _CORRUPT = "_corrupt_line"
 
 
-def read_csv_files(session: SparkSession, paths: Sequence[str], form: StructType) -> DataFrame:
+def read_csv_files(
+    session: SparkSession, paths: Sequence[str], form: StructType, belongs: Belongs | None = None
+) -> DataFrame:
     """The rows of these files, checked: one Spark job now, and a second look at the files when the frame is used.
 
     Fields that are empty or `NA` are NULL. Timestamps carry a zone.
 
     Args:
         form: the columns in the order of the file, under the names in its header; NOT NULL where a line must have one.
+        belongs: of a parsed line and the URI of its file, whether the one may stand in the other.
 
     Raises:
         SourceFileError: a file is missing, empty, can't be read or has another header, or a line has too few or too
-            many fields, a value of another type or lacks one. The first such line is named.
+            many fields, a value of another type, lacks one or belongs to another file. The first such line is named.
     """
     try:
         lines = _lines(session, paths)
-        _check(lines, paths, form)
+        _check(lines, paths, form, belongs)
     except SPARK_ERRORS as error:
         raise _unreadable(session, error, paths) from error
     # A file that changes after the check fails the write, where the lenient mode would turn its faults into NULL.
@@ -74,12 +79,14 @@ def _ddl(form: StructType) -> str:
     return ", ".join(f"`{field.name}` {field.dataType.simpleString()}" for field in form.fields)
 
 
-def _check(lines: DataFrame, paths: Sequence[str], form: StructType) -> None:
+def _check(lines: DataFrame, paths: Sequence[str], form: StructType, belongs: Belongs | None) -> None:
     """Raise for the first line that is not as it must be, and for a file without any."""
     header = ",".join(form.names)
     is_first = F.col("number") == 1
     required = [F.col("row").getField(field.name).isNull() for field in form.fields if not field.nullable]
     is_unparsed = F.col("row").getField(_CORRUPT).isNotNull()
+    if belongs is not None:
+        required.append(~F.coalesce(belongs(F.col("row"), F.col("path")), F.lit(False)))
     is_bad = F.when(is_first, F.col("line") != header).otherwise(
         F.greatest(is_unparsed, *required) if required else is_unparsed
     )
@@ -122,7 +129,7 @@ def _problem(values: list[str], parsed: Row, form: StructType) -> str:
             return f"{field.name} has no value, expected {field.dataType.simpleString()}"
         if not is_missing and parsed[field.name] is None:
             return f"{field.name} is {value!r}, expected {field.dataType.simpleString()}"
-    return "it can't be parsed"
+    return "it can't be parsed, or belongs into another file"
 
 
 def _unreadable(session: SparkSession, error: Exception, paths: Sequence[str]) -> SourceFileError:

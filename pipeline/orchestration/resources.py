@@ -1,54 +1,41 @@
 """The Spark session as a Dagster resource, built when it is first asked for."""
 
-from __future__ import annotations
-
-from pathlib import Path
+from dataclasses import replace
 from typing import Any
 
 from dagster_pyspark import LazyPySparkResource
 from pydantic import Field
 
 from pipeline.delta.session import open_session
-from pipeline.settings import SparkSettings
+from pipeline.settings import SparkSettings, load_settings
+
+# This process's settings by number. They may hold credentials, and Dagster shows the fields of a resource to everybody.
+_HELD: dict[int, SparkSettings] = {}
 
 
 class DeltaSparkResource(LazyPySparkResource):
     """A session that can do Delta: embedded, on a cluster's master, or a Connect client.
 
-    Loading definitions starts nothing. In one process all runs share one session. `spark_config` holds further Spark
-    confs and wins over ours.
+    Loading definitions starts nothing. In one process all runs share one session. Where nothing is said, the settings
+    of the environment hold. Fields are shown in Dagster's UI: credentials belong into the environment, or into settings
+    that are handed over with `from_settings`, not into `spark_config`.
     """
 
     spark_config: dict[str, Any] = Field(default_factory=dict)
-    master: str = SparkSettings.master
-    remote: str | None = None
-    driver_memory: str = SparkSettings.driver_memory
-    cache: str | None = None
-    maven_repository: str | None = None
+    held_settings: int | None = None
 
     @classmethod
-    def from_settings(cls, settings: SparkSettings) -> DeltaSparkResource:
+    def from_settings(cls, settings: SparkSettings) -> "DeltaSparkResource":
         """The resource for settings that were read before."""
-        return cls(
-            spark_config=dict(settings.conf),
-            master=settings.master,
-            remote=settings.remote,
-            driver_memory=settings.driver_memory,
-            cache=str(settings.cache),
-            maven_repository=settings.maven_repository,
-        )
+        number = next((number for number, held in _HELD.items() if held == settings), len(_HELD))
+        _HELD[number] = settings
+        return cls(held_settings=number)
 
     def to_settings(self) -> SparkSettings:
-        """The settings that this resource stands for."""
-        cache = {"cache": Path(self.cache)} if self.cache else {}
-        return SparkSettings(
-            master=self.master,
-            remote=self.remote,
-            driver_memory=self.driver_memory,
-            maven_repository=self.maven_repository,
-            conf=tuple(sorted((name, str(value)) for name, value in self.spark_config.items())),
-            **cache,
-        )
+        """The settings that this resource stands for; its own confs win."""
+        held = load_settings().spark if self.held_settings is None else _HELD[self.held_settings]
+        conf = dict(held.conf) | {name: str(value) for name, value in self.spark_config.items()}
+        return replace(held, conf=tuple(sorted(conf.items())))
 
     def _init_session(self) -> None:
         if self._spark_session is None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pytest
@@ -38,7 +38,7 @@ def spark_resource(
 
     url = request.getfixturevalue("remote_url")
     with connect_mode():
-        yield DeltaSparkResource(remote=url, cache=str(spark_settings.cache))
+        yield DeltaSparkResource.from_settings(replace(spark_settings, remote=url))
 
 
 @dataclass

@@ -14,8 +14,14 @@ from pyspark.sql import DataFrame
 
 from pipeline.dataset import Append, Dataset
 from pipeline.delta.table import observe
-from pipeline.errors import DeclarationError, FrameMismatchError, StrayRowsError, TableNotFoundError
-from pipeline.orchestration import DeltaSparkResource, dataset_asset
+from pipeline.errors import (
+    DeclarationError,
+    FrameMismatchError,
+    PartitionKeyError,
+    StrayRowsError,
+    TableNotFoundError,
+)
+from pipeline.orchestration import DeltaSparkResource, dataset_asset, dataset_spec
 from pipeline_tests.orchestration.conftest import DAYS, TOTAL, Project, day, materializations
 
 DAILY = DailyPartitionsDefinition("2026-01-01", end_date="2026-02-01")
@@ -70,6 +76,24 @@ def test_the_same_partition_again_replaces_it_in_one_new_version_and_leaves_the_
     project.run(days_asset({"2026-01-02": 1}), partition_key="2026-01-02")
     assert project.rows(DAYS) == [(0, day("2026-01-02")), (0, day("2026-01-03"))]
     assert project.version(DAYS) == 2
+
+
+def test_a_run_without_a_partition_key_is_refused_and_does_not_take_the_whole_table_for_its_slice(
+    project: Project,
+) -> None:
+    """Dagster tells the IO manager of no partitions in such a run, as if the asset had none."""
+
+    @dataset_asset(DAYS, partitions_def=DAILY)
+    def days(spark: DeltaSparkResource) -> DataFrame:
+        return spark.spark_session.createDataFrame([(1, day("2026-01-09"))], "n BIGINT, day DATE")
+
+    project.run_range("2026-01-02", "2026-01-03", days_asset({"2026-01-02": 2, "2026-01-03": 1}))
+    before = project.rows(DAYS)
+    with pytest.raises(PartitionKeyError) as caught:
+        project.run(days)
+    assert caught.value.dataset == "feed/days"
+    assert project.rows(DAYS) == before
+    assert project.version(DAYS) == 1
 
 
 @pytest.mark.case("P-EMPTY-RESULT")
@@ -148,6 +172,21 @@ def test_a_source_that_was_never_written_is_named(project: Project) -> None:
     with pytest.raises(TableNotFoundError) as caught:
         project.run(days_asset({}), total, selection=[total])
     assert caught.value.dataset == "feed/days"
+
+
+def test_a_table_that_no_asset_writes_is_read_as_any_other(project: Project) -> None:
+    fed = Dataset(name="fed", schema=TOTAL.schema)
+    session = project.spark.spark_session
+    session.sql(f"CREATE TABLE delta.`{fed.location(project.root)}` USING delta AS SELECT 7L AS n").collect()
+    reader = Dataset(name="reader", schema=TOTAL.schema, reads=("fed",))
+
+    @dataset_asset(reader)
+    def read_it(fed: DataFrame) -> DataFrame:
+        return fed
+
+    materialized = project.run(read_it, dataset_spec(fed), selection=[read_it])
+    assert project.rows(reader) == [(7,)]
+    assert materializations(materialized, reader)[None]["delta/sources"] == {"fed": 0}
 
 
 @pytest.mark.case("D-NONE-OUTPUT")

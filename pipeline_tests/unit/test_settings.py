@@ -183,7 +183,7 @@ def test_spark_confs_can_not_be_set_by_a_variable(tmp_path: Path, home: Path) ->
 
 def test_every_variable_that_is_listed_is_read(tmp_path: Path, home: Path) -> None:
     values = {"PIPELINE_" + name.upper(): environment for name, (_, environment) in SIMPLE.items()}
-    values |= {"PIPELINE_CACHE": str(tmp_path / "cache"), "SPARK_REMOTE": "sc://host"}
+    values |= {"PIPELINE_CACHE": str(tmp_path / "cache"), "SPARK_REMOTE": "sc://127.0.0.1"}
     assert sorted(setting_names()) == sorted(values)
     default = read(home, tmp_path)
     assert [name for name, value in values.items() if read(home, tmp_path, **{name: value}) == default] == []
@@ -372,12 +372,12 @@ def test_a_cache_that_is_set_wins_over_xdg_cache_home(tmp_path: Path, home: Path
 
 
 def test_the_remote_comes_from_spark_remote_and_leaves_the_master_as_it_is(tmp_path: Path, home: Path) -> None:
-    spark = read(home, tmp_path, SPARK_REMOTE="sc://host:15002/;token=x", PIPELINE_MASTER="local[2]").spark
-    assert (spark.remote, spark.master) == ("sc://host:15002/;token=x", "local[2]")
+    spark = read(home, tmp_path, SPARK_REMOTE="sc://127.0.0.1:15002/;token=x", PIPELINE_MASTER="local[2]").spark
+    assert (spark.remote, spark.master) == ("sc://127.0.0.1:15002/;token=x", "local[2]")
 
 
 def test_the_remote_can_not_be_set_in_the_project(tmp_path: Path, home: Path) -> None:
-    error = refused(home, write_project(tmp_path / "project", 'remote = "sc://host"'))
+    error = refused(home, write_project(tmp_path / "project", 'remote = "sc://127.0.0.1"'))
     assert error.setting == "[tool.pipeline] remote"
 
 
@@ -426,3 +426,18 @@ def test_the_process_environment_and_the_working_directory_are_the_defaults(
     monkeypatch.setenv("PIPELINE_ROOT", "s3a://from-the-process")
     settings = load_settings()
     assert (settings.project, settings.root, settings.vacuum) == (project, "s3a://from-the-process", "apply")
+
+
+@pytest.mark.parametrize("remote", ["sc://spark.example:15002", "sc://10.1.2.3", "sc://h:1/;token=secret"])
+def test_a_local_root_for_a_spark_on_another_machine_is_refused_without_its_token(
+    tmp_path: Path, home: Path, remote: str
+) -> None:
+    error = refused(home, tmp_path, SPARK_REMOTE=remote)
+    assert error.setting == "PIPELINE_ROOT"
+    assert "secret" not in str(error)
+    assert read(home, tmp_path, SPARK_REMOTE=remote, PIPELINE_ROOT="s3a://bucket/x").root == "s3a://bucket/x"
+
+
+@pytest.mark.parametrize("remote", ["sc://127.0.0.1:15002", "sc://localhost", "sc://[::1]:15002/;use_ssl=false"])
+def test_a_local_root_for_a_spark_on_this_machine_is_accepted(tmp_path: Path, home: Path, remote: str) -> None:
+    assert read(home, tmp_path, SPARK_REMOTE=remote).spark.remote == remote
