@@ -24,6 +24,11 @@ _COMMANDS: Mapping[str, tuple[str, str]] = {
     "demo": ("pipeline.cli.demo", "Run real flights through every shipped dataset."),
     "up": ("pipeline.cli.up", "Run the UI, the daemon and a warm Spark together."),
     "spark": ("pipeline.cli.spark", "A warm local Spark in the background: start, status, stop."),
+    "show": ("pipeline.cli.show", "Every table at a glance, or one of them in full."),
+    "history": ("pipeline.cli.history", "The commits of a table, and who made them."),
+    "sql": ("pipeline.cli.sql", "Ask the tables, at their newest or at a named version."),
+    "registry": ("pipeline.cli.registry", "What is declared; needs no Spark."),
+    "manifest": ("pipeline.cli.manifest", "The records of runs: list, show, compare, verify."),
     "maintain": ("pipeline.cli.maintain", "Keep the tables healthy: vacuum, checkpoint."),
 }
 

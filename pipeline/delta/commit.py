@@ -22,7 +22,7 @@ from pyspark.sql import SparkSession
 from pipeline.delta import sql
 from pipeline.delta.failures import SPARK_ERRORS, read_failure
 from pipeline.delta.log import FORMAT, Commit, commit_file, commit_of, token_of
-from pipeline.delta.session import bounded, end_connect, is_connect
+from pipeline.delta.session import bounded, end_connect, hold_statements, is_connect
 from pipeline.errors import CommitUnknownError
 
 # How far back the history is searched for a mark that the newest own commit does not carry.
@@ -99,6 +99,7 @@ def private_session(session: SparkSession, confs: Mapping[str, str]) -> Iterator
     clone = clone_session(session)
     try:
         clone.conf.unset(_LAST_COMMIT)
+        hold_statements(clone)
         for name, value in confs.items():
             clone.conf.set(name, value)
         yield clone
@@ -121,19 +122,8 @@ def release_session(clone: SparkSession) -> None:
 
 
 def write_confs(note: CommitNote, session: SparkSession, fingerprint: str) -> dict[str, str]:
-    """The confs of a private session that writes: our mark in its commits, and what must not depend on the caller's.
-
-    A caller's dynamic overwrite would leave old partitions, an unchecked replaceWhere would take stray rows, and
-    substitution would change the text of a literal.
-    """
-    return {
-        _USER_METADATA: note.to_json(session, fingerprint),
-        "spark.sql.sources.partitionOverwriteMode": "static",
-        "spark.databricks.delta.replaceWhere.constraintCheck.enabled": "true",
-        "spark.databricks.delta.schema.autoMerge.enabled": "false",
-        "spark.sql.parser.escapedStringLiterals": "false",
-        "spark.sql.variable.substitute": "false",
-    }
+    """The confs of a private session that writes: our mark in its commits, and no variable in the text of a literal."""
+    return {_USER_METADATA: note.to_json(session, fingerprint), "spark.sql.variable.substitute": "false"}
 
 
 def own_commit(
@@ -190,5 +180,8 @@ def find_mark(session: SparkSession, location: str, mark: Mark) -> int | None:
 def read_commit(session: SparkSession, location: str, number: int, partition_by: tuple[str, ...]) -> Commit:
     """One commit from its file in the log, wherever Spark runs; one small Spark job."""
     path = sql.path_pattern(commit_file(location, number))
-    actions = session.read.schema(_COMMIT_SCHEMA).json(path).collect()
-    return commit_of(number, [action.asDict(recursive=True) for action in actions], partition_by)
+    read = session.read.schema(_COMMIT_SCHEMA).json(path)
+    # As microseconds, so that no session's or client's zone is asked.
+    actions = read.selectExpr("*", "unix_micros(_metadata.file_modification_time) AS micros").collect()
+    found = [action.asDict(recursive=True) for action in actions]
+    return commit_of(number, found, partition_by, found[0]["micros"] // 1000 if found else 0)

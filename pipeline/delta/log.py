@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import datetime as dt
 import json
+import os
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -23,7 +24,8 @@ class Commit:
 
     `changes_rows` is false for a commit that only rearranges files or sets properties. `rows_by_partition` counts the
     rows of the added files by partition values in the order of the partition columns; None where a file carries no
-    statistics. `timestamp` is in UTC.
+    statistics. `timestamp` is the one by which Delta finds a version: that in the commit where the table keeps such, or
+    else the time of change of the commit's file; in UTC.
     """
 
     version: int
@@ -67,14 +69,16 @@ def commit_file(location: str, number: int) -> str:
     return f"{location}/_delta_log/{number:020d}.json"
 
 
-def commit_of(number: int, actions: Iterable[Mapping[str, Any]], partition_by: tuple[str, ...]) -> Commit:
-    """A commit from its actions, each a mapping with one key that holds something."""
+def commit_of(
+    number: int, actions: Iterable[Mapping[str, Any]], partition_by: tuple[str, ...], changed_milliseconds: int
+) -> Commit:
+    """A commit from its actions, each a mapping with one key that holds something, and its file's time of change."""
     rows = list(actions)
     info: Mapping[str, Any] = next((row["commitInfo"] for row in rows if row.get("commitInfo")), {})
     metadata: Mapping[str, Any] = next((row["metaData"] for row in rows if row.get("metaData")), {})
     added = [row["add"] for row in rows if row.get("add")]
     removed = [row["remove"] for row in rows if row.get("remove")]
-    milliseconds = info.get("inCommitTimestamp") or info.get("timestamp") or 0
+    milliseconds = info.get("inCommitTimestamp") or changed_milliseconds
     return Commit(
         version=number,
         timestamp=dt.datetime.fromtimestamp(milliseconds / 1000, tz=dt.timezone.utc),
@@ -138,7 +142,26 @@ def read_commit_file(location: str, number: int, partition_by: tuple[str, ...]) 
     system, path = _file_system(location)
     with system.open_input_stream(commit_file(path, number)) as stream:
         lines = stream.read().decode("utf-8").split("\n")
-    return commit_of(number, [json.loads(line) for line in lines if line.strip()], partition_by)
+    changed = system.get_file_info(commit_file(path, number)).mtime_ns or 0
+    actions = [json.loads(line) for line in lines if line.strip()]
+    return commit_of(number, actions, partition_by, changed // 1_000_000)
+
+
+def remove_empty_log(location: str) -> bool:
+    """Remove the empty log folder that a process leaves which is killed in its first write; whether there was one.
+
+    Only on a disk of this machine (elsewhere there are no empty folders), and only if it is empty at that moment.
+    """
+    system, path = _file_system(location)
+    if system.type_name != "local":
+        return False
+    try:
+        for folder in (f"{path}/_delta_log/_staged_commits", f"{path}/_delta_log"):
+            if os.path.isdir(folder):
+                os.rmdir(folder)
+    except OSError:
+        return False
+    return True
 
 
 def _file_system(location: str) -> tuple[Any, str]:

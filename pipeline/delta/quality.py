@@ -73,8 +73,8 @@ def stray_values(frame: DataFrame, dataset: Dataset, within: Slice) -> tuple[dic
     columns = within.columns
     stray = frame.filter(outside(dataset, within))
     total = stray.count()
-    if not total:
-        return {}, 0
+    if not total or not columns:
+        return {}, total
     groups = stray.groupBy(*(sql.identifier(column) for column in columns)).count()
     most = groups.orderBy("count", ascending=False).limit(NAMED_VALUES).collect()
     return {", ".join(f"{c} = {row[c]}" for c in columns): row["count"] for row in most}, total

@@ -9,7 +9,7 @@ from __future__ import annotations
 import datetime as dt
 from collections.abc import Iterable
 from dataclasses import dataclass
-from urllib.parse import unquote, urlsplit
+from urllib.parse import unquote
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import DateType, IntegralType, StringType
@@ -138,7 +138,7 @@ def _translated(
     session: SparkSession, error: Exception, dataset: Dataset, location: str, options: ReadOptions
 ) -> Exception:
     failure = read_failure(error)
-    if failure.has(NO_TABLE | NOTHING_TO_READ):
+    if failure.has(NO_TABLE | NOTHING_TO_READ) or not _is_there(session, location):
         return TableNotFoundError(dataset=dataset.name, location=location)
     if failure.has(VERSION_GONE):
         history = session.sql(f"DESCRIBE HISTORY {sql.path_table(location)}")
@@ -149,25 +149,38 @@ def _translated(
     return StorageError(dataset=dataset.name, location=location, reason=failure.summary)
 
 
+def _is_there(session: SparkSession, location: str) -> bool:
+    """Whether there is a table at all; a pinned read of none fails in ways that say nothing of it."""
+    try:
+        latest_version(session, location)
+    except SPARK_ERRORS as error:
+        return not read_failure(error).has(NO_TABLE | NOTHING_TO_READ)
+    return True
+
+
 def _find_files(
     whole: DataFrame, dataset: Dataset, location: str, number: int, asked: Iterable[str]
 ) -> tuple[list[str], int]:
-    """The URIs of the files asked for, and how many files the version holds."""
+    """The files asked for, as the frame lists them, and how many files the version holds.
+
+    A frame's file column escapes a path once more than its list of files does.
+    """
     there = whole.inputFiles()
     depth = len(dataset.partition_by) + 1
     by_name = {"/".join(uri.split("/")[-depth:]): uri for uri in there} | {uri: uri for uri in there}
-    distinct = tuple(dict.fromkeys(asked))
-    missing = tuple(name for name in distinct if name not in by_name)
+    found = {name: by_name.get(unquote(name)) or by_name.get(name) for name in dict.fromkeys(asked)}
+    missing = tuple(name for name, uri in found.items() if uri is None)
     if missing:
         raise FilesNotFoundError(dataset=dataset.name, location=location, version=number, missing=missing)
-    return [by_name[name] for name in distinct], len(there)
+    return [uri for uri in found.values() if uri is not None], len(there)
 
 
 def _only_files(frame: DataFrame, dataset: Dataset, uris: list[str]) -> DataFrame:
     """The rows of these files. The filter by path alone opens every file, so their partitions are named first."""
     if not uris:
         return frame.filter("FALSE")
-    by_path = f"_metadata.file_path IN ({', '.join(sql.string(uri) for uri in uris)})"
+    path = "url_decode(replace(_metadata.file_path, '+', '%2B'))"
+    by_path = f"{path} IN ({', '.join(sql.string(uri) for uri in uris)})"
     return frame.filter(f"({_partitions_of(dataset, uris)}) AND {by_path}")
 
 
@@ -179,8 +192,7 @@ def _partitions_of(dataset: Dataset, uris: list[str]) -> str:
         if not isinstance(data_type, StringType | DateType | IntegralType):
             continue
         depth = len(dataset.partition_by) - position + 1
-        # A URI escapes what the folder's name has already escaped once.
-        folders = {unquote(urlsplit(uri).path).split("/")[-depth] for uri in uris}
+        folders = {uri.split("/")[-depth] for uri in uris}
         if not all(folder.startswith(f"{column}=") for folder in folders):
             continue
         values = {folder.removeprefix(f"{column}=") for folder in folders}

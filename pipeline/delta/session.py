@@ -9,6 +9,7 @@ from __future__ import annotations
 import atexit
 import os
 import socket
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib.resources import files
@@ -31,12 +32,15 @@ CONNECT_SECONDS = 5.0
 # About 15 s in all: a restart of a local server is survived, a dead one is told within a step's patience.
 CONNECT_ATTEMPTS = 8
 CONNECT_BACKOFF_MILLISECONDS = 4000
-# What the meaning of rows and literals depends on: the same in every session, whoever runs its server.
-SEMANTICS = {
-    "spark.sql.session.timeZone": "UTC",
-    "spark.sql.ansi.enabled": "true",
+# What the meaning of rows depends on: the same in every session, whoever runs its server.
+SEMANTICS = {"spark.sql.session.timeZone": "UTC", "spark.sql.ansi.enabled": "true"}
+# What the meaning of our statements depends on, each with Spark's and Delta's own default. A caller's dynamic overwrite
+# would leave old partitions, an unchecked replaceWhere would take stray rows, raw literals would address other values.
+STATEMENTS = {
     "spark.sql.sources.partitionOverwriteMode": "static",
     "spark.sql.parser.escapedStringLiterals": "false",
+    "spark.databricks.delta.replaceWhere.constraintCheck.enabled": "true",
+    "spark.databricks.delta.schema.autoMerge.enabled": "false",
 }
 _CONNECT_MODE = "SPARK_CONNECT_MODE_ENABLED"
 
@@ -103,7 +107,7 @@ def confs(settings: SparkSettings, jars: list[Path]) -> dict[str, str]:
         for name in ("spark.driver.host", "spark.driver.bindAddress"):
             del ours[name]
         ours["spark.jars"] = ",".join(map(str, jars))
-    return ours | SEMANTICS | dict(settings.conf)
+    return ours | SEMANTICS | STATEMENTS | dict(settings.conf)
 
 
 def _embedded(settings: SparkSettings) -> SparkSession:
@@ -115,7 +119,9 @@ def _embedded(settings: SparkSettings) -> SparkSession:
     builder = SparkSession.builder.master(settings.master)
     for name, value in confs(settings, jars).items():
         builder = builder.config(name, value)
-    with _environment(JAVA_HOME=str(java.home), SPARK_REMOTE=None):
+    # Functions of the user run in Python processes of their own; on this machine they must be of this very Python.
+    python = os.environ.get("PYSPARK_PYTHON") or (sys.executable if settings.master.startswith("local") else None)
+    with _environment(JAVA_HOME=str(java.home), SPARK_REMOTE=None, PYSPARK_PYTHON=python):
         try:
             return builder.getOrCreate()
         except (*SPARK_ERRORS, RuntimeError) as error:
@@ -151,12 +157,20 @@ def _connect(remote: str) -> SparkSession:
         bounded(session)
         for name, value in SEMANTICS.items():  # the first calls to the server
             session.conf.set(name, value)
+        hold_statements(session)
     except PySparkException as error:
         raise SparkUnavailableError(where=shown_remote(remote), reason=read_failure(error).summary) from error
     # `pyspark.sql.functions` decides by this variable whether a Column is a classic or a Connect one.
     os.environ[_CONNECT_MODE] = "1"
     atexit.register(_end_if_answered, session, remote)
     return session  # type: ignore[no-any-return]
+
+
+def hold_statements(session: SparkSession) -> None:
+    """Give a session the confs of `STATEMENTS` where its caller has set others; some warn when they are set at all."""
+    for name, value in STATEMENTS.items():
+        if session.conf.get(name, value) != value:
+            session.conf.set(name, value)
 
 
 def bounded(session: SparkSession) -> SparkSession:

@@ -70,6 +70,8 @@ class Slice:
         return tuple(dict.fromkeys(name for box in self.boxes for name, _ in box.columns))
 
     def __str__(self) -> str:
+        if not self.boxes:
+            return "a slice of nothing"
         return " or ".join(" and ".join(_text(name, part) for name, part in box.columns) for box in self.boxes)
 
 

@@ -14,10 +14,10 @@ from pyspark.sql.types import StructType
 
 from pipeline.dataset import Dataset, schema_fingerprint
 from pipeline.delta import sql
-from pipeline.delta.failures import NO_TABLE, NOT_EMPTY_LOCATION, SPARK_ERRORS, Failure, read_failure
+from pipeline.delta.failures import NO_TABLE, NOT_EMPTY_LOCATION, SPARK_ERRORS, read_failure
+from pipeline.delta.log import remove_empty_log
 from pipeline.errors import (
     NotADeltaTableError,
-    PipelineError,
     StorageError,
     TableMismatchError,
     TableNotFoundError,
@@ -71,7 +71,7 @@ def observe(session: SparkSession, dataset: Dataset, location: str) -> TableStat
         failure = read_failure(error)
         if failure.has(NO_TABLE):
             return None
-        raise _storage(dataset, location, failure) from error
+        raise StorageError(dataset=dataset.name, location=location, reason=failure.summary) from error
     return TableState(
         location=location,
         table_id=detail["id"],
@@ -131,7 +131,7 @@ def open_or_create(session: SparkSession, dataset: Dataset, location: str) -> Ta
     return state
 
 
-def _create(session: SparkSession, dataset: Dataset, location: str) -> TableState:
+def _create(session: SparkSession, dataset: Dataset, location: str, *, again: bool = True) -> TableState:
     try:
         session.sql(sql.create_table(dataset, location, declared_properties(dataset)))
     except SPARK_ERRORS as error:
@@ -139,14 +139,20 @@ def _create(session: SparkSession, dataset: Dataset, location: str) -> TableStat
         state = observe(session, dataset, location)
         if state is not None:
             return state
-        raise _storage(dataset, location, read_failure(error)) from error
+        failure = read_failure(error)
+        if failure.has(NOT_EMPTY_LOCATION):
+            if _holds_files(session, location):
+                raise NotADeltaTableError(dataset=dataset.name, location=location) from error
+            if again and remove_empty_log(location):
+                return _create(session, dataset, location, again=False)
+        raise StorageError(dataset=dataset.name, location=location, reason=failure.summary) from error
     return existing(session, dataset, location)
 
 
-def _storage(dataset: Dataset, location: str, failure: Failure) -> PipelineError:
-    if failure.has(NOT_EMPTY_LOCATION):
-        return NotADeltaTableError(dataset=dataset.name, location=location)
-    return StorageError(dataset=dataset.name, location=location, reason=failure.summary)
+def _holds_files(session: SparkSession, location: str) -> bool:
+    """Whether anything lies there that a reader would see."""
+    files = session.read.format("binaryFile").option("recursiveFileLookup", "true").load(sql.path_pattern(location))
+    return bool(files.select("path").limit(1).collect())
 
 
 def compare(dataset: Dataset, state: TableState) -> list[str]:

@@ -118,7 +118,8 @@ def _temporary_view(frame: DataFrame, mark: Mark) -> Iterator[str]:
 def _statement(dataset: Dataset, location: str, view: str, within: Slice | None) -> str:
     target = sql.path_table(location)
     query = f"SELECT {', '.join(_guarded_columns(dataset, within))} FROM {sql.identifier(view)}"  # noqa: S608  all quoted
-    if isinstance(dataset.write, Append):
+    # A slice of nothing is replaced by nothing; Delta would take rows for `REPLACE WHERE FALSE`, the guard does not.
+    if isinstance(dataset.write, Append) or (within is not None and not within.boxes):
         return f"INSERT INTO {target} BY NAME {query}"
     assert isinstance(dataset.write, Replace)  # noqa: S101  narrows the union for the type checker
     if within is None:
@@ -130,7 +131,8 @@ def _guarded_columns(dataset: Dataset, within: Slice | None) -> Iterator[str]:
     """The declared columns; a partition column raises inside the write where Delta would not refuse by itself."""
     empty = quality.empty_partition_conditions(dataset)
     # A replace has Delta hold the slice; an append has nobody, so the first column of the slice does.
-    guarded_for_slice = within.columns[:1] if within is not None and isinstance(dataset.write, Append) else ()
+    is_unheld = within is not None and (isinstance(dataset.write, Append) or not within.boxes)
+    guarded_for_slice = (*(within.columns if within else ()), *dataset.schema.names)[:1] if is_unheld else ()
     for name in dataset.schema.names:
         column = sql.identifier(name)
         cases = []

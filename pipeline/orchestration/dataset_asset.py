@@ -1,7 +1,7 @@
 """A dataset as a Dagster asset: everything that Dagster shows is derived from the declaration.
 
-Here belong the decorator, the spec for tables that are written elsewhere, and the metadata of definitions. What a run
-adds to the metadata belongs to `metadata`.
+Here belong the decorator, the parts for Dagster's other forms of assets, the spec for tables that are written
+elsewhere, and the metadata of definitions. What a run adds to the metadata belongs to `metadata`.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from typing import Any
 from dagster import (
     AssetIn,
     AssetKey,
+    AssetOut,
     AssetsDefinition,
     AssetSpec,
     AutomationCondition,
@@ -71,7 +72,7 @@ def dataset_asset(
 
     def decorate(function: Callable[..., Any]) -> AssetsDefinition:
         inputs = _inputs(dataset, function)
-        declared = _declared(dataset, definition_metadata(dataset, partition_expr), set(inputs.values()))
+        declared = _declared(dataset, dataset_metadata(dataset, partition_expr), set(inputs.values()))
         ins = {name: AssetIn(key=AssetKey(source.split("/"))) for name, source in inputs.items()}
         with warnings.catch_warnings():
             # Dagster calls `backfill_policy` beta; it has no other way to say that one run may address many keys.
@@ -97,13 +98,44 @@ def _declared(dataset: Dataset, metadata: Mapping[str, Any], taken: AbstractSet[
     }
 
 
+def dataset_out(
+    dataset: Dataset,
+    *,
+    partition_expr: str | Mapping[str, str] | None = None,
+    automation_condition: AutomationCondition[AssetKey] | None = None,
+    code_version: str | None = None,
+    is_required: bool = True,
+    io_manager_key: str = IO_MANAGER,
+) -> AssetOut:
+    """The output of a `multi_asset` that is a dataset's table; its key and its table are the dataset's.
+
+    Sources are named by the `multi_asset` itself, in `ins` or `deps`.
+
+    Args:
+        is_required: False where the function may leave this output out, as one with `can_subset` does.
+    """
+    declared = _declared(dataset, dataset_metadata(dataset, partition_expr))
+    del declared["deps"]
+    return AssetOut(
+        **declared,
+        automation_condition=automation_condition,
+        code_version=code_version,
+        is_required=is_required,
+        io_manager_key=io_manager_key,
+    )
+
+
 def dataset_spec(dataset: Dataset, *, io_manager_key: str = IO_MANAGER) -> AssetSpec:
     """The asset of a table that something else than Dagster writes."""
-    return AssetSpec(**_declared(dataset, definition_metadata(dataset))).with_io_manager_key(io_manager_key)
+    return AssetSpec(**_declared(dataset, dataset_metadata(dataset))).with_io_manager_key(io_manager_key)
 
 
-def definition_metadata(dataset: Dataset, partition_expr: str | Mapping[str, str] | None = None) -> Mapping[str, Any]:
-    """What is known of a dataset before anything has run; the declaration itself for the IO manager among it."""
+def dataset_metadata(dataset: Dataset, partition_expr: str | Mapping[str, str] | None = None) -> Mapping[str, Any]:
+    """What is known of a dataset before anything has run; the declaration itself for the IO manager among it.
+
+    As `metadata` of any asset whose output `DeltaIOManager` writes (a plain `asset`, a `graph_asset`) it makes the
+    asset one of a dataset. The table lies at the asset's own key, whatever the dataset's name.
+    """
     expr = {PARTITION_EXPR: partition_expr} if partition_expr is not None else {}
     return {
         DATASET: carried(dataset),

@@ -7,19 +7,20 @@ How rows are written, what is refused and which version is ours is decided there
 from __future__ import annotations
 
 import datetime as dt
+from dataclasses import replace
 from typing import Any
 
 from dagster import ConfigurableIOManager, DagsterEventType, InputContext, OutputContext
 from pydantic import PrivateAttr
-from pyspark.sql import DataFrame
 
-from pipeline.dataset import Dataset
+from pipeline.dataset import Dataset, Replace
 from pipeline.delta.commit import CommitNote, Mark
-from pipeline.delta.frames import SPARK, STAGING, FrameKindError, from_spark, kind_of, to_spark
+from pipeline.delta.frames import SPARK, FrameKindError, from_spark, kind_of, to_spark
 from pipeline.delta.read import ReadOptions, read
 from pipeline.delta.slices import Slice
+from pipeline.delta.staging import STAGING
 from pipeline.delta.write import WriteResult, write
-from pipeline.errors import FrameMismatchError
+from pipeline.errors import PartitionKeyError
 from pipeline.orchestration.metadata import VERSION, data_version, declared_dataset, write_metadata
 from pipeline.orchestration.partitions import PARTITION_EXPR, rows_by_key, slice_of
 from pipeline.orchestration.resources import DeltaSparkResource
@@ -28,13 +29,17 @@ from pipeline.orchestration.resources import DeltaSparkResource
 class DeltaIOManager(ConfigurableIOManager):
     """Writes each asset into the Delta table of its dataset, and reads its sources from theirs.
 
-    `root` is the URI under which the tables lie. Outputs and inputs are Spark frames. A run over partition keys
-    replaces or appends exactly the slice of those keys in one commit. An input is read at the version that this run has
-    written, where it has, else at the newest; the version is recorded.
+    `root` is the URI under which the tables lie, each at its asset's key. A run over partition keys replaces or appends
+    exactly the slice of those keys in one commit. An input is read at the version that this run has written, where it
+    has, else at the newest; the version is recorded.
+
+    An asset returns a frame of Spark, pandas, polars or pyarrow. A parameter gets the frame that its annotation names,
+    without one a Spark frame. What lies in this process's memory may take `local_frame_max_bytes`.
     """
 
     root: str
     spark: DeltaSparkResource
+    local_frame_max_bytes: int = 1 << 30
     # What `load_input` learned waits here for `handle_output`: by run and step, the version read of each source.
     _sources: dict[tuple[str, str], dict[str, int]] = PrivateAttr(default_factory=dict)
 
@@ -44,12 +49,11 @@ class DeltaIOManager(ConfigurableIOManager):
         Raises:
             PipelineError: the frame, its rows or the table are not as declared; nothing is written.
         """
-        dataset = declared_dataset(context)
-        frame = _spark_frame(dataset, obj)
-        keys = list(context.asset_partition_keys) if context.has_asset_partitions else None
+        dataset = _dataset_at(context, context)
+        keys = _output_keys(context, dataset)
         within = None if keys is None else slice_of(dataset, context.asset_partitions_def, keys, _expr(context))
         step = context.step_context
-        sources = self._sources.pop((step.run_id, step.step.key), {})
+        sources = self._sources.get((step.run_id, step.step.key), {})  # for each output of the step
         note = CommitNote(
             mark=Mark(
                 writer=_writer(dataset, step.run_id, step.step.key, within), attempt=step.previous_attempt_count + 1
@@ -60,19 +64,22 @@ class DeltaIOManager(ConfigurableIOManager):
             sources=sources,
         )
         started = dt.datetime.now(dt.timezone.utc)
-        result = write(frame, dataset=dataset, location=dataset.location(self.root), note=note, within=within)
+        with to_spark(obj, dataset, lambda: self.spark.spark_session, self._staging) as frame:
+            result = write(frame, dataset=dataset, location=dataset.location(self.root), note=note, within=within)
         seconds = (dt.datetime.now(dt.timezone.utc) - started).total_seconds()
         _record(
             context, dataset, result, keys, write_metadata(dataset, result, sources) | {"delta/write_seconds": seconds}
         )
 
-    def load_input(self, context: InputContext) -> DataFrame:
+    def load_input(self, context: InputContext) -> Any:
         """The source's frame, restricted to the partitions that Dagster maps to this step.
 
         Raises:
             TableNotFoundError: the source was never materialized.
+            FrameKindError, FrameTooLargeError: the parameter's annotation names no frame, or one that would not fit.
         """
-        dataset = declared_dataset(context.upstream_output)
+        dataset = _dataset_at(context, context.upstream_output)
+        kind = _annotated_kind(context, dataset)
         step = context.step_context
         version = _version_written_in_run(context)
         found = read(
@@ -85,20 +92,46 @@ class DeltaIOManager(ConfigurableIOManager):
         self._sources.setdefault((step.run_id, step.step.key), {})[dataset.name] = found.version
         if not context.has_asset_partitions:  # Dagster can't say it of several partitions at once
             context.add_input_metadata({VERSION: found.version})
-        return found.frame
+        return from_spark(found.frame, kind, dataset, max_bytes=self.local_frame_max_bytes, staging=self._staging)
+
+    @property
+    def _staging(self) -> str:
+        return f"{self.root.rstrip('/')}/{STAGING}"
 
 
-def _spark_frame(dataset: Dataset, obj: object) -> DataFrame:
-    if isinstance(obj, DataFrame):
-        return obj
-    what = "nothing (None)" if obj is None else f"a {type(obj).__name__}"
-    raise FrameMismatchError(
-        dataset=dataset.name,
-        differences=(
-            f"the asset returned {what}; expected a Spark DataFrame, or the annotation `-> None` where it stores its "
-            "rows itself",
-        ),
-    )
+def _dataset_at(context: OutputContext | InputContext, carrier: OutputContext | None) -> Dataset:
+    """The declaration that `carrier` holds, under the asset's own key, so that a prefix keeps tables apart."""
+    dataset = declared_dataset(carrier)
+    name = "/".join(context.asset_key.path)
+    return dataset if name == dataset.name else replace(dataset, name=name)
+
+
+def _annotated_kind(context: InputContext, dataset: Dataset) -> str:
+    annotation = context.dagster_type.typing_type
+    kind = SPARK if annotation is Any else kind_of(annotation)
+    if kind is None:
+        named = isinstance(annotation, type)
+        text = f"{annotation.__module__}.{annotation.__qualname__}" if named else str(annotation)
+        raise FrameKindError(dataset=dataset.name, annotation=text)
+    return kind
+
+
+def _output_keys(context: OutputContext, dataset: Dataset) -> list[str] | None:
+    """The partition keys that this run writes; None for an asset without partitions.
+
+    Raises:
+        PartitionKeyError: the asset has partitions and the run names none. Dagster then tells of no partitions at all,
+            and the whole table would be taken for the slice.
+    """
+    if context.has_asset_partitions:
+        return list(context.asset_partition_keys)
+    if context.step_context.has_asset_partitions_for_output(context.name):
+        raise PartitionKeyError(
+            dataset=dataset.name,
+            keys=(),
+            problem="the run names none, and its asset is partitioned; nothing was written",
+        )
+    return None
 
 
 def _expr(context: OutputContext | InputContext) -> object | None:
@@ -117,7 +150,9 @@ def _record(
     context.add_output_metadata(metadata)
     step.set_data_version(context.asset_key, data_version(result.table_id, result.version))
     if keys is None:
-        context.add_output_metadata({"dagster/row_count": result.rows_written})
+        # Dagster means the rows of the table, which a replace of all of it has just written.
+        if result.committed and isinstance(dataset.write, Replace):
+            context.add_output_metadata({"dagster/row_count": result.rows_written})
     elif result.rows_by_partition is not None:
         counts = rows_by_key(dataset, context.asset_partitions_def, keys, result.rows_by_partition, _expr(context))
         for key, rows in counts.items():
@@ -139,12 +174,14 @@ def _version_written_in_run(context: InputContext) -> int | None:
 
 
 def _input_slice(context: InputContext, dataset: Dataset) -> Slice | None:
-    """The slice of the mapped partitions; None where all are mapped, or the source is not partitioned."""
+    """The slice of the mapped partitions; None where the source has none, or an asset without any reads them all."""
     if not context.has_asset_partitions:
         return None
+    step = context.step_context
     keys = context.asset_partition_keys
     partitions_def = context.asset_partitions_def
-    if set(keys) == set(partitions_def.get_partition_keys(dynamic_partitions_store=context.step_context.instance)):
+    reads_for_all = step.assets_def is None or step.assets_def.partitions_def is None
+    if reads_for_all and set(keys) == set(partitions_def.get_partition_keys(dynamic_partitions_store=step.instance)):
         return None
     upstream = context.upstream_output
     return slice_of(dataset, partitions_def, keys, _expr(upstream) if upstream is not None else None)

@@ -32,6 +32,7 @@ from pipeline.delta.slices import Slice, of_values
 from pipeline.delta.table import open_or_create
 from pipeline.delta.write import WriteResult, write
 from pipeline.errors import CommitUnknownError, NullViolationError
+from pipeline_tests.conftest import close, connect
 from pipeline_tests.delta.sample import (
     APPENDED,
     REPLACED,
@@ -260,27 +261,31 @@ def test_a_private_session_sees_the_callers_views_and_keeps_its_confs_to_itself(
 
 
 def test_a_connect_clone_is_released_on_the_server_after_success_and_after_failure(
-    spark: SparkSession, classic: SparkSession
+    classic: SparkSession, remote_url: str
 ) -> None:
     """Sessions that are not released pile up in a server that runs for weeks."""
-    if not is_connect(spark):
-        pytest.skip("a classic clone is garbage")
     service = classic._jvm.java.lang.Class.forName("org.apache.spark.sql.connect.service.SparkConnectService$")
     manager = service.getField("MODULE$").get(None).sessionManager()
 
     def active() -> int:
         return int(manager.listActiveSessions().size())
 
-    before = active()
-    with private_session(spark, {}) as clone:
-        assert active() == before + 1
-    assert active() == before
-    with pytest.raises(PySparkException):
-        clone.sql("SELECT 1").collect()
-    with pytest.raises(LookupError), private_session(spark, {}):
-        raise LookupError
-    assert active() == before
-    assert spark.sql("SELECT 1 AS one").collect()[0].one == 1
+    session = connect(remote_url)
+    try:
+        assert session.sql("SELECT 1 AS one").collect()[0].one == 1
+        before = active()
+        with private_session(session, {}) as clone:
+            assert active() == before + 1
+        assert active() == before
+        with pytest.raises(PySparkException):
+            clone.sql("SELECT 1").collect()
+        with pytest.raises(LookupError), private_session(session, {}):
+            raise LookupError
+        assert active() == before
+        assert session.sql("SELECT 2 AS two").collect()[0].two == 2
+    finally:
+        close(session)
+    assert active() == before - 1
 
 
 def test_a_note_is_the_same_text_for_the_same_content(classic: SparkSession) -> None:

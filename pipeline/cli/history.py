@@ -1,0 +1,57 @@
+"""`pipeline history`: the commits of a table, and who made them."""
+
+from __future__ import annotations
+
+import click
+
+from pipeline.cli.output import count, instant, print_json, print_table
+from pipeline.cli.registry import declared
+from pipeline.delta.describe import HistoryEntry
+from pipeline.delta.describe import history as commits
+from pipeline.delta.session import open_session
+from pipeline.settings import load_settings
+
+DEFAULT_LIMIT = 20
+
+
+@click.command()
+@click.argument("name", metavar="DATASET")
+@click.option("--limit", type=click.IntRange(1), default=DEFAULT_LIMIT, show_default=True, help="The newest so many.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON document, metrics included.")
+def history(name: str, limit: int, as_json: bool) -> None:
+    """The newest commits with run, slice and mark.
+
+    A commit that was not made by a write of ours carries no mark; the engine that made it is shown in its place.
+    """
+    settings = load_settings()
+    dataset = declared(settings).get(name)
+    entries = commits(open_session(settings.spark), dataset, dataset.location(settings.root), limit)
+    if as_json:
+        print_json([entry.document() for entry in entries])
+        return
+    print_table(
+        ("version", "time (UTC)", "operation", "rows", "files", "run", "partitions", "attempt", "writer"),
+        [_row(entry) for entry in entries],
+        right=("version", "rows"),
+    )
+
+
+def _row(entry: HistoryEntry) -> tuple[str, ...]:
+    note = entry.note or {}
+    mark = note.get("mark") or {"attempt": "-", "writer": f"no mark of ours ({entry.engine or 'engine unknown'})"}
+    changed = [
+        f"{sign}{number}"
+        for sign, number in (("+", entry.files_added), ("-", entry.files_removed))
+        if number is not None
+    ]
+    return (
+        str(entry.version),
+        instant(entry.timestamp),
+        entry.operation,
+        count(entry.rows_written),
+        " ".join(changed) or "-",
+        note.get("run_id") or "-",
+        note.get("partitions") or "-",
+        str(mark["attempt"]),
+        mark["writer"],
+    )

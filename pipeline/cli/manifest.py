@@ -1,0 +1,141 @@
+"""`pipeline manifest`: the records of runs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import asdict
+
+import click
+from pyspark.sql import SparkSession
+
+from pipeline.cli.output import count, print_json, print_table
+from pipeline.delta.session import open_session
+from pipeline.delta.snapshot import local_folder
+from pipeline.record import DatasetRecord, Outcome, diff, runs, verify
+from pipeline.record import manifest as records_of
+from pipeline.settings import Settings, load_settings
+
+_AS_JSON = click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
+
+
+def _session(settings: Settings) -> SparkSession | None:
+    """A session where the records need one to be read."""
+    return None if local_folder(settings.root) is not None else open_session(settings.spark)
+
+
+@click.group()
+def manifest() -> None:
+    """What runs have left beside the tables: one record for every write."""
+
+
+@manifest.command("list")
+@_AS_JSON
+def list_command(as_json: bool) -> None:
+    """Every run of which records are kept, newest first."""
+    settings = load_settings()
+    found = runs(settings.root, _session(settings))
+    if as_json:
+        print_json([asdict(summary) for summary in found])
+        return
+    print_table(
+        ("run", "first (UTC)", "last (UTC)", "records", "rows", "datasets"),
+        [
+            (
+                one.run_id,
+                _time(one.first),
+                _time(one.last),
+                str(one.records),
+                count(one.rows_written),
+                ", ".join(one.datasets),
+            )
+            for one in found
+        ],
+        right=("records", "rows"),
+    )
+
+
+@manifest.command("show")
+@click.argument("run")
+@_AS_JSON
+def show_command(run: str, as_json: bool) -> None:
+    """The records of a run; the beginning of its id is enough. All fields with --json."""
+    settings = load_settings()
+    found = records_of(settings.root, run, _session(settings))
+    if as_json:
+        print_json([asdict(record) for record in found])
+        return
+    print_table(
+        ("dataset", "version", "operation", "rows", "partitions", "sources", "fingerprint", "time (UTC)"),
+        [_row(record) for record in found],
+        right=("version", "rows"),
+    )
+
+
+def _row(record: DatasetRecord) -> tuple[str, ...]:
+    return (
+        record.name,
+        str(record.version),
+        record.commit["operation"] if record.committed else "no commit",
+        count(record.rows_written),
+        record.partitions or "-",
+        ", ".join(f"{name}@{version}" for name, version in record.sources.items()) or "-",
+        record.fingerprint[:12],
+        _time(record.recorded_at),
+    )
+
+
+@manifest.command("diff")
+@click.argument("before", metavar="A")
+@click.argument("after", metavar="B")
+@_AS_JSON
+def diff_command(before: str, after: str, as_json: bool) -> None:
+    """Which datasets have another version, schema or number of rows written in run B than in run A."""
+    settings = load_settings()
+    session = _session(settings)
+    found = diff(records_of(settings.root, before, session), records_of(settings.root, after, session))
+    if as_json:
+        print_json([asdict(difference) for difference in found])
+        return
+    print_table(
+        ("dataset", "changed", "version", "rows", "fingerprint"),
+        [
+            (
+                one.dataset,
+                ", ".join(one.changes) or "nothing",
+                _pair(one.before, one.after, lambda outcome: str(outcome.version)),
+                _pair(one.before, one.after, lambda outcome: count(outcome.rows_written)),
+                _pair(one.before, one.after, lambda outcome: outcome.fingerprint[:12]),
+            )
+            for one in found
+        ],
+    )
+
+
+def _pair(before: Outcome | None, after: Outcome | None, spell: Callable[[Outcome], str]) -> str:
+    texts = ["-" if outcome is None else spell(outcome) for outcome in (before, after)]
+    return texts[0] if texts[0] == texts[1] else " -> ".join(texts)
+
+
+@manifest.command("verify")
+@click.argument("run")
+@_AS_JSON
+@click.pass_context
+def verify_command(ctx: click.Context, run: str, as_json: bool) -> None:
+    """Whether the log still carries the mark of every record of a run; exit status 1 where it does not."""
+    settings = load_settings()
+    session = _session(settings)
+    found = verify(records_of(settings.root, run, session), session)
+    if as_json:
+        print_json([{"dataset": v.record.name, "version": v.record.version, "problem": v.problem} for v in found])
+    else:
+        print_table(
+            ("dataset", "version", "log"),
+            [(v.record.name, str(v.record.version), v.problem or "as recorded") for v in found],
+            right=("version",),
+        )
+    if any(verdict.problem for verdict in found):
+        ctx.exit(1)
+
+
+def _time(text: str) -> str:
+    return text[:19].replace("T", " ") + "Z"

@@ -1,0 +1,68 @@
+"""`pipeline registry`: what is declared, read from the declarations alone."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import Any
+
+import click
+
+from pipeline.cli.output import print_json, print_table
+from pipeline.dataset import Dataset
+from pipeline.registry import Registry, load_datasets
+from pipeline.settings import DEFAULT_DATASETS, Settings, load_settings
+
+
+def declared(settings: Settings) -> Registry:
+    """The datasets that the settings name, or those that ship."""
+    return Registry(load_datasets(settings.datasets or DEFAULT_DATASETS))
+
+
+@click.command()
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON document with all of every declaration.")
+def registry(as_json: bool) -> None:
+    """What is declared, upstream first. No Spark is started and no table is opened."""
+    settings = load_settings()
+    documents = [declaration(dataset, settings.root) for dataset in declared(settings)]
+    if as_json:
+        print_json(documents)
+        return
+    print_table(
+        ("dataset", "write", "partitioned by", "keys", "reads", "checks", "columns", "fingerprint"),
+        [
+            (
+                document["name"],
+                document["write"]["mode"],
+                ", ".join(document["partition_by"]) or "-",
+                ", ".join(document["keys"]) or "-",
+                ", ".join(document["reads"]) or "-",
+                ", ".join(check["name"] for check in document["checks"]) or "-",
+                str(len(document["columns"])),
+                document["fingerprint"][:12],
+            )
+            for document in documents
+        ],
+        right=("columns",),
+    )
+
+
+def declaration(dataset: Dataset, root: str) -> dict[str, Any]:
+    """A declaration in JSON's types."""
+    return {
+        "name": dataset.name,
+        "asset_key": list(dataset.asset_key),
+        "location": dataset.location(root),
+        "description": dataset.description,
+        "group": dataset.group,
+        "owners": list(dataset.owners),
+        "tags": dict(dataset.tags),
+        "partition_by": list(dataset.partition_by),
+        "write": {"mode": type(dataset.write).__name__.lower()} | asdict(dataset.write),
+        "keys": list(dataset.keys),
+        "reads": list(dataset.reads),
+        "checks": [asdict(check) for check in dataset.checks],
+        "properties": dict(dataset.properties),
+        "change_feed": dataset.change_feed,
+        "fingerprint": dataset.fingerprint,
+        "columns": dataset.schema.jsonValue()["fields"],
+    }

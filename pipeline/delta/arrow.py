@@ -1,0 +1,346 @@
+"""Arrow batches as a dataset declares them: every value exactly as it was, or the column refused.
+
+Here belongs what becomes of Arrow types and values; which library they come from is `frames`'s business. Columns and
+struct fields are matched by name, as `conform` does. A local frame's types are mostly inferred from its values (an int
+of Python has 64 bits), so numbers are judged by value here: one may be narrowed where nothing of it is lost.
+
+pyarrow is imported where it is used: loading definitions must not wait for it.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from pyspark.sql.pandas.types import to_arrow_type
+from pyspark.sql.types import (
+    ArrayType,
+    BinaryType,
+    BooleanType,
+    DataType,
+    DateType,
+    DecimalType,
+    DoubleType,
+    FloatType,
+    IntegralType,
+    MapType,
+    StringType,
+    StructField,
+    StructType,
+    TimestampNTZType,
+    TimestampType,
+    VariantType,
+)
+
+from pipeline.dataset import RESERVED_COLUMNS, Dataset, is_string, walk
+from pipeline.delta import sql
+from pipeline.errors import FrameMismatchError
+
+# Spark documents DATE and TIMESTAMP for the years 1 to 9999; the integers behind them reach further.
+_EPOCH = dt.date(1970, 1, 1)
+_FIRST_DAY, _LAST_DAY = (dt.date.min - _EPOCH).days, (dt.date.max - _EPOCH).days
+_MICROS_A_DAY = 86_400_000_000
+# What an integer of any width needs, unsigned ones included.
+_DIGITS = 20
+
+Path = tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Fitting:
+    """How batches of one Arrow schema become batches of a dataset; `schema` is that of the result."""
+
+    dataset: Dataset
+    positions: Mapping[str, int]
+    schema: Any
+
+    def batch(self, batch: Any) -> Any:
+        """The batch in the declared order, under the declared names and types.
+
+        Raises:
+            FrameMismatchError: values that the declared type can't hold unchanged, by column.
+        """
+        import pyarrow as pa
+
+        problems: list[str] = []
+        arrays = _fit_columns(self.dataset, self.positions, batch.columns, problems)
+        if problems:
+            raise FrameMismatchError(dataset=self.dataset.name, differences=tuple(problems))
+        return pa.RecordBatch.from_arrays(arrays, schema=self.schema)
+
+
+def fitting(dataset: Dataset, schema: Any) -> Fitting:
+    """How batches of that schema fit; looks at no value.
+
+    Raises:
+        FrameMismatchError: with every missing, extra, ambiguous or reserved column and every type that can't fit.
+    """
+    import pyarrow as pa
+
+    problems, positions = _matched(dataset, schema.names)
+    arrays = _fit_columns(dataset, positions, [pa.nulls(0, field.type) for field in schema], problems)
+    if problems:
+        raise FrameMismatchError(dataset=dataset.name, differences=tuple(problems))
+    return Fitting(
+        dataset, positions, pa.schema(list(zip(dataset.schema.names, (a.type for a in arrays), strict=True)))
+    )
+
+
+def stored(data_type: DataType) -> DataType:
+    """The type as a file holds it: everything may be NULL, `char` and `varchar` are strings, without comments."""
+    if isinstance(data_type, StructType):
+        return StructType([StructField(field.name, stored(field.dataType)) for field in data_type.fields])
+    if isinstance(data_type, ArrayType):
+        return ArrayType(stored(data_type.elementType))
+    if isinstance(data_type, MapType):
+        return MapType(stored(data_type.keyType), stored(data_type.valueType))
+    return StringType() if is_string(data_type) else data_type
+
+
+def arrow_type(data_type: DataType) -> Any:
+    """The Arrow type in which a value of the declared type is handed out: microseconds, instants in UTC."""
+    return to_arrow_type(stored(data_type), timezone="UTC")
+
+
+def holds_variant(schema: StructType) -> bool:
+    """Whether a variant is anywhere in the schema: `toArrow` of Spark 4.2 fails on a NULL one, and files shred it."""
+    return any(isinstance(field.dataType, VariantType) for _, field in walk(schema))
+
+
+def _matched(dataset: Dataset, names: Sequence[str]) -> tuple[list[str], dict[str, int]]:
+    """What is wrong with the names, and by declared column the position of the frame's column."""
+    problems = [] if names else ["the frame has no columns"]
+    folded = Counter(name.lower() for name in names)
+    for low in (low for low, count in folded.items() if count > 1):
+        problems.append(f"columns {', '.join(n for n in names if n.lower() == low)}: differ by case only or not at all")
+    problems += [
+        f"column {name}: the change feed adds a column of that name itself"
+        for name in names
+        if name.lower() in RESERVED_COLUMNS
+    ]
+    exact = {name: position for position, name in enumerate(names)}
+    by_folded = {name.lower(): position for position, name in enumerate(names)}
+    positions = {}
+    for field in dataset.schema.fields:
+        position = exact.get(field.name, by_folded.get(field.name.lower()))
+        if position is None:
+            problems.append(f"column {field.name}: missing, declared {sql.type_name(field.dataType)}")
+        else:
+            positions[field.name] = position
+    declared = {name.lower() for name in dataset.schema.names}
+    problems += [f"column {name}: not declared" for name in names if name.lower() not in declared | RESERVED_COLUMNS]
+    return problems, positions
+
+
+def _fit_columns(
+    dataset: Dataset, positions: Mapping[str, int], columns: Sequence[Any], problems: list[str]
+) -> list[Any]:
+    """The declared columns that have a position, fitted."""
+    return [
+        _fit((field.name,), columns[positions[field.name]], field.dataType, problems)
+        for field in dataset.schema.fields
+        if field.name in positions
+    ]
+
+
+def _fit(path: Path, values: Any, declared: DataType, problems: list[str]) -> Any:
+    """The values as an array of the declared type; where that can't be, a problem and NULLs in their place."""
+    import pyarrow as pa
+
+    values = _decoded(values)
+    if pa.types.is_null(values.type):
+        # An untyped NULL column; deeper down no value could be told from another.
+        if len(path) > 1:
+            problems.append(f"column {'.'.join(path)}: has type void, declared {sql.type_name(declared)}")
+        return _nulls(values, declared)
+    if isinstance(declared, ArrayType):
+        fitted = _fit_array(path, values, declared, problems)
+    elif isinstance(declared, MapType):
+        fitted = _fit_map(path, values, declared, problems)
+    elif isinstance(declared, StructType):
+        fitted = _fit_struct(path, values, declared, problems)
+    else:
+        fitted = _fit_leaf(path, values, declared, problems)
+    if fitted is None:
+        problems.append(_mismatch(path, values, declared))
+        return _nulls(values, declared)
+    return fitted
+
+
+def _decoded(values: Any) -> Any:
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    if pa.types.is_dictionary(values.type):
+        return values.dictionary_decode()
+    if pa.types.is_run_end_encoded(values.type):
+        return pc.run_end_decode(values)
+    return values
+
+
+def _nulls(values: Any, declared: DataType) -> Any:
+    import pyarrow as pa
+
+    return pa.nulls(len(values), arrow_type(declared))
+
+
+def _mismatch(path: Path, values: Any, declared: DataType, reason: str = "") -> str:
+    said = f"column {'.'.join(path)}: has type {values.type}, declared {sql.type_name(declared)}"
+    return f"{said}: {reason}" if reason else said
+
+
+def _fit_leaf(path: Path, values: Any, declared: DataType, problems: list[str]) -> Any:
+    """None where values of that type are none of the declared type."""
+    import pyarrow as pa
+
+    steps = _casts(values.type, declared)
+    if steps is None:
+        return None
+    fitted = values
+    try:
+        for step in steps:
+            fitted = fitted.cast(step)
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
+        problems.append(_mismatch(path, values, declared, str(error)))
+        return _nulls(values, declared)
+    if not _in_range(fitted, declared):
+        problems.append(_mismatch(path, values, declared, "values outside the years 1 to 9999"))
+    return fitted
+
+
+def _casts(given: Any, declared: DataType) -> list[Any] | None:
+    """The casts that take a value of one type to the other, each of which fails where it would change the value."""
+    import pyarrow as pa
+
+    types = pa.types
+    if is_string(declared):
+        if types.is_string_view(given):
+            return [pa.large_string()]
+        return [] if types.is_string(given) or types.is_large_string(given) else None
+    if isinstance(declared, BinaryType):
+        if types.is_binary_view(given) or types.is_fixed_size_binary(given):
+            return [pa.large_binary()]
+        return [] if types.is_binary(given) or types.is_large_binary(given) else None
+    if isinstance(declared, VariantType):
+        return None
+    target = arrow_type(declared)
+    if isinstance(declared, DecimalType):
+        if types.is_integer(given):
+            return [pa.decimal128(_DIGITS, 0), target]
+        return [target] if types.is_decimal(given) else None
+    return [target] if _same_kind(given, declared) else None
+
+
+def _same_kind(given: Any, declared: DataType) -> bool:
+    """Whether values of the Arrow type may be values of the declared one, leaving aside how large they are."""
+    from pyarrow import types
+
+    if isinstance(declared, TimestampType):
+        return bool(types.is_timestamp(given)) and given.tz is not None
+    if isinstance(declared, TimestampNTZType):
+        return bool(types.is_timestamp(given)) and given.tz is None
+    if isinstance(declared, DateType):
+        return bool(types.is_date(given))
+    if isinstance(declared, BooleanType):
+        return bool(types.is_boolean(given))
+    if isinstance(declared, IntegralType):
+        return bool(types.is_integer(given))
+    if isinstance(declared, FloatType):
+        return bool(types.is_float16(given) or types.is_float32(given) or types.is_integer(given))
+    return isinstance(declared, DoubleType) and bool(types.is_floating(given) or types.is_integer(given))
+
+
+def _in_range(values: Any, declared: DataType) -> bool:
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    if isinstance(declared, DateType):
+        whole, first, last = values.view(pa.int32()), _FIRST_DAY, _LAST_DAY
+    elif isinstance(declared, TimestampType | TimestampNTZType):
+        whole, first, last = values.view(pa.int64()), _FIRST_DAY * _MICROS_A_DAY, (_LAST_DAY + 1) * _MICROS_A_DAY - 1
+    else:
+        return True
+    found = pc.min_max(whole).as_py()
+    return found["min"] is None or bool(first <= found["min"] and found["max"] <= last)
+
+
+def _is_list(given: Any) -> bool:
+    from pyarrow import types
+
+    kinds = (types.is_list, types.is_large_list, types.is_fixed_size_list, types.is_list_view, types.is_large_list_view)
+    return any(kind(given) for kind in kinds)
+
+
+def _offsets(lists: Any) -> Any:
+    """Where each list begins in the flattened values; NULL lists are empty there."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    lengths = pc.fill_null(pc.list_value_length(lists), 0).cast(pa.int64())
+    return pa.concat_arrays([pa.array([0], pa.int64()), pc.cumulative_sum(lengths)])
+
+
+def _fit_array(path: Path, values: Any, declared: ArrayType, problems: list[str]) -> Any:
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    if not _is_list(values.type):
+        return None
+    elements = _fit((*path, "element"), pc.list_flatten(values), declared.elementType, problems)
+    return pa.LargeListArray.from_arrays(_offsets(values), elements, mask=values.is_null())
+
+
+def _fit_map(path: Path, values: Any, declared: MapType, problems: list[str]) -> Any:
+    """From a map, or from the lists of (key, value) structs that libraries without maps have."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    given = values.type
+    if pa.types.is_map(given):
+        values = values.cast(pa.list_(pa.struct([("key", given.key_type), ("value", given.item_type)])))
+    elif not _is_list(given) or not pa.types.is_struct(given.value_type):
+        return None
+    entries = pc.list_flatten(values)
+    if [field.name for field in entries.type] != ["key", "value"]:
+        return None
+    keys, items = entries.flatten()
+    keys = _fit((*path, "key"), keys, declared.keyType, problems)
+    items = _fit((*path, "value"), items, declared.valueType, problems)
+    if keys.null_count:
+        problems.append(f"column {'.'.join(path)}: {keys.null_count} keys are NULL")
+        return _nulls(values, declared)
+    if not pa.types.is_nested(keys.type):
+        seen = pa.table({"row": pc.list_parent_indices(values), "key": keys}).group_by(["row", "key"]).aggregate([])
+        if seen.num_rows < len(keys):
+            problems.append(f"column {'.'.join(path)}: a key stands twice in one map")
+    return pa.MapArray.from_arrays(_offsets(values).cast(pa.int32()), keys, items, mask=values.is_null())
+
+
+def _fit_struct(path: Path, values: Any, declared: StructType, problems: list[str]) -> Any:
+    import pyarrow as pa
+
+    if not pa.types.is_struct(values.type):
+        return None
+    where = ".".join(path)
+    names = [field.name for field in values.type]
+    folded = Counter(name.lower() for name in names)
+    problems += [f"column {where}: fields differ by case only" for count in folded.values() if count > 1]
+    # `flatten` and not `field`: below a NULL struct every field is NULL.
+    given = dict(zip(names, values.flatten(), strict=True))
+    by_folded = {name.lower(): name for name in names}
+    arrays = []
+    for field in declared.fields:
+        source = field.name if field.name in given else by_folded.get(field.name.lower())
+        if source is None:
+            problems.append(f"column {where}.{field.name}: missing, declared {sql.type_name(field.dataType)}")
+            continue
+        arrays.append(_fit((*path, field.name), given.pop(source), field.dataType, problems))
+    wanted = {name.lower() for name in declared.names}
+    problems += [f"column {where}.{name}: not declared" for name in given if name.lower() not in wanted]
+    if len(arrays) < len(declared.fields):
+        return _nulls(values, declared)
+    fields = [pa.field(name, array.type) for name, array in zip(declared.names, arrays, strict=True)]
+    return pa.StructArray.from_arrays(arrays, fields=fields, mask=values.is_null())

@@ -1,0 +1,275 @@
+"""Frames of every kind, out of an asset into Spark and out of Spark into an asset.
+
+Here belong the kinds of frames and how each becomes Arrow and back. What fits a declaration is `arrow`'s, how a frame
+passes from this process to Spark `staging`'s.
+
+pandas, polars and pyarrow are imported only when such a frame is asked for or there.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import importlib
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.types import IntegralType, MapType
+
+from pipeline.dataset import Dataset
+from pipeline.delta.arrow import arrow_type, fitting, holds_variant
+from pipeline.delta.staging import Staging
+from pipeline.errors import FrameMismatchError, PipelineError
+
+SPARK = "pyspark.sql.DataFrame"
+PANDAS = "pandas.DataFrame"
+POLARS = "polars.DataFrame"
+POLARS_LAZY = "polars.LazyFrame"
+ARROW = "pyarrow.Table"
+ARROW_READER = "pyarrow.RecordBatchReader"
+LOCAL_KINDS = (PANDAS, POLARS, POLARS_LAZY, ARROW, ARROW_READER)
+KINDS = (SPARK, *LOCAL_KINDS)
+
+# A float of pandas holds whole numbers exactly up to here; above, a digit may have been lost before we saw it.
+_EXACT_FLOAT = 1 << 53
+
+
+@dataclass(eq=False, kw_only=True)
+class FrameKindError(PipelineError):
+    """A parameter's annotation is no frame, or none that can hold the dataset's columns; `kinds` are those that can."""
+
+    dataset: str
+    annotation: str
+    kinds: tuple[str, ...] = KINDS
+
+    sentence = "The rows of dataset {dataset!r} can't be given as {annotation}; a parameter may be annotated:{kinds}"
+    next_step = "Annotate the parameter with one of these."
+
+
+@dataclass(eq=False, kw_only=True)
+class FrameTooLargeError(PipelineError):
+    """An input is too large for the memory of this process; `found_bytes` is its files' size, or its size in Arrow."""
+
+    dataset: str
+    kind: str
+    found_bytes: int
+    limit_bytes: int
+
+    sentence = "The rows of dataset {dataset!r} take {found_bytes} bytes; as {kind} at most {limit_bytes} are allowed."
+    next_step = (
+        "Annotate the parameter as pyspark.sql.DataFrame or pyarrow.RecordBatchReader, or raise local_frame_max_bytes "
+        "of the DeltaIOManager."
+    )
+
+
+def kind_of(cls: object) -> str | None:
+    """The kind of frame that a class is; None for any other type. Imports nothing."""
+    if not isinstance(cls, type):
+        return None
+    if issubclass(cls, DataFrame):
+        return SPARK
+    for kind in LOCAL_KINDS:
+        library, _, name = kind.partition(".")
+        # A class of the library can't be here before the library is.
+        if library in sys.modules and issubclass(cls, getattr(sys.modules[library], name, ())):
+            return kind
+    return None
+
+
+# --- out of an asset --------------------------------------------------------------------------------------------------
+
+
+@contextmanager
+def to_spark(
+    obj: object, dataset: Dataset, open_session: Callable[[], SparkSession], staging: str
+) -> Iterator[DataFrame]:
+    """The object as a Spark frame, for as long as the block lasts; a Spark frame is handed through.
+
+    A local frame is conformed and staged before the session is asked for, so that a wrong one is refused without Spark.
+    A missing value of pandas, NaN in a NumPy column among them, is NULL; NaN of an Arrow-backed column stays NaN.
+
+    Args:
+        staging: the folder, as Spark is to read it, under which a folder of its own is made and removed again.
+
+    Raises:
+        FrameMismatchError: it is no frame, or does not fit the declaration without loss.
+        StagingError: the folder can't be written from here or read by Spark.
+    """
+    if isinstance(obj, DataFrame):
+        yield obj
+        return
+    reader = _reader(obj, dataset)
+    fit = fitting(dataset, reader.schema)
+    with Staging(dataset, staging) as place:
+        place.write(reader, fit.schema, fit.batch)
+        yield place.read(open_session())
+
+
+def _reader(obj: object, dataset: Dataset) -> Any:
+    """The frame as a stream of Arrow batches."""
+    kind = kind_of(type(obj))
+    if kind == ARROW_READER:
+        return obj
+    frame: Any = obj
+    if kind == ARROW:
+        return frame.to_reader()
+    if kind == PANDAS:
+        return _from_pandas(frame, dataset).to_reader()
+    if kind in (POLARS, POLARS_LAZY):
+        return _from_polars(frame.collect() if kind == POLARS_LAZY else frame, dataset).to_reader()
+    what = "nothing (None)" if obj is None else f"a {type(obj).__module__}.{type(obj).__qualname__}"
+    raise FrameMismatchError(
+        dataset=dataset.name,
+        differences=(
+            f"the asset returned {what}; expected one of {', '.join(KINDS)}, or the annotation `-> None` where it "
+            "stores its rows itself",
+        ),
+    )
+
+
+def _from_polars(frame: Any, dataset: Dataset) -> Any:
+    import pyarrow as pa
+
+    polars = importlib.import_module("polars")
+    # polars hands Python objects over as the bytes of their addresses.
+    problems = [f"column {name}: has type {dtype}" for name, dtype in frame.schema.items() if dtype == polars.Object]
+    if not problems:
+        try:
+            return frame.to_arrow()
+        except pa.ArrowInvalid as error:  # a type that Arrow lacks, as a 128-bit integer
+            problems = [str(error)]
+    raise FrameMismatchError(dataset=dataset.name, differences=tuple(problems))
+
+
+def _from_pandas(frame: Any, dataset: Dataset) -> Any:
+    """The columns in Arrow, whatever index there is left out.
+
+    Raises:
+        FrameMismatchError: a name is no text, or a column holds values that Arrow has no common type for.
+    """
+    import pyarrow as pa
+
+    problems = [f"column {name!r}: its name is no text" for name in frame.columns if not isinstance(name, str)]
+    declared = {field.name.lower(): field.dataType for field in dataset.schema.fields}
+    arrays = []
+    for position, name in enumerate(map(str, frame.columns)):
+        try:
+            arrays.append(_from_series(frame.iloc[:, position], declared.get(name.lower())))
+        except (pa.ArrowException, OverflowError, ValueError, TypeError) as error:
+            problems.append(f"column {name}: {error}")
+    if problems:
+        raise FrameMismatchError(dataset=dataset.name, differences=tuple(problems))
+    return pa.Table.from_arrays(arrays, names=list(map(str, frame.columns)))
+
+
+def _from_series(series: Any, declared: Any) -> Any:
+    """A column in Arrow; ValueError where the inference of its type would change a value."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    is_object = series.dtype == object
+    if is_object and isinstance(declared, MapType):
+        return _map_of_dicts(series)
+    values = pa.array(series, from_pandas=True)
+    if len(values) and values.null_count == len(values) and not _is_arrow_backed(series):
+        return pa.nulls(len(values))  # a NumPy column without values has a type by chance
+    if is_object:
+        _refuse_loss(series.dropna(), values.type)
+    elif pa.types.is_floating(values.type) and isinstance(declared, IntegralType) and not _is_arrow_backed(series):
+        # What pandas makes of integers as soon as one is missing.
+        whole = pc.all(pc.less(pc.abs(values), _EXACT_FLOAT)).as_py() is not False
+        if whole and pc.all(pc.equal(values, pc.trunc(values))).as_py() is not False:
+            return values.cast(pa.int64())
+    return values
+
+
+def _is_arrow_backed(series: Any) -> bool:
+    return hasattr(series.dtype, "pyarrow_dtype")
+
+
+def _refuse_loss(present: Any, inferred: Any) -> None:
+    """What Arrow's inference over Python objects drops without a word."""
+    from pyarrow import types
+
+    if types.is_date(inferred) and any(isinstance(value, dt.datetime) for value in present):
+        raise ValueError("dates and datetimes are mixed")
+    if types.is_timestamp(inferred):
+        if len({value.tzinfo is None for value in present}) > 1:
+            raise ValueError("datetimes with and without a zone are mixed")
+        if any(getattr(value, "nanosecond", 0) for value in present):
+            raise ValueError("nanoseconds would be lost")
+
+
+def _map_of_dicts(series: Any) -> Any:
+    """A map column from dicts, or from what Arrow itself takes for one."""
+    import pyarrow as pa
+
+    missing = series.isna()
+    if not all(isinstance(value, dict) for value in series[~missing]):
+        return pa.array(series, from_pandas=True)
+    dicts = [{} if gone else value for value, gone in zip(series, missing, strict=True)]
+    offsets = [0]
+    for entries in dicts:
+        offsets.append(offsets[-1] + len(entries))
+    keys = pa.array([key for entries in dicts for key in entries])
+    items = pa.array([value for entries in dicts for value in entries.values()])
+    if not len(keys):
+        return pa.nulls(len(dicts)) if missing.all() else pa.array([[]] * len(dicts), pa.map_(pa.string(), pa.string()))
+    return pa.MapArray.from_arrays(pa.array(offsets, pa.int32()), keys, items, mask=pa.array(missing.to_numpy()))
+
+
+# --- into an asset ----------------------------------------------------------------------------------------------------
+
+
+def from_spark(frame: DataFrame, kind: str, dataset: Dataset, *, max_bytes: int, staging: str) -> Any:
+    """The rows of a Spark frame that was read from files, as a frame of that kind; instants in UTC, microseconds.
+
+    Columns of pandas are Arrow-backed, which alone holds every value: NULL apart from NaN, decimals, any date. A
+    RecordBatchReader streams from a staged copy that Spark makes at the first batch, and has no limit; it can be read
+    once. Any other local kind is one Spark job to measure and one to collect.
+
+    Args:
+        max_bytes: what a local frame may take, first by the size of its files, then by that of its Arrow buffers.
+
+    Raises:
+        FrameTooLargeError: it would take more.
+        FrameKindError: a column is a variant, which none but Spark's frames can hold.
+    """
+    if kind == SPARK:
+        return frame
+    if holds_variant(frame.schema):
+        raise FrameKindError(dataset=dataset.name, annotation=f"{kind}, for it holds variants", kinds=(SPARK,))
+    import pyarrow as pa
+
+    schema = pa.schema(list(arrow_type(frame.schema)))
+    if kind == ARROW_READER:
+        return pa.RecordBatchReader.from_batches(schema, _streamed(frame, dataset, staging, schema))
+    _refuse_large(_file_bytes(frame), kind, dataset, max_bytes)
+    table = frame.toArrow().cast(schema)
+    _refuse_large(table.nbytes, kind, dataset, max_bytes)
+    if kind == PANDAS:
+        return table.to_pandas(types_mapper=importlib.import_module("pandas").ArrowDtype)
+    if kind in (POLARS, POLARS_LAZY):
+        eager = importlib.import_module("polars").from_arrow(table)
+        return eager.lazy() if kind == POLARS_LAZY else eager
+    return table
+
+
+def _file_bytes(frame: DataFrame) -> int:
+    """The size of the files that hold the frame's rows; one Spark job, which reads their footers."""
+    files = frame.selectExpr("_metadata.file_path AS path", "_metadata.file_size AS size").distinct()
+    return sum(row["size"] for row in files.collect())
+
+
+def _refuse_large(found: int, kind: str, dataset: Dataset, max_bytes: int) -> None:
+    if found > max_bytes:
+        raise FrameTooLargeError(dataset=dataset.name, kind=kind, found_bytes=found, limit_bytes=max_bytes)
+
+
+def _streamed(frame: DataFrame, dataset: Dataset, staging: str, schema: Any) -> Iterator[Any]:
+    with Staging(dataset, staging) as place:
+        place.put(frame)
+        yield from place.stream(schema)

@@ -1,0 +1,279 @@
+"""SQL over the declared datasets: each a view under a name that SQL can say, at a pinned version.
+
+Here belong the views, the decision that a statement only reads, and exact values as text. Every read of rows goes
+through `read`. The caller's session stays as it was: views and confs live in a clone.
+
+Whether a statement is a query is the parser's word, not ours: it is run inside `SELECT * FROM (WITH … AS (statement))`,
+and Spark's grammar lets nothing but a query stand there. What can't stand there and still changes nothing begins with
+SHOW, DESCRIBE or EXPLAIN; no other statement begins so, with SQL scripts switched off. This guards against mistakes:
+functions that call Java, or a TRANSFORM that starts a program, are queries to Spark.
+"""
+
+from __future__ import annotations
+
+import difflib
+import logging
+import math
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.types import (
+    ArrayType,
+    BinaryType,
+    BooleanType,
+    DataType,
+    DecimalType,
+    DoubleType,
+    FloatType,
+    IntegralType,
+    MapType,
+    NumericType,
+    StringType,
+    StructField,
+    StructType,
+    TimestampType,
+    VariantType,
+)
+
+from pipeline.dataset import Dataset
+from pipeline.delta import sql
+from pipeline.delta.commit import clone_session, release_session
+from pipeline.delta.failures import SPARK_ERRORS, read_failure
+from pipeline.delta.read import ReadOptions, read
+from pipeline.errors import PipelineError, RegistryError, UnknownDatasetError
+
+_QUERY = "SELECT * FROM (WITH pipeline_query AS (\n{}\n) SELECT * FROM pipeline_query)"
+_LOOKS = re.compile(r"(show|describe|desc|explain)\b", re.IGNORECASE)
+_COMMENT = re.compile(r"\s+|--[^\n]*(?:\n|$)|/\*.*?\*/", re.DOTALL)
+# Spark's parser counts lines and columns from the statement that ours is wrapped into.
+_POSITION = re.compile(r"\s*(?:SQLSTATE: \w+)?\s*\(line \d+, pos \d+\)|\s*SQLSTATE: \w+.*$")
+_UNKNOWN = "TABLE_OR_VIEW_NOT_FOUND"
+_JSON_OPTIONS = "map('ignoreNullFields', 'false', 'timestampFormat', 'yyyy-MM-dd HH:mm:ss.SSSSSS\\'Z\\'')"
+_CONFS = {
+    "spark.sql.scripting.enabled": "false",
+    "spark.sql.session.timeZone": "UTC",
+    # The text is run as it was given.
+    "spark.sql.variable.substitute": "false",
+}
+
+
+@dataclass(eq=False, kw_only=True)
+class QueryError(PipelineError):
+    """A statement is no query, or Spark can't answer it."""
+
+    reason: str
+    is_query: bool = True
+
+    sentence = "The statement was not answered: {reason}"
+
+    def remedy(self) -> str:
+        """What is run, where something else was given."""
+        return "" if self.is_query else "Only queries are run: SELECT, WITH, VALUES, TABLE, SHOW, DESCRIBE, EXPLAIN."
+
+
+@dataclass(frozen=True, kw_only=True)
+class Answer:
+    """The rows of a query as text, exact; None is NULL.
+
+    Timestamps are in UTC and end in Z, binary values are hexadecimal, nested values are JSON in which decimals are
+    strings. `versions` are those of the datasets that the statement could see; `more` says that rows were left out.
+    """
+
+    columns: tuple[str, ...]
+    types: tuple[DataType, ...]
+    rows: tuple[tuple[str | None, ...], ...]
+    versions: Mapping[str, int]
+    more: bool
+
+    def document(self) -> dict[str, Any]:
+        """The answer in JSON's types; decimals, and numbers that JSON can't say, stay text."""
+        columns = [
+            {"name": name, "type": kind.simpleString()} for name, kind in zip(self.columns, self.types, strict=True)
+        ]
+        rows = [[_plain(v, kind) for v, kind in zip(row, self.types, strict=True)] for row in self.rows]
+        return {"columns": columns, "rows": rows, "more": self.more, "versions": dict(self.versions)}
+
+
+def _plain(value: str | None, kind: DataType) -> Any:
+    if value is None:
+        return None
+    if isinstance(kind, BooleanType):
+        return value == "true"
+    if isinstance(kind, IntegralType):
+        return int(value)
+    if isinstance(kind, FloatType | DoubleType):
+        return float(value) if math.isfinite(float(value)) else value
+    return value
+
+
+def view_name(dataset: Dataset) -> str:
+    """The name of the dataset's view: `/` becomes two underscores, `.` and `-` one."""
+    return re.sub("[.-]", "_", dataset.name.replace("/", "__"))
+
+
+def query(
+    session: SparkSession,
+    statement: str,
+    *,
+    datasets: Iterable[Dataset],
+    root: str,
+    pins: Mapping[str, ReadOptions],
+    everything: ReadOptions,
+    limit: int,
+) -> Answer:
+    """Run one query over the datasets.
+
+    Args:
+        pins: by dataset name what to read of it; all others are read as `everything` says.
+        limit: at most so many rows.
+
+    Raises:
+        QueryError: it is no query, or Spark can't answer it.
+        UnknownDatasetError: it names a table that is no dataset; near misses are named.
+        TableNotFoundError, VersionNotFoundError, StorageError: a dataset that it names, or that is pinned, can't be
+            read.
+        RegistryError: two datasets would be the same view.
+    """
+    views = _names(datasets)
+    with _quiet(), _clone(session) as clone:
+        versions: dict[str, int] = {}
+        missing: dict[str, PipelineError] = {}
+        for name, dataset in _visible(statement, views, pins):
+            try:
+                found = read(clone, dataset, dataset.location(root), pins.get(dataset.name, everything))
+            except PipelineError as error:
+                if dataset.name in pins:
+                    raise
+                missing[name] = error
+                continue
+            found.frame.createOrReplaceTempView(sql.identifier(name))
+            versions[dataset.name] = found.version
+        try:
+            frame = _frame(clone, statement)
+            columns = tuple(frame.columns)
+            types = tuple(field.dataType for field in frame.schema.fields)
+            rows = _exact(frame, types).limit(limit + 1).collect()
+        except SPARK_ERRORS as error:
+            raise _translated(error, views, missing) from error
+    return Answer(
+        columns=columns, types=types, rows=tuple(tuple(row) for row in rows[:limit]), versions=versions,
+        more=len(rows) > limit,
+    )  # fmt: skip
+
+
+@contextmanager
+def _clone(session: SparkSession) -> Iterator[SparkSession]:
+    clone = clone_session(session)
+    try:
+        for name, value in _CONFS.items():
+            clone.conf.set(name, value)
+        yield clone
+    finally:
+        release_session(clone)
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Keep pyspark from printing every refused statement as JSON; the caller gets an error of ours."""
+    logger = logging.getLogger("SQLQueryContextLogger")
+    before = logger.disabled
+    logger.disabled = True
+    try:
+        yield
+    finally:
+        logger.disabled = before
+
+
+def _names(datasets: Iterable[Dataset]) -> dict[str, Dataset]:
+    views: dict[str, Dataset] = {}
+    for dataset in datasets:
+        name = view_name(dataset)
+        other = next((found for known, found in views.items() if known.lower() == name.lower()), None)
+        if other is not None:
+            raise RegistryError(problems=(f"{other.name} and {dataset.name} would both be the SQL view {name}",))
+        views[name] = dataset
+    return views
+
+
+def _visible(
+    statement: str, views: Mapping[str, Dataset], pins: Mapping[str, ReadOptions]
+) -> Iterator[tuple[str, Dataset]]:
+    """The views that a statement may name: a table takes time to open, and a query spells what it names."""
+    text = statement.lower()
+    for name, dataset in views.items():
+        if _looks(statement) or name.lower() in text or dataset.name in pins or "identifier" in text:
+            yield name, dataset
+
+
+def _looks(statement: str) -> bool:
+    """Whether the first word is SHOW, DESCRIBE or EXPLAIN."""
+    start = 0
+    while (skipped := _COMMENT.match(statement, start)) is not None:
+        start = skipped.end()
+    return _LOOKS.match(statement, start) is not None
+
+
+def _frame(clone: SparkSession, statement: str) -> DataFrame:
+    if _looks(statement):
+        return clone.sql(statement)
+    return clone.sql(_QUERY.format(statement.rstrip().rstrip(";")))
+
+
+def _exact(frame: DataFrame, types: tuple[DataType, ...]) -> DataFrame:
+    """The columns by position, two may have one name, and every value as text."""
+    names = [f"c{position}" for position in range(len(types))]
+    return frame.toDF(*names).selectExpr(*(_text(name, kind) for name, kind in zip(names, types, strict=True)))
+
+
+def _text(column: str, kind: DataType) -> str:
+    if isinstance(kind, BinaryType):
+        return f"hex({column})"
+    if isinstance(kind, TimestampType):
+        return f"CAST({column} AS STRING) || 'Z'"
+    if isinstance(kind, StructType | ArrayType | MapType):
+        return f"to_json(CAST({column} AS {sql.type_name(_without_decimals(kind))}), {_JSON_OPTIONS})"
+    if isinstance(kind, VariantType):
+        return f"to_json({column})"
+    return f"CAST({column} AS STRING)"
+
+
+def _without_decimals(kind: DataType) -> DataType:
+    """The type with strings for decimals, which a reader of JSON would round."""
+    if isinstance(kind, DecimalType):
+        return StringType()
+    if isinstance(kind, ArrayType):
+        return ArrayType(_without_decimals(kind.elementType), kind.containsNull)
+    if isinstance(kind, MapType):
+        return MapType(_without_decimals(kind.keyType), _without_decimals(kind.valueType), kind.valueContainsNull)
+    if isinstance(kind, StructType):
+        return StructType([StructField(f.name, _without_decimals(f.dataType), f.nullable) for f in kind.fields])
+    return kind
+
+
+def _translated(error: Exception, views: Mapping[str, Dataset], missing: Mapping[str, PipelineError]) -> PipelineError:
+    failure = read_failure(error)
+    if failure.has(frozenset({_UNKNOWN})):
+        asked = _relation(error)
+        known = {name.lower(): name for name in views}
+        unread = missing.get(known.get(asked.lower(), ""))
+        if unread is not None:
+            return unread
+        near = difflib.get_close_matches(asked.lower(), known, n=3)
+        return UnknownDatasetError(name=asked, near=tuple(known[name] for name in near), known=tuple(views))
+    is_query = not failure.has(frozenset({"PARSE_SYNTAX_ERROR", "UNSUPPORTED_FEATURE.SQL_SCRIPTING"}))
+    return QueryError(reason=_POSITION.sub("", failure.summary), is_query=is_query)
+
+
+def _relation(error: Exception) -> str:
+    parameters = error.getMessageParameters() if isinstance(error, PySparkException) else None
+    return (parameters or {}).get("relationName", "").replace("`", "")
+
+
+def is_number(kind: DataType) -> bool:
+    """Whether values of the type are numbers."""
+    return isinstance(kind, NumericType)

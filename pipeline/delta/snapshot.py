@@ -1,0 +1,100 @@
+"""What a table is besides its rows, at any version, from the log's files on this machine; no Spark.
+
+Here belong the protocol and the metadata in force at a version (Delta protocol, "Action Reconciliation") and the list
+of checkpoints. Single commits are `log`'s; the newest state of a table anywhere is `table`'s.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pipeline.delta.log import commit_file
+
+# Actions that can be many in one commit and say nothing about the table; their lines are passed over unparsed.
+_MANY = ('"add"', '"remove"', '"cdc"')
+_KIND_LENGTH = 16
+
+
+@dataclass(frozen=True, kw_only=True)
+class TableFacts:
+    """A table at one version; `schema` is the JSON of a struct type."""
+
+    table_id: str
+    reader_version: int
+    writer_version: int
+    properties: Mapping[str, str]
+    schema: Mapping[str, Any]
+    partition_by: tuple[str, ...]
+
+
+def local_folder(uri: str) -> Path | None:
+    """The folder that a plain path or a `file:` URI names; None for any other storage."""
+    if uri.startswith("file:"):
+        return Path("/" + uri.removeprefix("file:").lstrip("/"))
+    return None if "://" in uri else Path(uri)
+
+
+def checkpoints(table: Path) -> dict[int, list[Path]]:
+    """The files of every checkpoint by its version; a checkpoint may have parts."""
+    found: dict[int, list[Path]] = {}
+    for path in sorted((table / "_delta_log").glob("*.checkpoint*.parquet")):
+        number = path.name.partition(".")[0]
+        if number.isdigit():
+            found.setdefault(int(number), []).append(path)
+    return found
+
+
+def table_facts(table: Path, version: int) -> TableFacts | None:
+    """What the table was at a version: from that commit backwards, at most to the checkpoint before it.
+
+    None where the files that say it are gone, or are of a kind that this does not read.
+    """
+    complete = checkpoints(table)
+    protocol = metadata = None
+    for number in range(version, -1, -1):
+        parts = complete.get(number)
+        actions = _commit_actions(table, number) if parts is None else list(_checkpoint_actions(parts))
+        if actions is None:
+            return None
+        protocol = protocol or next((a["protocol"] for a in actions if a.get("protocol")), None)
+        metadata = metadata or next((a["metaData"] for a in actions if a.get("metaData")), None)
+        if protocol and metadata:
+            return _facts(protocol, metadata)
+        if parts is not None:
+            return None
+    return None
+
+
+def _facts(protocol: Mapping[str, Any], metadata: Mapping[str, Any]) -> TableFacts:
+    return TableFacts(
+        table_id=metadata["id"],
+        reader_version=protocol["minReaderVersion"],
+        writer_version=protocol["minWriterVersion"],
+        # A map in Parquet comes as a list of pairs, in JSON as an object.
+        properties=dict(metadata.get("configuration") or {}),
+        schema=json.loads(metadata["schemaString"]),
+        partition_by=tuple(metadata.get("partitionColumns") or ()),
+    )
+
+
+def _commit_actions(table: Path, number: int) -> list[dict[str, Any]] | None:
+    """The actions of a commit but those of `_MANY`; None where its file is gone."""
+    try:
+        with Path(commit_file(str(table), number)).open(encoding="utf-8") as file:
+            few = [line for line in file if not any(kind in line[:_KIND_LENGTH] for kind in _MANY)]
+    except FileNotFoundError:
+        return None
+    return [json.loads(line) for line in few if line.strip()]
+
+
+def _checkpoint_actions(parts: list[Path]) -> Iterator[dict[str, Any]]:
+    import pyarrow.parquet
+
+    for part in parts:
+        file = pyarrow.parquet.ParquetFile(part)
+        wanted = [name for name in ("protocol", "metaData") if name in file.schema_arrow.names]
+        yield from (row for row in file.read(columns=wanted).to_pylist() if any(row.values()))

@@ -1,0 +1,153 @@
+"""The staging folder: how a frame passes between this process and Spark as Parquet on the root's own filesystem.
+
+Here belong the folder of one frame, its files and its end; no value is changed here. Spark's own way out of Python
+memory is five times slower, and its way into it holds everything at once.
+
+The folder's name begins with `_`, which no table's does, so what a killed process leaves there harms nobody.
+"""
+
+from __future__ import annotations
+
+import re
+import uuid
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import urlsplit
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.types import StructType
+
+from pipeline.dataset import Dataset
+from pipeline.delta.arrow import stored
+from pipeline.delta.failures import SPARK_ERRORS, read_failure
+from pipeline.errors import TableError
+
+STAGING = "_staging"
+# Large enough for Parquet, small enough that a file of some row groups can be read by several tasks.
+ROW_GROUP_ROWS = 1 << 17
+ROW_GROUP_BYTES = 64 << 20
+_PATTERN = re.compile(r"[\[\]{}*?\\]")
+
+
+@dataclass(eq=False, kw_only=True)
+class StagingError(TableError):
+    """A local frame can't be put where Spark reads it, or Spark's rows not where this process reads them."""
+
+    reason: str
+
+    sentence = "A local frame of dataset {dataset!r} can't be staged under {location}: {reason}"
+    next_step = "Return a Spark DataFrame, or annotate the parameter as one."
+
+
+class Staging:
+    """A folder of one frame under the staging folder, gone after the block."""
+
+    def __init__(self, dataset: Dataset, staging: str) -> None:
+        self.dataset = dataset
+        self.location = f"{staging.rstrip('/')}/{uuid.uuid4().hex}"
+        self.filesystem, self.path = self._filesystem()
+
+    def __enter__(self) -> Staging:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        with suppress(OSError):  # the rows are written or refused by now; what stays behind does no harm
+            self.filesystem.delete_dir(self.path)
+
+    def _filesystem(self) -> tuple[Any, str]:
+        import pyarrow as pa
+        import pyarrow.fs
+
+        parts = urlsplit(self.location)
+        if parts.scheme in ("", "file"):
+            # Hadoop takes a path as it is; pyarrow would decode a percent sign in a URI.
+            plain = self.location.removeprefix("file://").removeprefix("file:")
+            return pa.fs.LocalFileSystem(), plain
+        scheme = {"s3a": "s3", "s3n": "s3"}.get(parts.scheme, parts.scheme)
+        try:
+            found: tuple[Any, str] = pa.fs.FileSystem.from_uri(f"{scheme}{self.location[len(parts.scheme) :]}")
+        except (pa.ArrowInvalid, pa.ArrowNotImplementedError, OSError) as error:
+            raise self._error(error) from error
+        return found
+
+    def _error(self, reason: object) -> StagingError:
+        return StagingError(dataset=self.dataset.name, location=self.location, reason=str(reason))
+
+    def write(self, batches: Iterable[Any], schema: Any, fit: Callable[[Any], Any]) -> None:
+        """One Parquet file of the batches, a row group at a time; no more than that is held.
+
+        Whatever the batches raise while they are made comes through as it is.
+        """
+        import pyarrow as pa
+        import pyarrow.parquet as pq
+
+        try:
+            self.filesystem.create_dir(self.path, recursive=True)
+            writer = pq.ParquetWriter(
+                f"{self.path}/part-0.parquet", schema, filesystem=self.filesystem, store_schema=False
+            )
+        except OSError as error:
+            raise self._error(error) from error
+        with writer:
+            for group in _row_groups(batches):
+                table = pa.Table.from_batches(map(fit, group), schema)
+                try:
+                    writer.write_table(table, row_group_size=ROW_GROUP_ROWS)
+                except OSError as error:
+                    raise self._error(error) from error
+
+    def read(self, session: SparkSession) -> DataFrame:
+        """What was written, in the declared types, as Spark sees it."""
+        schema = stored(self.dataset.schema)
+        assert isinstance(schema, StructType)  # noqa: S101  of a struct
+        # Spark takes the path for a pattern, in which a bracket of the root's name would stand for something else.
+        path = _PATTERN.sub(r"\\\g<0>", self.location)
+        try:
+            frame = session.read.schema(schema).option("datetimeRebaseMode", "CORRECTED").parquet(path)
+            frame.schema  # noqa: B018  on Connect the first look
+        except SPARK_ERRORS as error:
+            raise self._error(f"Spark does not find it there ({read_failure(error).summary})") from error
+        return frame
+
+    def put(self, frame: DataFrame) -> None:
+        """The rows of a Spark frame as Parquet files."""
+        try:
+            frame.write.parquet(self.location)
+        except SPARK_ERRORS as error:
+            raise self._error(read_failure(error).summary) from error
+
+    def stream(self, schema: Any) -> Iterator[Any]:
+        """The batches of the Parquet files that Spark has put here."""
+        import pyarrow as pa
+        import pyarrow.parquet as pq
+
+        selector = pa.fs.FileSelector(self.path)
+        try:
+            files = [info.path for info in self.filesystem.get_file_info(selector) if info.path.endswith(".parquet")]
+            for path in files:
+                # Spark writes instants as INT96 where it is not told otherwise; as nanoseconds they would wrap.
+                with pq.ParquetFile(path, filesystem=self.filesystem, coerce_int96_timestamp_unit="us") as file:
+                    for batch in file.iter_batches():
+                        yield from pa.Table.from_batches([batch]).cast(schema).to_batches()
+        except OSError as error:
+            raise self._error(error) from error
+
+
+def _row_groups(batches: Iterable[Any]) -> Iterator[list[Any]]:
+    held: list[Any] = []
+    rows = size = 0
+    for batch in batches:
+        for start in range(0, batch.num_rows, ROW_GROUP_ROWS):
+            part = batch.slice(start, ROW_GROUP_ROWS)
+            if held and rows + part.num_rows > ROW_GROUP_ROWS:
+                yield held
+                held, rows, size = [], 0, 0
+            held.append(part)
+            rows, size = rows + part.num_rows, size + part.nbytes
+            if size >= ROW_GROUP_BYTES:
+                yield held
+                held, rows, size = [], 0, 0
+    if held:
+        yield held

@@ -1,0 +1,386 @@
+"""The record of one commit as JSON beside the tables, and what can be asked of such records.
+
+Here belong `DatasetRecord`, its file, and the list, comparison and verification of records. What a commit is, and what
+Spark knows, comes from `pipeline.delta`; when a record is written is the writer's business.
+
+The records of a run are one folder, its manifest: nothing is merged at its end, and a killed run leaves what it did. A
+file is `_records/<run>/<dataset>@<version>-<token>.json`: a run may commit to one dataset more than once (another
+slice, another attempt), so the version is in the name; the beginning of the mark's token is there too, since a write
+that had nothing to commit reports the version of the commit before, and a table that is made anew in one run begins
+again at version 0. The same write has the same name, so that writing its record twice leaves one.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import difflib
+import json
+import re
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+from urllib.parse import quote
+
+from pyspark.sql import SparkSession
+
+from pipeline.dataset import Dataset
+from pipeline.delta.commit import Mark, read_commit, runtime_profile
+from pipeline.delta.failures import SPARK_ERRORS, read_failure
+from pipeline.delta.files import FileAccessError, read_texts, write_text
+from pipeline.delta.log import Commit, note_of, read_commit_file
+from pipeline.delta.snapshot import TableFacts, local_folder, table_facts
+from pipeline.delta.table import existing
+from pipeline.delta.write import WriteResult
+from pipeline.errors import PipelineError
+
+FORMAT = 1
+FOLDER = "_records"
+HIDDEN = "***"
+_TOKEN_DIGITS = 8
+_SECRET_NAME = re.compile(r"secret|token|passw|key|credential", re.IGNORECASE)
+# A secret inside the value of a harmless name: an option of the JVM, or a URI with a password.
+_SECRET_VALUE = re.compile(r"(?:secret|token|passw|key|credential)[^\s=]*=|://[^/\s@]*:[^/\s@]*@", re.IGNORECASE)
+
+
+@dataclass(eq=False, kw_only=True)
+class RecordError(PipelineError):
+    """A record can't be read, or is of a format that this version does not know."""
+
+    path: str
+    reason: str
+
+    sentence = "The record {path} can't be used: {reason}"
+
+
+@dataclass(eq=False, kw_only=True)
+class RunNotFoundError(PipelineError):
+    """No records are kept of a run by that name."""
+
+    run: str
+    root: str
+    near: tuple[str, ...] = ()
+
+    sentence = "No records of run {run!r} lie under {root}."
+
+    def remedy(self) -> str:
+        """The near misses, or how to see all."""
+        return f"Did you mean {' or '.join(self.near)}?" if self.near else "pipeline manifest list"
+
+
+@dataclass(frozen=True, kw_only=True)
+class DatasetRecord:
+    """What one commit of one dataset was.
+
+    `version` is that of the commit, or the current one where `committed` is false. `commit` is the log's entry of that
+    version. `rows_by_partition` holds one entry per partition, None where Delta kept no statistics. `sources` are the
+    versions read by dataset name. Secrets among the storage options are replaced.
+    """
+
+    record: int = FORMAT
+    name: str
+    kind: str = "table"
+    path: str
+    format: str = "delta"
+    run_id: str
+    recorded_at: str
+    version: int
+    committed: bool
+    table_id: str
+    features: tuple[str, ...]
+    protocol: Mapping[str, int]
+    properties: Mapping[str, str]
+    schema: Mapping[str, Any]
+    fingerprint: str
+    write_policy: Mapping[str, Any]
+    storage_options: Mapping[str, str]
+    commit: Mapping[str, Any]
+    rows_written: int
+    rows_by_partition: tuple[Mapping[str, Any], ...] | None
+    sources: Mapping[str, int]
+    partitions: str | None
+    mark: Mapping[str, Any]
+    runtime: Mapping[str, str]
+
+    def to_json(self) -> str:
+        """The record as it is stored."""
+        return json.dumps(asdict(self), indent=2, sort_keys=True, ensure_ascii=False) + "\n"
+
+    @classmethod
+    def from_json(cls, text: str, path: str) -> DatasetRecord:
+        """The record that a file holds.
+
+        Raises:
+            RecordError: it is damaged, or newer than this version of the package.
+        """
+        try:
+            document = json.loads(text)
+            if document["record"] > FORMAT:
+                raise RecordError(path=path, reason=f"it has format {document['record']}, known is {FORMAT}")
+            parts = document["rows_by_partition"]
+            document["rows_by_partition"] = None if parts is None else tuple(parts)
+            document["features"] = tuple(document["features"])
+            return cls(**document)
+        except (ValueError, KeyError, TypeError) as error:
+            raise RecordError(path=path, reason=f"it is damaged ({error})") from error
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunSummary:
+    """What is kept of one run; times are those at which its first and last record were made."""
+
+    run_id: str
+    first: str
+    last: str
+    records: int
+    datasets: tuple[str, ...]
+    rows_written: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Outcome:
+    """What a run left of a dataset: the newest version, and the rows of all its commits."""
+
+    version: int
+    table_id: str
+    fingerprint: str
+    rows_written: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Difference:
+    """One dataset in two runs; None where a run has no record of it. `changes` is empty where nothing differs."""
+
+    dataset: str
+    before: Outcome | None
+    after: Outcome | None
+    changes: tuple[str, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Verdict:
+    """Whether the log still says what a record does; `problem` is None where it does."""
+
+    record: DatasetRecord
+    problem: str | None
+
+
+def hide_secrets(options: Mapping[str, str]) -> dict[str, str]:
+    """Options by name, with everything replaced whose name or text speaks of a secret."""
+    return {
+        name: HIDDEN if _SECRET_NAME.search(name) or _SECRET_VALUE.search(value) else value
+        for name, value in sorted(options.items())
+    }
+
+
+def write_record(
+    session: SparkSession,
+    dataset: Dataset,
+    result: WriteResult,
+    *,
+    root: str,
+    run_id: str,
+    sources: Mapping[str, int],
+    partitions: str | None = None,
+    options: Mapping[str, str],
+) -> str:
+    """Write the record of a commit that was just made; returns where it lies.
+
+    On this machine's storage no Spark job runs. The commit stands whatever becomes of its record.
+
+    Args:
+        partitions: the slice that was addressed, in words.
+        options: Spark options that the storage was reached with, secrets and all.
+
+    Raises:
+        FileAccessError: the record could not be written.
+        StorageError, OSError: the log could not be read.
+    """
+    facts, commit = _observed(session, dataset, result)
+    note = note_of(commit.user_metadata) or {}
+    record = DatasetRecord(
+        name=dataset.name,
+        path=result.location,
+        run_id=run_id,
+        recorded_at=dt.datetime.now(dt.timezone.utc).isoformat(),
+        version=result.version,
+        committed=result.committed,
+        table_id=facts.table_id,
+        features=result.features,
+        protocol={"reader": facts.reader_version, "writer": facts.writer_version},
+        properties=facts.properties,
+        schema=facts.schema,
+        fingerprint=result.schema_fingerprint,
+        write_policy=_policy(dataset),
+        storage_options=hide_secrets(options),
+        commit=_entry(commit),
+        rows_written=result.rows_written,
+        rows_by_partition=_rows(dataset, result),
+        sources=dict(sources),
+        partitions=partitions,
+        mark=asdict(result.mark),
+        runtime=(note if result.committed else {}).get("runtime") or runtime_profile(session),
+    )
+    path = f"{root.rstrip('/')}/{FOLDER}/{_folder_name(run_id)}/{_file_name(record, result.mark)}"
+    write_text(session, path, record.to_json())
+    return path
+
+
+def _observed(session: SparkSession, dataset: Dataset, result: WriteResult) -> tuple[TableFacts, Commit]:
+    """The table and the commit at the version of the result: from files where they can be seen, else through Spark."""
+    folder = local_folder(result.location)
+    facts = None if folder is None else table_facts(folder, result.version)
+    if facts is not None:
+        return facts, read_commit_file(str(folder), result.version, dataset.partition_by)
+    state = existing(session, dataset, result.location)
+    facts = TableFacts(
+        table_id=state.table_id,
+        reader_version=state.reader_version,
+        writer_version=state.writer_version,
+        properties=state.properties,
+        schema=state.schema.jsonValue(),
+        partition_by=state.partition_by,
+    )
+    return facts, read_commit(session, result.location, result.version, dataset.partition_by)
+
+
+def _policy(dataset: Dataset) -> dict[str, Any]:
+    mode = {"mode": type(dataset.write).__name__.lower()} | asdict(dataset.write)
+    return mode | {"partition_by": list(dataset.partition_by), "keys": list(dataset.keys)}
+
+
+def _entry(commit: Commit) -> dict[str, Any]:
+    return {
+        "operation": commit.operation,
+        "timestamp": commit.timestamp.isoformat(),
+        "metrics": dict(commit.metrics),
+        "user_metadata": commit.user_metadata,
+    }
+
+
+def _rows(dataset: Dataset, result: WriteResult) -> tuple[dict[str, Any], ...] | None:
+    if result.rows_by_partition is None:
+        return None
+    return tuple(
+        {"partition": dict(zip(dataset.partition_by, values, strict=True)), "rows": rows}
+        for values, rows in result.rows_by_partition.items()
+    )
+
+
+def _folder_name(run_id: str) -> str:
+    """The run's id as a name that leads nowhere else and that no file system hides."""
+    quoted = quote(run_id, safe="")
+    return quoted if quoted[:1].isalnum() else f"%{ord(run_id[0]):02X}{quote(run_id[1:], safe='')}"
+
+
+def _file_name(record: DatasetRecord, mark: Mark) -> str:
+    return f"{record.name}@{record.version}-{mark.token[:_TOKEN_DIGITS]}.json"
+
+
+def runs(root: str, session: SparkSession | None = None) -> list[RunSummary]:
+    """What is kept of every run, newest first; no Spark where the root lies on this machine.
+
+    Raises:
+        FileAccessError, RecordError: what is kept can't be read.
+    """
+    by_run: dict[str, list[DatasetRecord]] = defaultdict(list)
+    for record in _read(root, session):
+        by_run[record.run_id].append(record)
+    found = [
+        RunSummary(
+            run_id=run_id,
+            first=min(record.recorded_at for record in records),
+            last=max(record.recorded_at for record in records),
+            records=len(records),
+            datasets=tuple(sorted({record.name for record in records})),
+            rows_written=sum(record.rows_written for record in records),
+        )
+        for run_id, records in by_run.items()
+    ]
+    return sorted(found, key=lambda summary: summary.first, reverse=True)
+
+
+def manifest(root: str, run_id: str, session: SparkSession | None = None) -> list[DatasetRecord]:
+    """The records of a run in the order in which they were made; `run_id` may be the beginning of one run's id only.
+
+    Raises:
+        RunNotFoundError: nothing is kept of such a run, or of more than one.
+        FileAccessError, RecordError: what is kept can't be read.
+    """
+    records = _read(root, session)
+    known = sorted({record.run_id for record in records})
+    matching = [run_id] if run_id in known else [run for run in known if run_id and run.startswith(run_id)]
+    if len(matching) != 1:
+        near = matching or difflib.get_close_matches(run_id, known, n=3)
+        raise RunNotFoundError(run=run_id, root=f"{root.rstrip('/')}/{FOLDER}", near=tuple(near))
+    return sorted((r for r in records if r.run_id == matching[0]), key=lambda record: record.recorded_at)
+
+
+def _read(root: str, session: SparkSession | None) -> list[DatasetRecord]:
+    texts = read_texts(session, f"{root.rstrip('/')}/{FOLDER}", ".json")
+    return [DatasetRecord.from_json(text, path) for path, text in texts]
+
+
+def diff(before: Iterable[DatasetRecord], after: Iterable[DatasetRecord]) -> list[Difference]:
+    """Two manifests, dataset by dataset: what is another table, version or schema, or other rows."""
+    left, right = _outcomes(before), _outcomes(after)
+    return [
+        Difference(dataset=name, before=(a := left.get(name)), after=(b := right.get(name)), changes=_changes(a, b))
+        for name in sorted(left | right)
+    ]
+
+
+def _outcomes(records: Iterable[DatasetRecord]) -> dict[str, Outcome]:
+    found: dict[str, Outcome] = {}
+    for record in sorted(records, key=lambda record: record.recorded_at):
+        earlier = found.get(record.name)
+        found[record.name] = Outcome(
+            version=record.version,
+            table_id=record.table_id,
+            fingerprint=record.fingerprint,
+            rows_written=record.rows_written + (earlier.rows_written if earlier is not None else 0),
+        )
+    return found
+
+
+def _changes(before: Outcome | None, after: Outcome | None) -> tuple[str, ...]:
+    if before is None or after is None:
+        return ("only in the second",) if before is None else ("only in the first",)
+    compared = {
+        "table": before.table_id != after.table_id,
+        "version": before.version != after.version,
+        "schema": before.fingerprint != after.fingerprint,
+        "rows": before.rows_written != after.rows_written,
+    }
+    return tuple(name for name, differs in compared.items() if differs)
+
+
+def verify(records: Iterable[DatasetRecord], session: SparkSession | None = None) -> list[Verdict]:
+    """Whether the log still carries each record's mark at its version; what committed nothing has nothing to carry.
+
+    No Spark where the tables lie on this machine.
+
+    Raises:
+        FileAccessError: a log that needs Spark, and no session.
+    """
+    return [Verdict(record=record, problem=_problem(record, session)) for record in records]
+
+
+def _problem(record: DatasetRecord, session: SparkSession | None) -> str | None:
+    if not record.committed:
+        return None
+    partition_by = tuple(record.write_policy["partition_by"])
+    try:
+        if local_folder(record.path) is not None:
+            commit = read_commit_file(record.path, record.version, partition_by)
+        elif session is None:
+            raise FileAccessError(path=record.path, reason="it lies on a storage that needs Spark to be read")
+        else:
+            commit = read_commit(session, record.path, record.version, partition_by)
+    except (OSError, *SPARK_ERRORS) as error:
+        return f"version {record.version} is not in the log ({_first_line(error)})"
+    return None if commit.token == record.mark["token"] else f"version {record.version} carries another mark"
+
+
+def _first_line(error: Exception) -> str:
+    return error.strerror or str(error) if isinstance(error, OSError) else read_failure(error).summary

@@ -1,0 +1,369 @@
+"""Looking at tables: what one is, what happened to it, and what a query over them answers; nothing is changed by it."""
+
+from __future__ import annotations
+
+import datetime as dt
+import json
+import shutil
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import deltalake
+import pyarrow as pa
+import pytest
+from pyspark.sql import SparkSession
+from pyspark.sql.types import LongType, StructField, StructType
+
+from pipeline.dataset import Append, Dataset
+from pipeline.delta import files, slices, sql
+from pipeline.delta.describe import TableDescription, describe, describe_all, history
+from pipeline.delta.maintain import checkpoint
+from pipeline.delta.query import Answer, QueryError, query
+from pipeline.delta.read import ReadOptions
+from pipeline.delta.session import is_connect
+from pipeline.delta.write import WriteResult, write
+from pipeline.errors import (
+    RegistryError,
+    StorageError,
+    TableNotFoundError,
+    UnknownDatasetError,
+    VersionNotFoundError,
+)
+from pipeline.record import manifest, verify, write_record
+from pipeline_tests.delta.sample import (
+    REPLACED,
+    actions_of,
+    commit_info,
+    day,
+    days,
+    files_of,
+    frame_of,
+    note,
+    put,
+    versions_of,
+)
+
+UTC = dt.timezone.utc
+LATEST = ReadOptions()
+NESTED = days(Append(), name="in/depth")
+NEVER = days(Append(), name="never")
+LOG = Dataset(
+    name="log.of-all", schema=StructType([StructField("n", LongType())]), write=Append(), change_feed=False
+)  # fmt: skip
+DATASETS = (REPLACED, NESTED, NEVER, LOG)
+
+
+@pytest.fixture(scope="session")
+def written(classic: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, WriteResult]]:
+    """A root with tables of a known past, and what its last marked write did; no test adds a version.
+
+    Written once, by the classic session; the tests look at it in both modes.
+    """
+    root = str(tmp_path_factory.mktemp("told"))
+    put(classic, REPLACED, root, [(day(1), 1, "a"), (day(2), 2, "b"), (None, 3, None)])
+    frame = frame_of(classic, REPLACED, [(day(2), 4, "d"), (day(2), 5, "e")])
+    within = slices.of_values("day", [day(2)])
+    said = note(writer="days/step", run_id="run-7", asset="days", partitions=str(within), sources={"landing": 3})
+    result = write(frame, dataset=REPLACED, location=REPLACED.location(root), note=said, within=within)
+    put(classic, NESTED, root, [(day(1), 1, "a")])
+    kept = "'delta.logRetentionDuration' = 'interval 60 days'"
+    classic.sql(f"ALTER TABLE {sql.path_table(NESTED.location(root))} SET TBLPROPERTIES ({kept})")
+    for number in range(9):
+        deltalake.write_deltalake(
+            LOG.location(root), pa.table({"n": pa.array([number], pa.int64())}), mode="append",
+            configuration={"delta.checkpointInterval": "4"},
+            post_commithook_properties=deltalake.PostCommitHookProperties(create_checkpoint=False),
+        )  # fmt: skip
+    yield root, result
+    assert [len(versions_of(dataset, root)) for dataset in (REPLACED, NESTED, LOG)] == [3, 3, 9]
+
+
+@pytest.fixture(scope="session")
+def told(written: tuple[str, WriteResult]) -> str:
+    return written[0]
+
+
+def test_a_description_says_what_another_engine_counts(spark: SparkSession, told: str) -> None:
+    found = describe(spark, REPLACED, REPLACED.location(told))
+    table = deltalake.DeltaTable(REPLACED.location(told))
+    sizes = pa.table(table.get_add_actions(flatten=True)).column("size_bytes").to_pylist()
+    assert (found.standing, found.differences, found.rows, found.partitions) == ("ok", (), 4, 3)
+    assert found.table is not None
+    assert found.table.version == table.version() == 2
+    assert (found.table.files, found.table.bytes) == (len(files_of(REPLACED, told)), sum(sizes))
+    assert found.table.table_id == str(table.metadata().id)
+    assert found.table.fingerprint == REPLACED.fingerprint
+    assert found.table.properties == {"delta.enableChangeDataFeed": "true"}
+    assert "changeDataFeed" in found.table.features
+    assert found.last_write is not None
+    assert (found.last_write.version, found.last_write.rows_written) == (2, 2)
+    document = json.loads(json.dumps(found.document()))
+    assert [field["name"] for field in document["table"]["schema"]["fields"]] == ["day", "id", "text"]
+    assert document["last_write"]["note"]["run_id"] == "run-7"
+
+
+def test_the_last_write_is_the_last_commit_that_changed_rows(spark: SparkSession, told: str) -> None:
+    found = describe(spark, NESTED, NESTED.location(told))
+    assert found.table is not None
+    assert found.last_write is not None
+    assert (found.table.version, found.last_write.version, found.last_write.operation) == (2, 1, "WRITE")
+    milliseconds = commit_info(NESTED, told, 1)["timestamp"]
+    assert abs(found.last_write.timestamp.timestamp() * 1000 - milliseconds) < 2000, "the time of the file, in UTC"
+    assert found.table.properties["delta.logRetentionDuration"] == "interval 60 days"
+
+
+def test_an_unpartitioned_table_has_no_count_of_partitions_and_many_commits_are_remarked(
+    spark: SparkSession, told: str, tmp_path: Path
+) -> None:
+    copy = str(tmp_path / "copy")
+    shutil.copytree(LOG.location(told), copy)
+    found = describe(spark, LOG, copy)
+    assert (found.rows, found.partitions, found.standing) == (9, None, "ok")
+    assert found.health is not None
+    assert (found.health.checkpoint_version, found.health.commits_since_checkpoint) == (None, 9)
+    assert [remark.split(" ")[0] for remark in found.health.remarks] == ["9", "9"]
+    assert "pipeline maintain checkpoint" in found.health.remarks[0]
+    assert "OPTIMIZE" in found.health.remarks[1]
+
+    if not is_connect(spark):  # over Connect the checkpoint is a child process's
+        checkpoint(spark, LOG, copy)
+        after = describe(spark, LOG, copy).health
+        assert after is not None
+        assert (after.checkpoint_version, after.commits_since_checkpoint, len(after.remarks)) == (8, 0, 1)
+
+
+def test_an_overview_has_every_dataset_whatever_became_of_its_table(
+    spark: SparkSession, told: str, tmp_path: Path
+) -> None:
+    root = str(tmp_path)
+    for dataset in (REPLACED, NESTED):
+        shutil.copytree(dataset.location(told), dataset.location(root))
+    log = Path(NESTED.location(root)) / "_delta_log"
+    for path in log.glob("*.crc"):
+        path.unlink()
+    (log / f"{2:020d}.json").write_text("{ no JSON", encoding="utf-8")
+    other = days(Append(), partition_by=(), properties=(("delta.appendOnly", "true"),))
+    found = {one.dataset: one for one in describe_all(spark, (NESTED, NEVER, other), root)}
+
+    assert {name: one.standing for name, one in found.items()} == {
+        "in/depth": "unreadable", "never": "never written", "days": "differs from declaration",
+    }  # fmt: skip
+    assert found["in/depth"].problem
+    assert found["never"] == TableDescription(dataset="never", standing="never written", location=NEVER.location(root))
+    assert len(found["days"].differences) == 2
+    assert found["days"].rows == 4
+    with pytest.raises(StorageError):
+        describe(spark, NESTED, NESTED.location(root))
+
+
+def test_the_history_says_who_committed_what_for_which_run(spark: SparkSession, told: str) -> None:
+    newest, first, created = history(spark, REPLACED, REPLACED.location(told))
+    assert [entry.version for entry in (newest, first, created)] == [2, 1, 0]
+    assert newest.note is not None
+    assert newest.note["mark"]["writer"] == "days/step"
+    assert (newest.note["run_id"], newest.note["partitions"]) == ("run-7", "day = 2026-01-02")
+    assert newest.note["sources"] == {"landing": 3}
+    actions = actions_of(REPLACED, told, 2)
+    added, removed = (sum(kind in action for action in actions) for kind in ("add", "remove"))
+    assert (newest.rows_written, newest.files_added, newest.files_removed) == (2, added, removed) == (2, added, 1)
+    assert (first.rows_written, first.operation, created.operation) == (3, "WRITE", "CREATE TABLE")
+    assert newest.timestamp.tzinfo is UTC
+    assert abs(newest.timestamp.timestamp() * 1000 - commit_info(REPLACED, told, 2)["timestamp"]) < 2000
+
+    foreign = history(spark, LOG, LOG.location(told), limit=2)
+    assert [(entry.version, entry.note) for entry in foreign] == [(8, None), (7, None)]
+    assert (foreign[0].engine or "").startswith("delta-rs")
+    with pytest.raises(TableNotFoundError):
+        history(spark, NEVER, NEVER.location(told))
+
+
+# --- queries ----------------------------------------------------------------------------------------------------------
+
+
+def ask(spark: SparkSession, told: str, statement: str, **options: Any) -> Answer:
+    given = {"pins": {}, "everything": LATEST, "limit": 100} | options
+    return query(spark, statement, datasets=DATASETS, root=told, **given)
+
+
+def test_every_dataset_is_a_view_at_the_newest_version_or_at_the_one_that_is_named(
+    spark: SparkSession, told: str
+) -> None:
+    newest = ask(spark, told, "select id from days order by id desc; ")
+    assert [row[0] for row in newest.rows] == ["5", "4", "3", "1"]
+    assert newest.versions == {"days": 2}
+    pinned = ask(spark, told, "SELECT id FROM Days ORDER BY id", pins={"days": ReadOptions(version=1)})
+    assert ([row[0] for row in pinned.rows], pinned.versions) == (["1", "2", "3"], {"days": 1})
+    joined = ask(
+        spark, told, "with x as (select * from in__depth) select d.id, n from days d join x using (day) left join "
+        "log_of_all on n = d.id",
+    )  # fmt: skip
+    assert (joined.rows, joined.versions) == ((("1", "1"),), {"days": 2, "in/depth": 2, "log.of-all": 8})
+
+
+def test_a_time_reads_every_dataset_as_it_was_and_one_that_was_not_there_yet_only_matters_if_named(
+    spark: SparkSession, told: str
+) -> None:
+    entries = history(spark, REPLACED, REPLACED.location(told))
+    at = next(entry.timestamp for entry in entries if entry.version == 1)
+    before = ReadOptions(timestamp=at)
+    assert ask(spark, told, "select count(*) from days -- not in__depth", everything=before).rows == (("3",),)
+    with pytest.raises(VersionNotFoundError):
+        ask(spark, told, "select * from in__depth", everything=before)
+    with pytest.raises(VersionNotFoundError):
+        ask(spark, told, "select 1", pins={"days": ReadOptions(version=9)})
+
+
+def test_values_come_out_exactly_and_null_is_not_a_text(spark: SparkSession, told: str) -> None:
+    answer = ask(
+        spark, told,
+        "select null n, 'NULL' t, 9007199254740993L big, 1.10BD d, 0.1f f, double('nan') nan, true b,"
+        " date'0001-01-01' a, timestamp'2026-07-01 12:00:00.5+02:00' ts, timestamp_ntz'2026-07-01 12:00:00' w,"
+        " x'00ff' x, array(1, null) r, named_struct('d', 1.10BD, 't', timestamp'2026-01-01 00:00:00Z', 'n', null) s,"
+        " 1 n, '[b]' m, map('k', 12345678901234567890.12BD) p",
+    )  # fmt: skip
+    assert answer.columns == ("n", "t", "big", "d", "f", "nan", "b", "a", "ts", "w", "x", "r", "s", "n", "m", "p")
+    assert answer.rows == (
+        (
+            None, "NULL", "9007199254740993", "1.10", "0.1", "NaN", "true", "0001-01-01", "2026-07-01 10:00:00.5Z",
+            "2026-07-01 12:00:00", "00FF", "[1,null]",
+            '{"d":"1.10","t":"2026-01-01 00:00:00.000000Z","n":null}', "1", "[b]", '{"k":"12345678901234567890.12"}',
+        ),
+    )  # fmt: skip
+    plain = answer.document()["rows"][0]
+    assert plain[:7] == [None, "NULL", 9007199254740993, "1.10", 0.1, "NaN", True]
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "DELETE FROM days",
+        "delete from delta.`{days}`",
+        "/* select */ DROP TABLE delta.`{days}`",
+        "OPTIMIZE delta.`{days}`",
+        "VACUUM days",
+        "INSERT INTO days VALUES (1)",
+        "WITH x AS (SELECT 1) INSERT INTO days SELECT * FROM x",
+        "FROM days INSERT INTO delta.`{days}` SELECT *",
+        "CREATE OR REPLACE TEMPORARY VIEW v AS SELECT 1",
+        "SET spark.sql.ansi.enabled = false",
+        "select 1; delete from days",
+        "BEGIN DELETE FROM days; END",
+        "show: BEGIN DELETE FROM days; END",
+        "select 1) insert into delta.`{days}` select * from (select 1",
+        "clear cache",
+        "",
+    ],
+)
+def test_what_is_no_query_is_not_run(spark: SparkSession, told: str, statement: str) -> None:
+    with pytest.raises(QueryError) as caught:
+        ask(spark, told, statement.replace("{days}", REPLACED.location(told)))
+    assert not caught.value.is_query
+    assert "SELECT" in caught.value.remedy()
+    assert versions_of(REPLACED, told) == [0, 1, 2]
+
+
+def test_statements_that_only_look_are_answered(spark: SparkSession, told: str) -> None:
+    listed = ask(spark, told, "-- which\nshow views")
+    assert sorted(dict(zip(listed.columns, row, strict=True))["viewName"] or "" for row in listed.rows) == [
+        "days", "in__depth", "log_of_all",
+    ]  # fmt: skip
+    described = ask(spark, told, "DESCRIBE days")
+    assert ("id", "bigint") in {row[:2] for row in described.rows}
+    explained = ask(spark, told, f"EXPLAIN DELETE FROM delta.`{REPLACED.location(told)}`")
+    assert "Delete" in str(explained.rows)
+    assert ask(spark, told, "VALUES (1), (2)", limit=1).more
+    assert not ask(spark, told, "VALUES (1), (2)", limit=2).more
+
+
+def test_a_name_that_is_no_dataset_brings_near_misses_and_one_without_a_table_says_so(
+    spark: SparkSession, told: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(UnknownDatasetError) as caught:
+        ask(spark, told, "select * from dayz")
+    assert (caught.value.name, caught.value.near) == ("dayz", ("days",))
+    with pytest.raises(TableNotFoundError) as missing:
+        ask(spark, told, "select * from never")
+    assert missing.value.dataset == "never"
+    with pytest.raises(QueryError) as wrong:
+        ask(spark, told, "select idd from days")
+    assert wrong.value.is_query
+    assert "idd" in wrong.value.reason
+    with pytest.raises(QueryError) as failing:
+        ask(spark, told, "select 1 div (id - id) from days")
+    assert "DIVIDE_BY_ZERO" in failing.value.reason
+    assert capfd.readouterr().err == "", "pyspark printed the error too"
+
+
+def test_two_datasets_with_the_name_of_one_view_are_refused(spark: SparkSession, told: str) -> None:
+    twins = (days(Append(), name="a/b"), days(Append(), name="A__B"))
+    with pytest.raises(RegistryError) as caught:
+        query(spark, "select 1", datasets=twins, root=told, pins={}, everything=LATEST, limit=1)
+    (problem,) = caught.value.problems
+    assert "a/b" in problem
+    assert "A__B" in problem
+
+
+def test_the_callers_session_stays_as_it_was(spark: SparkSession, told: str) -> None:
+    before = (spark.conf.get("spark.sql.session.timeZone"), spark.conf.get("spark.sql.variable.substitute", None))
+    ask(spark, told, "select '${x}' from days")
+    assert [table.name for table in spark.catalog.listTables() if table.name == "days"] == []
+    assert before == (
+        spark.conf.get("spark.sql.session.timeZone"),
+        spark.conf.get("spark.sql.variable.substitute", None),
+    )
+
+
+# --- records ----------------------------------------------------------------------------------------------------------
+
+
+def test_the_record_of_a_write_says_what_the_log_says(
+    spark: SparkSession, written: tuple[str, WriteResult], root: str
+) -> None:
+    told, result = written
+    options = {"spark.hadoop.fs.s3a.secret.key": "hush"}
+    path = write_record(spark, REPLACED, result, root=root, run_id="r", sources={"up": 4}, options=options)
+    assert "hush" not in Path(path).read_text(encoding="utf-8")
+    (record,) = manifest(root, "r")
+    assert (record.version, record.rows_written, record.sources) == (2, 2, {"up": 4})
+    assert record.rows_by_partition == ({"partition": {"day": "2026-01-02"}, "rows": 2},)
+    assert record.table_id == str(deltalake.DeltaTable(REPLACED.location(told)).metadata().id)
+    assert record.properties == {"delta.enableChangeDataFeed": "true"}
+    assert record.schema["fields"][1]["name"] == "id"
+    assert record.runtime["mode"] == "local[2]", "what wrote the rows, not what wrote the record"
+    info = commit_info(REPLACED, told, 2)
+    assert (record.commit["user_metadata"], record.commit["metrics"]) == (
+        info["userMetadata"],
+        info["operationMetrics"],
+    )
+    assert verify([record])[0].problem is None
+    assert verify([replace(record, version=1)])[0].problem == "version 1 carries another mark"
+
+
+def test_records_on_a_storage_that_only_spark_reaches_are_the_same(
+    spark: SparkSession, written: tuple[str, WriteResult], root: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """This machine's files, with the short way to them closed, stand for a bucket."""
+
+    def keep(run_id: str) -> str:
+        return write_record(spark, REPLACED, written[1], root=root, run_id=run_id, sources={}, options={})
+
+    near = keep("near")
+    for module in ("pipeline.delta.files", "pipeline.record"):
+        monkeypatch.setattr(f"{module}.local_folder", lambda uri: None)
+    if is_connect(spark):
+        # Spark's server refuses to write into its own file system unless told.
+        spark.conf.set("spark.sql.artifact.copyFromLocalToFs.allowDestLocal", "true")
+    far = keep("far")
+    assert keep("far") == far
+    here, there = (json.loads(Path(path).read_text(encoding="utf-8")) for path in (near, far))
+    for name in ("recorded_at", "run_id"):
+        del here[name], there[name]
+    assert there == here
+    (record,) = manifest(root, "far", spark)
+    assert verify([record], spark)[0].problem is None
+    assert "not in the log" in (verify([replace(record, version=9)], spark)[0].problem or "")
+    with pytest.raises(files.FileAccessError):
+        manifest(root, "far")
+    assert files.read_texts(spark, f"{root}/nowhere", ".json") == []

@@ -1,0 +1,104 @@
+"""What became of a write whose answer is lost or whose look at the log fails: told by the mark, never guessed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+from pyspark.errors import PySparkException, PySparkRuntimeError
+from pyspark.sql import SparkSession
+
+from pipeline.dataset import Dataset
+from pipeline.delta import commit as commit_module
+from pipeline.delta import write as write_module
+from pipeline.delta.slices import Slice, of_values
+from pipeline.errors import CommitUnknownError
+from pipeline_tests.delta.sample import APPENDED, REPLACED, day, put, rows_of, versions_of
+
+WRITES = [(APPENDED, None), (REPLACED, of_values("day", [day(1)])), (REPLACED, None)]
+WRITE_IDS = ["append", "replace of a slice", "replace of the table"]
+
+
+class LosesAnswers:
+    """A session whose statements reach Delta, or do not, and whose answers never come back."""
+
+    def __init__(self, session: SparkSession, *, arrives: bool) -> None:
+        self.session = session
+        self.arrives = arrives
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.session, name)
+
+    def sql(self, statement: str) -> Any:
+        if statement.startswith("INSERT"):
+            if self.arrives:
+                self.session.sql(statement).collect()
+            raise PySparkRuntimeError("the answer was lost")
+        return self.session.sql(statement)
+
+
+def lose_answers(monkeypatch: pytest.MonkeyPatch, *, arrives: bool) -> None:
+    real = write_module.private_session
+
+    @contextmanager
+    def losing(session: SparkSession, confs: Mapping[str, str]) -> Iterator[Any]:
+        with real(session, confs) as clone:
+            yield LosesAnswers(clone, arrives=arrives)
+
+    monkeypatch.setattr(write_module, "private_session", losing)
+
+
+@pytest.mark.parametrize(("dataset", "within"), WRITES, ids=WRITE_IDS)
+def test_a_commit_whose_answer_was_lost_is_found_by_its_mark_and_reported(
+    spark: SparkSession, root: str, monkeypatch: pytest.MonkeyPatch, dataset: Dataset, within: Slice | None
+) -> None:
+    put(spark, dataset, root, [(day(1), 1, "before")], within)
+    lose_answers(monkeypatch, arrives=True)
+    result = put(spark, dataset, root, [(day(1), 2, "after")], within)
+    assert (result.committed, result.version, result.rows_written) == (True, 2, 1)
+    assert versions_of(dataset, root) == [0, 1, 2]
+
+
+def test_a_statement_that_never_arrived_fails_as_itself_and_commits_nothing(
+    spark: SparkSession, root: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    put(spark, APPENDED, root, [(day(1), 1, "before")])
+    lose_answers(monkeypatch, arrives=False)
+    with pytest.raises(PySparkException, match="the answer was lost"):
+        put(spark, APPENDED, root, [(day(1), 2, "after")])
+    assert rows_of(APPENDED, root) == [(day(1), 1, "before")]
+
+
+def test_a_log_that_can_t_be_read_after_a_lost_answer_leaves_the_outcome_unknown_and_names_the_mark(
+    spark: SparkSession, root: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    put(spark, APPENDED, root, [(day(1), 1, "before")])
+    lose_answers(monkeypatch, arrives=True)
+
+    def unreadable(*_: Any) -> None:
+        raise PySparkRuntimeError("storage is away")
+
+    monkeypatch.setattr(commit_module, "find_mark", unreadable)
+    with pytest.raises(CommitUnknownError) as caught:
+        put(spark, APPENDED, root, [(day(1), 2, "after")])
+    assert caught.value.reason == "the answer was lost"
+    assert caught.value.mark.startswith("test/0/1/")
+
+
+def test_a_commit_whose_file_can_t_be_read_at_once_is_found_by_a_second_look(
+    spark: SparkSession, root: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read = commit_module.read_commit
+    looks: list[int] = []
+
+    def flaky(session: SparkSession, location: str, number: int, partition_by: tuple[str, ...]) -> Any:
+        looks.append(number)
+        if len(looks) == 1:
+            raise PySparkRuntimeError("storage hiccup")
+        return read(session, location, number, partition_by)
+
+    monkeypatch.setattr(commit_module, "read_commit", flaky)
+    result = put(spark, APPENDED, root, [(day(1), 1, "a")])
+    assert (result.version, looks) == (1, [1, 1])

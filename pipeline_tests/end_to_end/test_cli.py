@@ -1,0 +1,211 @@
+"""The commands that look at tables, as an operator runs them in a project of his own; Spark is a Connect server."""
+
+from __future__ import annotations
+
+import datetime as dt
+import json
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import SparkSession
+
+from pipeline.delta import slices
+from pipeline.delta.commit import CommitNote, Mark
+from pipeline.delta.write import WriteResult, write
+from pipeline.record import write_record
+from pipeline.settings import SparkSettings
+from pipeline_tests.end_to_end.conftest import REPOSITORY, ProjectFolder
+
+DATASETS = """
+from pyspark.sql.types import DateType, DecimalType, LongType, StringType, StructField, StructType, TimestampType
+
+from pipeline.dataset import Check, Dataset, Replace
+
+orders = Dataset(
+    name="shop/orders",
+    schema=StructType([
+        StructField("day", DateType()), StructField("id", LongType(), False), StructField("price", DecimalType(10, 2)),
+        StructField("at", TimestampType(), True, {"comment": "when it came"}), StructField("text", StringType()),
+    ]),
+    partition_by=("day",),
+    keys=("id",),
+    checks=(Check("not_for_nothing", "price > 0"),),
+)
+customers = Dataset(name="customers", schema=StructType([StructField("name", StringType())]), reads=("shop/orders",))
+datasets = (orders, customers)
+"""
+FIRST = """
+VALUES (DATE'2026-07-01', 1L, 1.10BD, TIMESTAMP'2026-07-01 12:00:00.5+02:00', '[red]'),
+       (DATE'2026-07-02', 2L, 2.00BD, NULL, NULL) AS t (day, id, price, at, text)
+"""
+SECOND = """
+SELECT DATE'2026-07-02' day, id, 3.30BD price, TIMESTAMP'2026-07-01 10:00:00.5Z' at, 'NULL' text FROM range(3, 5)
+"""
+NO_JAVA = {"JAVA_HOME": "/nowhere", "SPARK_REMOTE": "sc://127.0.0.1:1"}
+
+
+@dataclass
+class Shop:
+    """A user's project with one table of two commits, each with its record, and a dataset that was never written."""
+
+    project: ProjectFolder
+    commits: tuple[WriteResult, ...]
+
+    def run(self, *arguments: str, status: int = 0, **environment: str) -> subprocess.CompletedProcess[str]:
+        done = self.project.command("pipeline", *arguments, **environment)
+        assert done.returncode == status, done.stdout + done.stderr
+        assert "Traceback" not in done.stderr
+        return done
+
+    def json(self, *arguments: str, **environment: str) -> Any:
+        return json.loads(self.run(*arguments, "--json", **environment).stdout)
+
+    def cells(self, *arguments: str, **environment: str) -> list[list[str]]:
+        """The lines of a text table below its head, cut where three spaces stand."""
+        lines = self.run(*arguments, **environment).stdout.splitlines()[2:]
+        return [[cell.strip() for cell in line.split("   ") if cell.strip()] for line in lines]
+
+
+@pytest.fixture(scope="module")
+def shop(
+    classic: SparkSession,
+    remote_url: str,
+    spark_settings: SparkSettings,
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Shop:
+    folder = tmp_path_factory.mktemp("shop")
+    (folder / "pyproject.toml").write_text('[tool.pipeline]\ndatasets = "shop_datasets:datasets"\n', encoding="utf-8")
+    (folder / "shop_datasets.py").write_text(DATASETS, encoding="utf-8")
+    declared: dict[str, Any] = {}
+    exec(DATASETS, declared)
+    orders, root = declared["orders"], str(folder / ".pipeline" / "tables")
+    slice_ = slices.of_values("day", [dt.date(2026, 7, 2)])
+    commits = []
+    for run_id, within, rows in (("first-run", None, FIRST), ("second-run", slice_, SECOND)):
+        result = write(
+            classic.sql(rows), dataset=orders, location=orders.location(root), within=within,
+            note=CommitNote(mark=Mark(writer="orders/step"), run_id=run_id, partitions=within and str(within)),
+        )  # fmt: skip
+        write_record(
+            classic, orders, result, root=root, run_id=run_id, sources={}, options={}, partitions=within and str(within)
+        )
+        commits.append(result)
+    environment = {"SPARK_REMOTE": remote_url, "PYTHONPATH": f"{REPOSITORY}:{folder}"}
+    return Shop(ProjectFolder(folder, spark_settings.cache, environment), tuple(commits))
+
+
+def test_help_names_every_command_and_loads_neither_spark_nor_dagster() -> None:
+    program = (
+        "import sys; from pipeline.cli import main; main(['--help'], standalone_mode=False); "
+        "print(sorted({'pyspark', 'dagster', 'rich'} & set(sys.modules)))"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, cwd=REPOSITORY)
+    for name in ("show", "history", "sql", "registry", "manifest"):
+        assert f"\n  {name} " in done.stdout
+    assert done.stdout.endswith("[]\n")
+
+
+def test_the_registry_is_listed_without_java(shop: Shop) -> None:
+    orders, customers = shop.json("registry", **NO_JAVA)
+    assert (orders["name"], orders["asset_key"], orders["write"]) == (
+        "shop/orders", ["shop", "orders"], {"mode": "replace"},
+    )  # fmt: skip
+    assert orders["location"] == str(shop.project.folder / ".pipeline" / "tables" / "shop" / "orders")
+    assert (orders["partition_by"], orders["keys"]) == (["day"], ["id"])
+    assert orders["checks"] == [{"name": "not_for_nothing", "condition": "price > 0"}]
+    assert orders["columns"][2] == {"name": "price", "type": "decimal(10,2)", "nullable": True, "metadata": {}}
+    assert orders["fingerprint"] == shop.commits[0].schema_fingerprint
+    assert customers["reads"] == ["shop/orders"]
+    rows = shop.cells("registry", **NO_JAVA)
+    assert [row[:4] for row in rows] == [["shop/orders", "replace", "day", "id"], ["customers", "replace", "-", "-"]]
+
+
+def test_show_has_one_line_for_each_dataset_and_all_of_the_one_that_is_named(shop: Shop) -> None:
+    orders, customers = shop.cells("show")
+    assert orders[:3] == ["shop/orders", "ok", "3"]
+    assert orders[5:7] == ["2", "2"], "partitions and version"
+    assert orders[7] == f"{shop.commits[1].timestamp:%Y-%m-%d %H:%M:%S}Z"
+    assert customers == ["customers", "never written", *["-"] * 6]
+
+    named = shop.json("show", "shop/orders")
+    assert (named["standing"], named["rows"], named["table"]["version"]) == ("ok", 3, 2)
+    assert named["table"]["properties"]["delta.constraints.not_for_nothing"] == "price > 0"
+    text = shop.run("show", "shop/orders").stdout
+    for part in (named["table"]["table_id"], "decimal(10,2)", "when it came", "price > 0", "changeDataFeed"):
+        assert part in text
+
+
+def test_the_history_names_runs_slices_and_commits_without_a_mark(shop: Shop) -> None:
+    newest, first, created = shop.cells("history", "shop/orders")
+    assert [row[0] for row in (newest, first, created)] == ["2", "1", "0"]
+    assert newest[2:4] == ["WRITE", "2"]
+    assert newest[5:] == ["second-run", "day = 2026-07-02", "1", "orders/step"]
+    assert created[-1].startswith("no mark of ours (Apache-Spark/4.2.0 ")
+    (entry,) = shop.json("history", "shop/orders", "--limit", "1")
+    assert entry["note"]["mark"]["token"] == shop.commits[1].mark.token
+    assert entry["metrics"]["numOutputRows"] == "2"
+
+
+def test_sql_prints_values_exactly_at_the_version_that_is_asked_for(shop: Shop) -> None:
+    query = "select id, price, at, text from shop__orders order by id"
+    assert shop.cells("sql", query) == [
+        ["1", "1.10", "2026-07-01 10:00:00.5Z", "[red]"],
+        ["3", "3.30", "2026-07-01 10:00:00.5Z", "NULL"],
+        ["4", "3.30", "2026-07-01 10:00:00.5Z", "NULL"],
+    ]
+    before = shop.json("sql", query, "--version", "shop/orders=1")
+    assert before["rows"] == [[1, "1.10", "2026-07-01 10:00:00.5Z", "[red]"], [2, "2.00", None, None]]
+    assert before["versions"] == {"shop/orders": 1}
+    limited = shop.run("sql", query, "--limit", "1")
+    assert "more rows than 1" in limited.stderr
+    assert len(limited.stdout.splitlines()) == 3
+
+
+@pytest.mark.parametrize(
+    ("arguments", "status", "said"),
+    [
+        (("show", "shop/order"), 1, "Did you mean 'shop/orders'?"),
+        (("history", "customers"), 1, "has no table yet"),
+        (("sql", "select * from shop__order"), 1, "Did you mean 'shop__orders'?"),
+        (("sql", "delete from shop__orders"), 1, "Only queries are run"),
+        (("sql", "select 1", "--version", "orders"), 2, "DATASET=N"),
+        (("sql", "select 1", "--as-of", "2026-07-01T12:00:00"), 2, "has no zone"),
+        (("sql",), 2, "STATEMENT"),
+        (("history", "shop/orders", "--limit", "0"), 2, "--limit"),
+        (("manifest", "show", "first-rum"), 1, "Did you mean first-run?"),
+    ],
+)
+def test_what_is_asked_wrongly_is_answered_in_one_readable_message(
+    shop: Shop, arguments: tuple[str, ...], status: int, said: str
+) -> None:
+    done = shop.run(*arguments, status=status)
+    assert said in done.stderr
+    assert done.stdout == ""
+    if status == 1:
+        assert done.stderr.startswith("Error: ")
+        assert len(done.stderr.splitlines()) <= 3
+
+
+def test_the_manifests_of_runs_are_listed_compared_and_verified_without_java(shop: Shop) -> None:
+    listed = shop.json("manifest", "list", **NO_JAVA)
+    assert [(run["run_id"], run["datasets"], run["rows_written"]) for run in listed] == [
+        ("second-run", ["shop/orders"], 2), ("first-run", ["shop/orders"], 2),
+    ]  # fmt: skip
+    assert [row[0] for row in shop.cells("manifest", "list", **NO_JAVA)] == ["second-run", "first-run"]
+    (record,) = shop.json("manifest", "show", "second", **NO_JAVA)
+    assert (record["version"], record["partitions"]) == (2, "day = 2026-07-02")
+    assert record["mark"]["token"] == shop.commits[1].mark.token
+    (row,) = shop.cells("manifest", "diff", "first-run", "second-run", **NO_JAVA)
+    assert row == ["shop/orders", "version", "1 -> 2", "2", record["fingerprint"][:12]]
+    assert shop.cells("manifest", "verify", "second-run", **NO_JAVA) == [["shop/orders", "2", "as recorded"]]
+
+    path = next((shop.project.folder / ".pipeline/tables/_records/first-run/shop").iterdir())
+    before = path.read_text(encoding="utf-8")
+    Path(path).write_text(before.replace(shop.commits[0].mark.token, "0" * 32), encoding="utf-8")
+    done = shop.run("manifest", "verify", "first-run", status=1, **NO_JAVA)
+    assert "version 1 carries another mark" in done.stdout
+    Path(path).write_text(before, encoding="utf-8")
