@@ -368,3 +368,56 @@ class DemoError(PipelineError):
 
     sentence = "{reason}"
     next_step = "{hint}"
+
+
+# --- what is asked of tables and records ------------------------------------------------------------------------------
+
+
+@dataclass(eq=False, kw_only=True)
+class QueryError(PipelineError):
+    """A statement is no query, or Spark can't answer it."""
+
+    reason: str
+    is_query: bool = True
+
+    sentence = "The statement was not answered: {reason}"
+
+    def remedy(self) -> str:
+        """What is run, where something else was given."""
+        return "" if self.is_query else "Only queries are run: SELECT, WITH, VALUES, TABLE, SHOW, DESCRIBE, EXPLAIN."
+
+
+@dataclass(eq=False, kw_only=True)
+class FileAccessError(PipelineError):
+    """A file below the root can't be written or read."""
+
+    path: str
+    reason: str
+
+    sentence = "{path} can't be written or read: {reason}"
+    next_step = "Check that PIPELINE_ROOT exists where Spark runs and may be written."
+
+
+@dataclass(eq=False, kw_only=True)
+class RecordError(PipelineError):
+    """A record can't be read, or is of a format that this version does not know."""
+
+    path: str
+    reason: str
+
+    sentence = "The record {path} can't be used: {reason}"
+
+
+@dataclass(eq=False, kw_only=True)
+class RunNotFoundError(PipelineError):
+    """No records are kept of a run by that name."""
+
+    run: str
+    root: str
+    near: tuple[str, ...] = ()
+
+    sentence = "No records of run {run!r} lie under {root}."
+
+    def remedy(self) -> str:
+        """The near misses, or how to see all."""
+        return f"Did you mean {' or '.join(self.near)}?" if self.near else "pipeline manifest list"

@@ -27,12 +27,12 @@ from pyspark.sql import SparkSession
 from pipeline.dataset import Dataset
 from pipeline.delta.commit import Mark, read_commit, runtime_profile
 from pipeline.delta.failures import SPARK_ERRORS, read_failure
-from pipeline.delta.files import FileAccessError, read_texts, write_text
+from pipeline.delta.files import read_texts, write_text
 from pipeline.delta.log import Commit, note_of, read_commit_file
 from pipeline.delta.snapshot import TableFacts, local_folder, table_facts
 from pipeline.delta.table import existing
 from pipeline.delta.write import WriteResult
-from pipeline.errors import PipelineError
+from pipeline.errors import FileAccessError, RecordError, RunNotFoundError
 
 FORMAT = 1
 FOLDER = "_records"
@@ -41,31 +41,6 @@ _TOKEN_DIGITS = 8
 _SECRET_NAME = re.compile(r"secret|token|passw|key|credential", re.IGNORECASE)
 # A secret inside the value of a harmless name: an option of the JVM, or a URI with a password.
 _SECRET_VALUE = re.compile(r"(?:secret|token|passw|key|credential)[^\s=]*=|://[^/\s@]*:[^/\s@]*@", re.IGNORECASE)
-
-
-@dataclass(eq=False, kw_only=True)
-class RecordError(PipelineError):
-    """A record can't be read, or is of a format that this version does not know."""
-
-    path: str
-    reason: str
-
-    sentence = "The record {path} can't be used: {reason}"
-
-
-@dataclass(eq=False, kw_only=True)
-class RunNotFoundError(PipelineError):
-    """No records are kept of a run by that name."""
-
-    run: str
-    root: str
-    near: tuple[str, ...] = ()
-
-    sentence = "No records of run {run!r} lie under {root}."
-
-    def remedy(self) -> str:
-        """The near misses, or how to see all."""
-        return f"Did you mean {' or '.join(self.near)}?" if self.near else "pipeline manifest list"
 
 
 @dataclass(frozen=True, kw_only=True)

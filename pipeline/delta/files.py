@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import os
 import tempfile
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -19,18 +18,7 @@ from pipeline.delta import sql
 from pipeline.delta.failures import SPARK_ERRORS, read_failure
 from pipeline.delta.session import is_connect
 from pipeline.delta.snapshot import local_folder
-from pipeline.errors import PipelineError
-
-
-@dataclass(eq=False, kw_only=True)
-class FileAccessError(PipelineError):
-    """A file below the root can't be written or read."""
-
-    path: str
-    reason: str
-
-    sentence = "{path} can't be written or read: {reason}"
-    next_step = "Check that PIPELINE_ROOT exists where Spark runs and may be written."
+from pipeline.errors import FileAccessError
 
 
 def write_text(session: SparkSession, path: str, text: str) -> None:

@@ -45,7 +45,7 @@ from pipeline.delta import sql
 from pipeline.delta.commit import clone_session, release_session
 from pipeline.delta.failures import SPARK_ERRORS, read_failure
 from pipeline.delta.read import ReadOptions, read
-from pipeline.errors import PipelineError, RegistryError, UnknownDatasetError
+from pipeline.errors import PipelineError, QueryError, RegistryError, UnknownDatasetError
 
 _QUERY = "SELECT * FROM (WITH pipeline_query AS (\n{}\n) SELECT * FROM pipeline_query)"
 _LOOKS = re.compile(r"(show|describe|desc|explain)\b", re.IGNORECASE)
@@ -60,20 +60,6 @@ _CONFS = {
     # The text is run as it was given.
     "spark.sql.variable.substitute": "false",
 }
-
-
-@dataclass(eq=False, kw_only=True)
-class QueryError(PipelineError):
-    """A statement is no query, or Spark can't answer it."""
-
-    reason: str
-    is_query: bool = True
-
-    sentence = "The statement was not answered: {reason}"
-
-    def remedy(self) -> str:
-        """What is run, where something else was given."""
-        return "" if self.is_query else "Only queries are run: SELECT, WITH, VALUES, TABLE, SHOW, DESCRIBE, EXPLAIN."
 
 
 @dataclass(frozen=True, kw_only=True)

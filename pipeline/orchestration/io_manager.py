@@ -15,15 +15,17 @@ from pydantic import PrivateAttr
 
 from pipeline.dataset import Dataset, Replace
 from pipeline.delta.commit import CommitNote, Mark
+from pipeline.delta.failures import SPARK_ERRORS
 from pipeline.delta.frames import SPARK, FrameKindError, from_spark, kind_of, to_spark
 from pipeline.delta.read import ReadOptions, read
 from pipeline.delta.slices import Slice
 from pipeline.delta.staging import STAGING
 from pipeline.delta.write import WriteResult, write
-from pipeline.errors import PartitionKeyError
+from pipeline.errors import PartitionKeyError, PipelineError
 from pipeline.orchestration.metadata import VERSION, data_version, declared_dataset, write_metadata
 from pipeline.orchestration.partitions import PARTITION_EXPR, rows_by_key, slice_of
 from pipeline.orchestration.resources import DeltaSparkResource
+from pipeline.record import write_record
 
 
 class DeltaIOManager(ConfigurableIOManager):
@@ -67,9 +69,8 @@ class DeltaIOManager(ConfigurableIOManager):
         with to_spark(obj, dataset, lambda: self.spark.spark_session, self._staging) as frame:
             result = write(frame, dataset=dataset, location=dataset.location(self.root), note=note, within=within)
         seconds = (dt.datetime.now(dt.timezone.utc) - started).total_seconds()
-        _record(
-            context, dataset, result, keys, write_metadata(dataset, result, sources) | {"delta/write_seconds": seconds}
-        )
+        metadata = write_metadata(dataset, result, sources) | {"delta/write_seconds": seconds}
+        _tell(context, dataset, result, keys, metadata | self._kept(context, dataset, result, note))
 
     def load_input(self, context: InputContext) -> Any:
         """The source's frame, restricted to the partitions that Dagster maps to this step.
@@ -93,6 +94,24 @@ class DeltaIOManager(ConfigurableIOManager):
         if not context.has_asset_partitions:  # Dagster can't say it of several partitions at once
             context.add_input_metadata({VERSION: found.version})
         return from_spark(found.frame, kind, dataset, max_bytes=self.local_frame_max_bytes, staging=self._staging)
+
+    def _kept(self, context: OutputContext, dataset: Dataset, result: WriteResult, note: CommitNote) -> dict[str, str]:
+        """Keep the record of the commit beside the tables; the commit stands whatever becomes of its record."""
+        try:
+            path = write_record(
+                self.spark.spark_session,
+                dataset,
+                result,
+                root=self.root,
+                run_id=context.step_context.run_id,
+                sources=note.sources,
+                partitions=note.partitions,
+                options=dict(self.spark.to_settings().conf),
+            )
+        except (PipelineError, OSError, *SPARK_ERRORS) as error:
+            context.log.warning(f"The commit stands, but its record could not be kept: {error}")
+            return {}
+        return {"delta/record": path}
 
     @property
     def _staging(self) -> str:
@@ -142,7 +161,7 @@ def _writer(dataset: Dataset, run_id: str, step_key: str, within: Slice | None) 
     return "/".join((dataset.name, step_key, run_id, "" if within is None else str(within)))
 
 
-def _record(
+def _tell(
     context: OutputContext, dataset: Dataset, result: WriteResult, keys: list[str] | None, metadata: dict[str, Any]
 ) -> None:
     """Hand metadata, per-partition counts and the data version to Dagster."""
