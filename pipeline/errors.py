@@ -333,6 +333,44 @@ class SourceFileError(PipelineError):
         return f"{where}: {self.problem}" + (f": {self.excerpt!r}" if self.excerpt else "")
 
 
+@dataclass(eq=False, kw_only=True)
+class FrameKindError(PipelineError):
+    """A parameter's annotation is no frame, or none that can hold the dataset's columns; `kinds` are those that can."""
+
+    dataset: str
+    annotation: str
+    kinds: tuple[str, ...]
+
+    sentence = "The rows of dataset {dataset!r} can't be given as {annotation}; a parameter may be annotated:{kinds}"
+    next_step = "Annotate the parameter with one of these."
+
+
+@dataclass(eq=False, kw_only=True)
+class FrameTooLargeError(PipelineError):
+    """An input is too large for the memory of this process; `found_bytes` is its files' size, or its size in Arrow."""
+
+    dataset: str
+    kind: str
+    found_bytes: int
+    limit_bytes: int
+
+    sentence = "The rows of dataset {dataset!r} take {found_bytes} bytes; as {kind} at most {limit_bytes} are allowed."
+    next_step = (
+        "Annotate the parameter as pyspark.sql.DataFrame or pyarrow.RecordBatchReader, or raise local_frame_max_bytes "
+        "of the DeltaIOManager."
+    )
+
+
+@dataclass(eq=False, kw_only=True)
+class StagingError(TableError):
+    """A local frame can't be put where Spark reads it, or Spark's rows not where this process reads them."""
+
+    reason: str
+
+    sentence = "A local frame of dataset {dataset!r} can't be staged under {location}: {reason}"
+    next_step = "Return a Spark DataFrame, or annotate the parameter as one."
+
+
 # --- commits ---------------------------------------------------------------------------------------------------------
 
 

@@ -58,7 +58,7 @@ def select_list(dataset: Dataset, schema: StructType) -> dict[str, str]:
             problems.append(f"column {field.name}: missing, declared {sql.type_name(field.dataType)}")
             continue
         taken.add(source)
-        fit = _fit(field.name, sql.identifier(source), schema[source].dataType, field.dataType)
+        fit = _fit(field.name, sql.identifier(source), schema[source].dataType, field.dataType, nested=False)
         problems += fit.problems
         selected[field.name] = fit.expression
     problems += [
@@ -81,10 +81,10 @@ def _frame_problems(schema: StructType) -> Iterator[str]:
             yield f"column {name}: the change feed adds a column of that name itself"
 
 
-def _fit(path: str, expression: str, given: DataType, declared: DataType) -> _Fit:
+def _fit(path: str, expression: str, given: DataType, declared: DataType, *, nested: bool = True) -> _Fit:
     if isinstance(given, NullType):
         # An untyped NULL column; deeper down no value could be told from another.
-        if "." in path:
+        if nested:
             return _Fit(expression, (f"column {path}: has type void, declared {sql.type_name(declared)}",))
         return _Fit(f"CAST({expression} AS {_bare(declared)})")
     if isinstance(given, StructType) and isinstance(declared, StructType):

@@ -13,7 +13,6 @@ import importlib
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
@@ -22,7 +21,7 @@ from pyspark.sql.types import IntegralType, MapType
 from pipeline.dataset import Dataset
 from pipeline.delta.arrow import arrow_type, fitting, holds_variant
 from pipeline.delta.staging import Staging
-from pipeline.errors import FrameMismatchError, PipelineError
+from pipeline.errors import FrameKindError, FrameMismatchError, FrameTooLargeError
 
 SPARK = "pyspark.sql.DataFrame"
 PANDAS = "pandas.DataFrame"
@@ -35,34 +34,6 @@ KINDS = (SPARK, *LOCAL_KINDS)
 
 # A float of pandas holds whole numbers exactly up to here; above, a digit may have been lost before we saw it.
 _EXACT_FLOAT = 1 << 53
-
-
-@dataclass(eq=False, kw_only=True)
-class FrameKindError(PipelineError):
-    """A parameter's annotation is no frame, or none that can hold the dataset's columns; `kinds` are those that can."""
-
-    dataset: str
-    annotation: str
-    kinds: tuple[str, ...] = KINDS
-
-    sentence = "The rows of dataset {dataset!r} can't be given as {annotation}; a parameter may be annotated:{kinds}"
-    next_step = "Annotate the parameter with one of these."
-
-
-@dataclass(eq=False, kw_only=True)
-class FrameTooLargeError(PipelineError):
-    """An input is too large for the memory of this process; `found_bytes` is its files' size, or its size in Arrow."""
-
-    dataset: str
-    kind: str
-    found_bytes: int
-    limit_bytes: int
-
-    sentence = "The rows of dataset {dataset!r} take {found_bytes} bytes; as {kind} at most {limit_bytes} are allowed."
-    next_step = (
-        "Annotate the parameter as pyspark.sql.DataFrame or pyarrow.RecordBatchReader, or raise local_frame_max_bytes "
-        "of the DeltaIOManager."
-    )
 
 
 def kind_of(cls: object) -> str | None:

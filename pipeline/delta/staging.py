@@ -12,7 +12,6 @@ import re
 import uuid
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
-from dataclasses import dataclass
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -22,23 +21,13 @@ from pyspark.sql.types import StructType
 from pipeline.dataset import Dataset
 from pipeline.delta.arrow import stored
 from pipeline.delta.failures import SPARK_ERRORS, read_failure
-from pipeline.errors import TableError
+from pipeline.errors import StagingError
 
 STAGING = "_staging"
 # Large enough for Parquet, small enough that a file of some row groups can be read by several tasks.
 ROW_GROUP_ROWS = 1 << 17
 ROW_GROUP_BYTES = 64 << 20
 _PATTERN = re.compile(r"[\[\]{}*?\\]")
-
-
-@dataclass(eq=False, kw_only=True)
-class StagingError(TableError):
-    """A local frame can't be put where Spark reads it, or Spark's rows not where this process reads them."""
-
-    reason: str
-
-    sentence = "A local frame of dataset {dataset!r} can't be staged under {location}: {reason}"
-    next_step = "Return a Spark DataFrame, or annotate the parameter as one."
 
 
 class Staging:

@@ -10,18 +10,26 @@ import datetime as dt
 from dataclasses import replace
 from typing import Any
 
-from dagster import ConfigurableIOManager, DagsterEventType, InputContext, OutputContext
+from dagster import (
+    AssetKey,
+    ConfigurableIOManager,
+    DagsterEventType,
+    DagsterInvariantViolationError,
+    InputContext,
+    OutputContext,
+    StepExecutionContext,
+)
 from pydantic import PrivateAttr
 
 from pipeline.dataset import Dataset, Replace
 from pipeline.delta.commit import CommitNote, Mark
 from pipeline.delta.failures import SPARK_ERRORS
-from pipeline.delta.frames import SPARK, FrameKindError, from_spark, kind_of, to_spark
+from pipeline.delta.frames import KINDS, SPARK, from_spark, kind_of, to_spark
 from pipeline.delta.read import ReadOptions, read
 from pipeline.delta.slices import Slice
 from pipeline.delta.staging import STAGING
 from pipeline.delta.write import WriteResult, write
-from pipeline.errors import PartitionKeyError, PipelineError
+from pipeline.errors import FrameKindError, PartitionKeyError, PipelineError
 from pipeline.orchestration.metadata import VERSION, data_version, declared_dataset, write_metadata
 from pipeline.orchestration.partitions import PARTITION_EXPR, rows_by_key, slice_of
 from pipeline.orchestration.resources import DeltaSparkResource
@@ -81,18 +89,18 @@ class DeltaIOManager(ConfigurableIOManager):
         """
         dataset = _dataset_at(context, context.upstream_output)
         kind = _annotated_kind(context, dataset)
-        step = context.step_context
-        version = _version_written_in_run(context)
+        step = _step_of(context)
         found = read(
             self.spark.spark_session,
             dataset,
             dataset.location(self.root),
-            ReadOptions(version=version),
-            within=_input_slice(context, dataset),
+            ReadOptions(version=None if step is None else _version_written_in_run(step, context.asset_key)),
+            within=_input_slice(context, step, dataset),
         )
-        self._sources.setdefault((step.run_id, step.step.key), {})[dataset.name] = found.version
-        if not context.has_asset_partitions:  # Dagster can't say it of several partitions at once
-            context.add_input_metadata({VERSION: found.version})
+        if step is not None:
+            self._sources.setdefault((step.run_id, step.step.key), {})[dataset.name] = found.version
+            if not context.has_asset_partitions:  # Dagster can't say it of several partitions at once
+                context.add_input_metadata({VERSION: found.version})
         return from_spark(found.frame, kind, dataset, max_bytes=self.local_frame_max_bytes, staging=self._staging)
 
     def _kept(self, context: OutputContext, dataset: Dataset, result: WriteResult, note: CommitNote) -> dict[str, str]:
@@ -131,7 +139,7 @@ def _annotated_kind(context: InputContext, dataset: Dataset) -> str:
     if kind is None:
         named = isinstance(annotation, type)
         text = f"{annotation.__module__}.{annotation.__qualname__}" if named else str(annotation)
-        raise FrameKindError(dataset=dataset.name, annotation=text)
+        raise FrameKindError(dataset=dataset.name, annotation=text, kinds=KINDS)
     return kind
 
 
@@ -178,29 +186,36 @@ def _tell(
             step.add_asset_metadata({"dagster/partition_row_count": rows}, context.asset_key, key)
 
 
-def _version_written_in_run(context: InputContext) -> int | None:
+def _step_of(context: InputContext) -> StepExecutionContext | None:
+    """The step that an input is loaded for; None where it is loaded outside a run, as `load_asset_value` does."""
+    try:
+        return context.step_context
+    except DagsterInvariantViolationError:
+        return None
+
+
+def _version_written_in_run(step: StepExecutionContext, source: AssetKey) -> int | None:
     """The version that this run has committed of the source; None where it has not written it."""
-    step = context.step_context
     records = step.instance.get_records_for_run(
         step.run_id, of_type=DagsterEventType.ASSET_MATERIALIZATION, ascending=False
     ).records
     for record in records:
         materialization = record.event_log_entry.asset_materialization
-        if materialization is not None and materialization.asset_key == context.asset_key:
+        if materialization is not None and materialization.asset_key == source:
             value = materialization.metadata.get(VERSION)
             return int(str(value.value)) if value is not None else None
     return None
 
 
-def _input_slice(context: InputContext, dataset: Dataset) -> Slice | None:
+def _input_slice(context: InputContext, step: StepExecutionContext | None, dataset: Dataset) -> Slice | None:
     """The slice of the mapped partitions; None where the source has none, or an asset without any reads them all."""
     if not context.has_asset_partitions:
         return None
-    step = context.step_context
     keys = context.asset_partition_keys
     partitions_def = context.asset_partitions_def
-    reads_for_all = step.assets_def is None or step.assets_def.partitions_def is None
-    if reads_for_all and set(keys) == set(partitions_def.get_partition_keys(dynamic_partitions_store=step.instance)):
+    reads_for_all = step is None or step.assets_def is None or step.assets_def.partitions_def is None
+    instance = None if step is None else step.instance
+    if reads_for_all and set(keys) == set(partitions_def.get_partition_keys(dynamic_partitions_store=instance)):
         return None
     upstream = context.upstream_output
     return slice_of(dataset, partitions_def, keys, _expr(upstream) if upstream is not None else None)

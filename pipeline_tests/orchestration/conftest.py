@@ -50,8 +50,10 @@ class Project:
     instance: DagsterInstance
 
     def run(self, *assets: AssetsDefinition, **options: Any) -> ExecuteInProcessResult:
-        resources = {"spark": self.spark, "delta_io_manager": DeltaIOManager(root=self.root, spark=self.spark)}
-        return materialize(assets, resources=resources, instance=self.instance, **options)
+        return materialize(assets, resources=self.resources(), instance=self.instance, **options)
+
+    def resources(self) -> dict[str, Any]:
+        return {"spark": self.spark, "delta_io_manager": DeltaIOManager(root=self.root, spark=self.spark)}
 
     def run_range(self, start: str, end: str, *assets: AssetsDefinition, **options: Any) -> ExecuteInProcessResult:
         return self.run(*assets, tags={RANGE_START: start, RANGE_END: end}, **options)

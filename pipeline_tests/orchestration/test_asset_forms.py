@@ -199,6 +199,8 @@ class Forbidden(DeltaSparkResource):
         pytest.fail("a session was asked for")
 
 
+# Dagster's own executor asks it of every op of an observation.
+@pytest.mark.filterwarnings("ignore:Property `OpDefinition.version` is deprecated:DeprecationWarning")
 @pytest.mark.case("D-NONE-OUTPUT")
 def test_nothing_to_store_never_reaches_spark(root: str) -> None:
     """Without an annotation None is a mistake and told as one; all before a JVM would be started."""

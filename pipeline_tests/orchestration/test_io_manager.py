@@ -8,6 +8,7 @@ from dagster import (
     AssetsDefinition,
     DagsterInstance,
     DailyPartitionsDefinition,
+    Definitions,
     asset,
 )
 from pyspark.sql import DataFrame
@@ -187,6 +188,12 @@ def test_a_table_that_no_asset_writes_is_read_as_any_other(project: Project) -> 
     materialized = project.run(read_it, dataset_spec(fed), selection=[read_it])
     assert project.rows(reader) == [(7,)]
     assert materializations(materialized, reader)[None]["delta/sources"] == {"fed": 0}
+
+
+def test_a_value_is_loaded_outside_a_run_at_the_newest_version(project: Project) -> None:
+    project.run_range("2026-01-02", "2026-01-03", days_asset({"2026-01-02": 3, "2026-01-03": 2}), total)
+    built = Definitions(assets=[total, days_asset({})], resources=project.resources())
+    assert built.load_asset_value("total", instance=project.instance).collect()[0]["n"] == 0 + 1 + 2 + 0 + 1
 
 
 @pytest.mark.case("D-NONE-OUTPUT")
