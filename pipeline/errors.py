@@ -166,17 +166,6 @@ class ServerError(PipelineError):
     next_step = "pipeline spark status; pipeline spark stop ends it and clears {folder}."
 
 
-@dataclass(eq=False, kw_only=True)
-class UpError(PipelineError):
-    """A part of `pipeline up` can't be started, or ended by itself; the other parts were stopped."""
-
-    reason: str
-    hint: str = ""
-
-    sentence = "pipeline up: {reason}."
-    next_step = "{hint}"
-
-
 # --- the table on disk -----------------------------------------------------------------------------------------------
 
 
@@ -406,6 +395,12 @@ class DemoError(PipelineError):
 
     sentence = "{reason}"
     next_step = "{hint}"
+
+
+class UpError(DemoError):
+    """A part of `pipeline up` can't be started, or ended by itself; the other parts were stopped."""
+
+    sentence = "pipeline up: {reason}."
 
 
 # --- what is asked of tables and records ------------------------------------------------------------------------------

@@ -100,8 +100,9 @@ def connect(remote_url: str) -> SparkSession:
 
 def close(session: Any) -> None:
     """Give a Connect session's state on the server back and close its channel."""
-    session.client.release_session()
-    session.client.close()
+    if not session.client.is_closed:  # a test of `open_session` may have been handed the same one, and ended it
+        session.client.release_session()
+        session.client.close()
 
 
 class connect_mode:  # noqa: N801  used like a function
