@@ -397,10 +397,15 @@ class DemoError(PipelineError):
     next_step = "{hint}"
 
 
-class UpError(DemoError):
+@dataclass(eq=False, kw_only=True)
+class UpError(PipelineError):
     """A part of `pipeline up` can't be started, or ended by itself; the other parts were stopped."""
 
+    reason: str
+    hint: str = ""
+
     sentence = "pipeline up: {reason}."
+    next_step = "{hint}"
 
 
 # --- what is asked of tables and records ------------------------------------------------------------------------------
