@@ -13,7 +13,7 @@ import json
 import platform
 import uuid
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field
 from importlib.metadata import PackageNotFoundError, version
 
@@ -21,8 +21,9 @@ from pyspark.sql import SparkSession
 
 from pipeline.delta import sql
 from pipeline.delta.failures import SPARK_ERRORS, read_failure
-from pipeline.delta.log import FORMAT, Commit, commit_file, commit_of, token_of
+from pipeline.delta.log import FORMAT, Commit, commit_file, commit_of, read_commit_file, token_of
 from pipeline.delta.session import bounded, end_connect, hold_statements, is_connect
+from pipeline.delta.snapshot import local_folder
 from pipeline.errors import CommitUnknownError
 
 # How far back the history is searched for a mark that the newest own commit does not carry.
@@ -178,7 +179,10 @@ def find_mark(session: SparkSession, location: str, mark: Mark) -> int | None:
 
 
 def read_commit(session: SparkSession, location: str, number: int, partition_by: tuple[str, ...]) -> Commit:
-    """One commit from its file in the log, wherever Spark runs; one small Spark job."""
+    """One commit from its file in the log; one small Spark job where the log is not on this machine's disk."""
+    if local_folder(location) is not None:
+        with suppress(OSError, ValueError):  # Spark says better what is wrong with it
+            return read_commit_file(location, number, partition_by)
     path = sql.path_pattern(commit_file(location, number))
     read = session.read.schema(_COMMIT_SCHEMA).json(path)
     # As microseconds, so that no session's or client's zone is asked.

@@ -249,19 +249,16 @@ def _checkpoint_version(session: SparkSession, location: str) -> int | None:
 
 def _health(state: TableState, partitions: int | None, checkpoint: int | None, recent: list[HistoryEntry]) -> Health:
     since = state.version - checkpoint if checkpoint is not None else state.version + 1
-    average = state.bytes // state.files if state.files else None
+    files = state.files or 0
+    average = (state.bytes or 0) // files if files else None
     remarks = []
     if since > 2 * int(state.properties.get("delta.checkpointInterval", CHECKPOINT_INTERVAL)):
         remarks.append(
             f"{since} commits since the last checkpoint, and opening the table reads them all: "
             "pipeline maintain checkpoint"
         )
-    if (
-        average is not None
-        and average < SMALL_FILE_BYTES
-        and state.files > MANY_FILES_PER_PARTITION * (partitions or 1)
-    ):
-        remarks.append(f"{state.files} files of {average} bytes on average: OPTIMIZE makes them fewer")
+    if average is not None and average < SMALL_FILE_BYTES and files > MANY_FILES_PER_PARTITION * (partitions or 1):
+        remarks.append(f"{files} files of {average} bytes on average: OPTIMIZE makes them fewer")
 
     def last(operation: str) -> dt.datetime | None:
         return next((entry.timestamp for entry in recent if entry.operation == operation), None)

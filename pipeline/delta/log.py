@@ -13,6 +13,7 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
+from urllib.parse import urlsplit
 
 FORMAT = 1
 _COMMIT_NAME = re.compile(r"(\d{20})\.json")
@@ -121,7 +122,7 @@ def list_files(folder: str) -> list[File]:
     """The files right below a folder, of any URI; empty where there is no such folder. No Spark."""
     from pyarrow import fs
 
-    system, path = _file_system(folder)
+    system, path = file_system(folder)
     found = system.get_file_info(fs.FileSelector(path, allow_not_found=True))
     return [File(info.base_name, info.size, info.mtime_ns or 0) for info in found if info.type == fs.FileType.File]
 
@@ -139,7 +140,7 @@ def read_commit_file(location: str, number: int, partition_by: tuple[str, ...]) 
         OSError: the file is not there, or the storage can't be read.
         ValueError: it is cut off or not JSON.
     """
-    system, path = _file_system(location)
+    system, path = file_system(location)
     with system.open_input_stream(commit_file(path, number)) as stream:
         lines = stream.read().decode("utf-8").split("\n")
     changed = system.get_file_info(commit_file(path, number)).mtime_ns or 0
@@ -152,7 +153,7 @@ def remove_empty_log(location: str) -> bool:
 
     Only on a disk of this machine (elsewhere there are no empty folders), and only if it is empty at that moment.
     """
-    system, path = _file_system(location)
+    system, path = file_system(location)
     if system.type_name != "local":
         return False
     try:
@@ -164,9 +165,17 @@ def remove_empty_log(location: str) -> bool:
     return True
 
 
-def _file_system(location: str) -> tuple[Any, str]:
+def file_system(location: str) -> tuple[Any, str]:
+    """The file system of a URI and the path in it, as pyarrow has them; a plain path is one of this machine.
+
+    Raises:
+        OSError, ValueError: no such file system is known, or it can't be reached.
+    """
     from pyarrow import fs
 
-    if "://" not in location and not location.startswith("file:"):
-        return fs.LocalFileSystem(), location
-    return fs.FileSystem.from_uri(location.replace("s3a://", "s3://", 1))  # type: ignore[no-any-return]
+    scheme = urlsplit(location).scheme
+    if scheme in ("", "file"):
+        # Hadoop takes a path as it is; pyarrow would decode a percent sign in a URI.
+        return fs.LocalFileSystem(), location.removeprefix("file://").removeprefix("file:")
+    known = {"s3a": "s3", "s3n": "s3"}.get(scheme, scheme)
+    return fs.FileSystem.from_uri(f"{known}{location[len(scheme) :]}")  # type: ignore[no-any-return]

@@ -17,6 +17,18 @@ from pipeline.delta.log import commit_file
 # Actions that can be many in one commit and say nothing about the table; their lines are passed over unparsed.
 _MANY = ('"add"', '"remove"', '"cdc"')
 _KIND_LENGTH = 16
+# Since which writer version a feature is part of the protocol (Delta protocol, "Valid Feature Names"); from the last
+# version on, features are listed by name.
+_IMPLIED = {
+    "appendOnly": 2,
+    "invariants": 2,
+    "checkConstraints": 3,
+    "changeDataFeed": 4,
+    "generatedColumns": 4,
+    "columnMapping": 5,
+    "identityColumns": 6,
+}
+_LISTING_WRITER = 7
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,6 +41,7 @@ class TableFacts:
     properties: Mapping[str, str]
     schema: Mapping[str, Any]
     partition_by: tuple[str, ...]
+    features: tuple[str, ...] = ()
 
 
 def local_folder(uri: str) -> Path | None:
@@ -78,7 +91,15 @@ def _facts(protocol: Mapping[str, Any], metadata: Mapping[str, Any]) -> TableFac
         properties=dict(metadata.get("configuration") or {}),
         schema=json.loads(metadata["schemaString"]),
         partition_by=tuple(metadata.get("partitionColumns") or ()),
+        features=_features(protocol),
     )
+
+
+def _features(protocol: Mapping[str, Any]) -> tuple[str, ...]:
+    """The table features in force: those that are listed, or those that an old writer version implies."""
+    listed = {*(protocol.get("readerFeatures") or ()), *(protocol.get("writerFeatures") or ())}
+    implied = {name for name, version in _IMPLIED.items() if version <= protocol["minWriterVersion"] < _LISTING_WRITER}
+    return tuple(sorted(listed | implied))
 
 
 def _commit_actions(table: Path, number: int) -> list[dict[str, Any]] | None:

@@ -8,12 +8,10 @@ The folder's name begins with `_`, which no table's does, so what a killed proce
 
 from __future__ import annotations
 
-import re
 import uuid
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from typing import Any
-from urllib.parse import urlsplit
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
@@ -21,13 +19,14 @@ from pyspark.sql.types import StructType
 from pipeline.dataset import Dataset
 from pipeline.delta.arrow import stored
 from pipeline.delta.failures import SPARK_ERRORS, read_failure
+from pipeline.delta.log import file_system
+from pipeline.delta.sql import path_pattern
 from pipeline.errors import StagingError
 
 STAGING = "_staging"
 # Large enough for Parquet, small enough that a file of some row groups can be read by several tasks.
 ROW_GROUP_ROWS = 1 << 17
 ROW_GROUP_BYTES = 64 << 20
-_PATTERN = re.compile(r"[\[\]{}*?\\]")
 
 
 class Staging:
@@ -36,7 +35,10 @@ class Staging:
     def __init__(self, dataset: Dataset, staging: str) -> None:
         self.dataset = dataset
         self.location = f"{staging.rstrip('/')}/{uuid.uuid4().hex}"
-        self.filesystem, self.path = self._filesystem()
+        try:
+            self.filesystem, self.path = file_system(self.location)
+        except (OSError, ValueError) as error:  # what pyarrow raises for a scheme that it does not know, too
+            raise self._error(error) from error
 
     def __enter__(self) -> Staging:
         return self
@@ -44,22 +46,6 @@ class Staging:
     def __exit__(self, *_: object) -> None:
         with suppress(OSError):  # the rows are written or refused by now; what stays behind does no harm
             self.filesystem.delete_dir(self.path)
-
-    def _filesystem(self) -> tuple[Any, str]:
-        import pyarrow as pa
-        import pyarrow.fs
-
-        parts = urlsplit(self.location)
-        if parts.scheme in ("", "file"):
-            # Hadoop takes a path as it is; pyarrow would decode a percent sign in a URI.
-            plain = self.location.removeprefix("file://").removeprefix("file:")
-            return pa.fs.LocalFileSystem(), plain
-        scheme = {"s3a": "s3", "s3n": "s3"}.get(parts.scheme, parts.scheme)
-        try:
-            found: tuple[Any, str] = pa.fs.FileSystem.from_uri(f"{scheme}{self.location[len(parts.scheme) :]}")
-        except (pa.ArrowInvalid, pa.ArrowNotImplementedError, OSError) as error:
-            raise self._error(error) from error
-        return found
 
     def _error(self, reason: object) -> StagingError:
         return StagingError(dataset=self.dataset.name, location=self.location, reason=str(reason))
@@ -92,7 +78,7 @@ class Staging:
         schema = stored(self.dataset.schema)
         assert isinstance(schema, StructType)  # noqa: S101  of a struct
         # Spark takes the path for a pattern, in which a bracket of the root's name would stand for something else.
-        path = _PATTERN.sub(r"\\\g<0>", self.location)
+        path = path_pattern(self.location)
         try:
             frame = session.read.schema(schema).option("datetimeRebaseMode", "CORRECTED").parquet(path)
             frame.schema  # noqa: B018  on Connect the first look

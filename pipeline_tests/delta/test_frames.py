@@ -496,7 +496,7 @@ def test_a_refused_write_leaves_nothing_staged(classic: SparkSession, root: str)
 def test_a_root_that_this_process_can_not_write_is_a_named_error(tmp_path: Path) -> None:
     blocked = tmp_path / "file"
     blocked.write_text("not a folder")
-    for staging in ("wasb://container@account/root/_staging", f"{blocked}/_staging"):
+    for staging in ("wasb://container@account/lake/_staging", f"{blocked}/_staging"):
         with (
             pytest.raises(StagingError) as caught,
             to_spark(pa.table({"id": [1], "v": [1]}), column(LongType()), lambda: pytest.fail("asked"), staging),

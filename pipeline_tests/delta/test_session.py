@@ -289,7 +289,7 @@ def repository(cached: Path, tmp_path: Path) -> Iterator[tuple[str, list[str]]]:
         there.mkdir(parents=True)
         shutil.copy(jar_path(coordinate, cached), there / f"{name}-{version}.jar")
         (there / f"{name}-{version}.pom").write_text(
-            '<project xmlns="http://maven.apache.org/POM/4.0.0"><modelVersion>4.0.0</modelVersion>'
+            "<project><modelVersion>4.0.0</modelVersion>"
             f"<groupId>{organisation}</groupId><artifactId>{name}</artifactId><version>{version}</version></project>",
             encoding="utf-8",
         )

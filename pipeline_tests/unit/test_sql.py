@@ -88,7 +88,7 @@ def test_an_identifier_is_closed_by_nothing_in_the_name(name: str) -> None:
 
 def test_names_and_tables_are_quoted() -> None:
     assert sql.names(["a", "b`c"]) == "`a`, `b``c`"
-    assert sql.path_table("/root/a`b") == "delta.`/root/a``b`"
+    assert sql.path_table("/lake/a`b") == "delta.`/lake/a``b`"
 
 
 # Values and their literals, boundaries included.
@@ -201,9 +201,9 @@ def test_a_table_is_created_by_one_statement_that_says_everything() -> None:
         partition_by=("d",),
         description="it's",
     )
-    statement = sql.create_table(dataset, "/root/a/b", {"k'1": "v", "a": "b"})
+    statement = sql.create_table(dataset, "/lake/a/b", {"k'1": "v", "a": "b"})
     assert statement.split("\n") == [
-        "CREATE TABLE delta.`/root/a/b` (",
+        "CREATE TABLE delta.`/lake/a/b` (",
         "  `d` date,",
         "  `n` bigint NOT NULL",
         ")",
