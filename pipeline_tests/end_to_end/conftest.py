@@ -36,13 +36,16 @@ class ProjectFolder:
 
     def command(self, name: str, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
         """Run an installed command from the project's root, with `DAGSTER_HOME` unset."""
-        kept = {k: v for k, v in os.environ.items() if not k.startswith(("PIPELINE_", "DAGSTER", "SPARK_"))}
-        ours = {"PYTHONPATH": str(REPOSITORY), "PIPELINE_CACHE": str(self.cache)}
         return subprocess.run(
-            [str(SCRIPTS / name), *arguments],
-            cwd=self.folder, env=kept | ours | dict(self.environment) | environment,
+            [str(SCRIPTS / name), *arguments], cwd=self.folder, env=self.variables() | environment,
             capture_output=True, text=True, timeout=COMMAND_SECONDS, check=False,
         )  # fmt: skip
+
+    def variables(self) -> dict[str, str]:
+        """The environment of a command: this process's, without what would name another project or Spark."""
+        kept = {k: v for k, v in os.environ.items() if not k.startswith(("PIPELINE_", "DAGSTER", "SPARK_"))}
+        ours = {"PYTHONPATH": str(REPOSITORY), "PIPELINE_CACHE": str(self.cache)}
+        return kept | ours | dict(self.environment)
 
     def table(self, name: str) -> DeltaTable:
         return DeltaTable(self.folder / ".pipeline" / "tables" / name)

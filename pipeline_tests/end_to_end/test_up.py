@@ -1,0 +1,74 @@
+"""`pipeline up` as a real process: everything comes up on the project's one instance, and all of it ends on Ctrl-C."""
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import urllib.request
+
+import psutil
+import pytest
+
+from pipeline_tests.conftest import free_port
+from pipeline_tests.end_to_end.conftest import SCRIPTS, ProjectFolder
+
+STOP_SECONDS = 90
+
+
+def ask(port: int, query: str) -> dict:
+    request = urllib.request.Request(
+        f"http://127.0.0.1:{port}/graphql",
+        data=json.dumps({"query": query}).encode(),
+        headers={"Content-Type": "application/json"},
+    )
+    with urllib.request.urlopen(request, timeout=60) as answer:
+        return json.load(answer)["data"]
+
+
+def test_the_ui_and_a_warm_spark_come_up_together_and_nothing_is_left_after_ctrl_c(
+    project_folder: ProjectFolder,
+) -> None:
+    port, spark_port = free_port(), free_port()
+    command = [str(SCRIPTS / "pipeline"), "up", "--port", str(port), "--spark-port", str(spark_port)]
+    with subprocess.Popen(
+        command, cwd=project_folder.folder, env=project_folder.variables(), text=True,
+        stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, start_new_session=True,
+    ) as process:  # fmt: skip
+        try:
+            assert process.stdout is not None
+            assert f"http://127.0.0.1:{port}" in process.stdout.readline()
+            remote = f"sc://127.0.0.1:{spark_port}"
+            materialize = ("dagster", "asset", "materialize", "--select", "airports")
+            done = project_folder.command(*materialize, SPARK_REMOTE=remote)
+            assert done.returncode == 0, done.stderr
+            runs = ask(port, "{ runsOrError { ... on Runs { results { status assetSelection { path } } } } }")
+            assert runs["runsOrError"]["results"] == [{"status": "SUCCESS", "assetSelection": [{"path": ["airports"]}]}]
+            nodes = ask(port, "{ assetNodes { assetKey { path } } }")["assetNodes"]
+            assert sorted(node["assetKey"]["path"][0] for node in nodes) == [
+                "airport_traffic", "airports", "planes", "sightings",
+            ]  # fmt: skip
+            family = psutil.Process(process.pid).children(recursive=True)
+            os.kill(process.pid, signal.SIGINT)
+            assert process.wait(STOP_SECONDS) == 130
+        finally:
+            process.kill()
+    _, alive = psutil.wait_procs(family, timeout=10)
+    assert alive == []
+    status = project_folder.command("pipeline", "spark", "status")
+    assert (status.returncode, status.stdout.strip()) == (1, "No server runs.")
+
+
+def test_a_port_that_is_taken_is_said_so_and_nothing_is_started(project_folder: ProjectFolder) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        done = project_folder.command("pipeline", "up", "--port", str(port))
+    assert done.returncode == 1
+    assert f"port {port} is taken" in done.stderr
+
+
+@pytest.mark.parametrize("arguments", [("up", "--port", "none"), ("nonsense",), ("demo", "--days", "0")], ids=" ".join)
+def test_wrong_usage_exits_with_2(project_folder: ProjectFolder, arguments: tuple[str, ...]) -> None:
+    assert project_folder.command("pipeline", *arguments).returncode == 2
