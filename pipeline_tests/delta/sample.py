@@ -74,8 +74,7 @@ def ordered(rows: Iterable[tuple[Any, ...]]) -> list[tuple[Any, ...]]:
 
 def rows_of(dataset: Dataset, root: str, version: int | None = None) -> list[tuple[Any, ...]]:
     """The rows on disk in the declared column order, as delta-rs sees them."""
-    # As a URI: delta-rs decodes what looks escaped in a path.
-    table = deltalake.DeltaTable(Path(dataset.location(root)).as_uri(), version=version).to_pyarrow_table()
+    table = deltalake.DeltaTable(dataset.location(root), version=version).to_pyarrow_table()
     return ordered(tuple(row[name] for name in dataset.schema.names) for row in table.to_pylist())
 
 
