@@ -39,12 +39,11 @@ def up(port: int, spark_port: int) -> None:
         remote = settings.spark.remote or stack.enter_context(_server(spark_port))
         environment = os.environ | {"SPARK_REMOTE": remote}
         environment.setdefault("DAGSTER_HOME", str(settings.project))
-        web = ["dagster-webserver", "-h", HOST, "-p", str(port)]
-        children = [
-            stack.enter_context(_child(settings, name, command, environment))
-            for name, command in (("daemon", ["dagster-daemon", "run"]), ("web server", web))
-        ]
-        _await_web(port, children)
+        web_command = ["dagster-webserver", "-h", HOST, "-p", str(port)]
+        web = stack.enter_context(_child(settings, "web server", web_command, environment))
+        # One after the other: both would make the tables of a new instance, and the second to come would fail.
+        _await_web(port, [web])
+        children = [web, stack.enter_context(_child(settings, "daemon", ["dagster-daemon", "run"], environment))]
         click.echo(f"The UI is at http://{HOST}:{port}, Spark at {shown_remote(remote)}. Ctrl-C stops all of it.")
         _watch(children)
 

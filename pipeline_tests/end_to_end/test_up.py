@@ -31,13 +31,14 @@ def test_the_ui_and_a_warm_spark_come_up_together_and_nothing_is_left_after_ctrl
 ) -> None:
     port, spark_port = free_port(), free_port()
     command = [str(SCRIPTS / "pipeline"), "up", "--port", str(port), "--spark-port", str(spark_port)]
-    with subprocess.Popen(
+    complaints = project_folder.folder / "up.stderr"
+    with complaints.open("w") as stderr, subprocess.Popen(
         command, cwd=project_folder.folder, env=project_folder.variables(), text=True,
-        stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, start_new_session=True,
+        stdout=subprocess.PIPE, stderr=stderr, start_new_session=True,
     ) as process:  # fmt: skip
         try:
             assert process.stdout is not None
-            assert f"http://127.0.0.1:{port}" in process.stdout.readline()
+            assert f"http://127.0.0.1:{port}" in process.stdout.readline(), complaints.read_text(encoding="utf-8")
             remote = f"sc://127.0.0.1:{spark_port}"
             materialize = ("dagster", "asset", "materialize", "--select", "airports")
             done = project_folder.command(*materialize, SPARK_REMOTE=remote)
