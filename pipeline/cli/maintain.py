@@ -11,12 +11,12 @@ from typing import TypeVar
 import click
 from pyspark.sql import SparkSession
 
+from pipeline.cli.registry import declared
 from pipeline.dataset import Dataset
 from pipeline.delta.maintain import CheckpointResult, VacuumResult, checkpoint, vacuum
 from pipeline.delta.session import open_session
 from pipeline.errors import PipelineError, TableNotFoundError
-from pipeline.registry import Registry, load_datasets
-from pipeline.settings import DEFAULT_DATASETS, Settings, load_settings
+from pipeline.settings import Settings, load_settings
 
 Result = TypeVar("Result", VacuumResult, CheckpointResult)
 Verb = Callable[[SparkSession, Dataset, str], Result]
@@ -68,7 +68,7 @@ def _each(
 
     A table that was never written is passed over unless it was named.
     """
-    registry = Registry(load_datasets(settings.datasets or DEFAULT_DATASETS))
+    registry = declared(settings)
     targets = [registry.get(name) for name in names] or list(registry)
     session = open_session(settings.spark)
     results: list[Result] = []

@@ -6,7 +6,6 @@ Delta ignores any other number of hours (delta#2129), so none can be given.
 
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
 from dataclasses import dataclass
@@ -18,7 +17,7 @@ from pipeline.dataset import Dataset
 from pipeline.delta import sql
 from pipeline.delta.commit import clone_session
 from pipeline.delta.failures import SPARK_ERRORS, read_failure
-from pipeline.delta.session import is_connect
+from pipeline.delta.session import embedded_environment, is_connect
 from pipeline.delta.table import existing
 from pipeline.errors import StorageError
 
@@ -99,10 +98,9 @@ def checkpoint_embedded(session: SparkSession, location: str) -> int:
 
 
 def _checkpoint_in_child(location: str) -> int:
-    environment = {k: v for k, v in os.environ.items() if k not in ("SPARK_REMOTE", "SPARK_CONNECT_MODE_ENABLED")}
     done = subprocess.run(  # noqa: S603  this very module, on a location that was just read
         [sys.executable, "-m", __name__, location],
-        env=environment, capture_output=True, text=True, timeout=CHILD_SECONDS, check=True,
+        env=embedded_environment(), capture_output=True, text=True, timeout=CHILD_SECONDS, check=True,
     )  # fmt: skip
     return int(done.stdout.split()[-1])
 

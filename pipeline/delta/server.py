@@ -25,7 +25,7 @@ from pathlib import Path
 
 import psutil
 
-from pipeline.delta.session import CONNECT_PORT, open_session
+from pipeline.delta.session import CONNECT_PORT, embedded_environment, open_session
 from pipeline.errors import ServerError
 from pipeline.settings import SparkSettings, load_settings
 
@@ -129,13 +129,17 @@ def start(
 
 
 def _spawn(port: int, idle_minutes: int | None, log: Path) -> subprocess.Popen[bytes]:
-    environment = {k: v for k, v in os.environ.items() if k not in ("SPARK_REMOTE", "SPARK_CONNECT_MODE_ENABLED")}
     command = [sys.executable, "-m", __name__, "--port", str(port)]
     if idle_minutes is not None:
         command += ["--idle-minutes", str(idle_minutes)]
     with log.open("wb") as output:
         child = subprocess.Popen(  # noqa: S603  this very module
-            command, env=environment, stdin=subprocess.DEVNULL, stdout=output, stderr=output, start_new_session=True
+            command,
+            env=embedded_environment(),
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=output,
+            start_new_session=True,
         )
     _STARTED.append(child)
     return child

@@ -129,6 +129,11 @@ def _embedded(settings: SparkSettings) -> SparkSession:
             raise SparkUnavailableError(where=settings.master, reason=read_failure(error).summary) from error
 
 
+def embedded_environment() -> dict[str, str]:
+    """The environment for a child process that runs Spark itself, whatever server this process uses."""
+    return {name: value for name, value in os.environ.items() if name not in ("SPARK_REMOTE", _CONNECT_MODE)}
+
+
 @contextmanager
 def _environment(**values: str | None) -> Iterator[None]:
     """Environment variables for the time in which the JVM is launched."""
