@@ -27,26 +27,44 @@ from pyspark.sql.types import (
 )
 
 from pipeline.errors import DeclarationError
+from pipeline.write_mode import (
+    Append,
+    Changelog,
+    ErrorIfExists,
+    Ignore,
+    InsertNew,
+    Merge,
+    Replace,
+    WriteMode,
+    frame_columns,
+    mode_problems,
+)
+
+__all__ = [
+    "RESERVED_COLUMNS",
+    "Append",
+    "Changelog",
+    "Check",
+    "Dataset",
+    "ErrorIfExists",
+    "Ignore",
+    "InsertNew",
+    "Merge",
+    "Replace",
+    "WriteMode",
+    "case_duplicates",
+    "is_string",
+    "schema_fingerprint",
+    "walk",
+]
 
 # Delta protocol, "Change Data Files": names that the change feed adds; a data column of that name makes it unreadable.
 RESERVED_COLUMNS = frozenset({"_change_type", "_commit_version", "_commit_timestamp"})
 # Parquet's rule, which Delta keeps unless column mapping is on.
 REFUSED_CHARACTERS = frozenset(" ,;{}()\n\t=")
 _PROTOCOL_PROPERTIES = ("delta.feature.", "delta.minreaderversion", "delta.minwriterversion")
+_REPLACE = Replace()
 _NAME_PART = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
-
-
-@dataclass(frozen=True)
-class Append:
-    """Rows are added; nothing that is there is touched."""
-
-
-@dataclass(frozen=True)
-class Replace:
-    """The slice that the run addresses, or the whole table where it addresses none, becomes exactly the frame."""
-
-
-WriteMode = Append | Replace
 
 
 @dataclass(frozen=True)
@@ -67,7 +85,8 @@ class Dataset:
             metadata of their fields.
         partition_by: partition columns, outermost first.
         write: what a write does to the rows that are there.
-        keys: columns that together name a row, each NOT NULL. That no two rows share them is for the writer to see to.
+        keys: columns that together name a row; NULL is a value like any other. A merge keeps them unique; under any
+            other mode that is for the writer to see to.
         reads: names of the datasets that this one is made from.
         checks: check constraints, enforced by Delta in every commit.
         properties: further Delta table properties, as (name, value).
@@ -81,7 +100,7 @@ class Dataset:
     name: str
     schema: StructType
     partition_by: tuple[str, ...] = ()
-    write: WriteMode = Replace()
+    write: WriteMode = _REPLACE
     keys: tuple[str, ...] = ()
     reads: tuple[str, ...] = ()
     checks: tuple[Check, ...] = ()
@@ -110,6 +129,11 @@ class Dataset:
     def fingerprint(self) -> str:
         """The fingerprint that a table of this declaration has."""
         return schema_fingerprint(self.schema, self.partition_by)
+
+    @property
+    def frame_columns(self) -> tuple[str, ...]:
+        """Columns that a frame brings beside those of the table: what a merge decides by and does not keep."""
+        return frame_columns(self.write, self.schema.names)
 
     def field(self, column: str) -> StructField:
         """The declared field of a top-level column."""
@@ -178,8 +202,7 @@ def _problems(dataset: Dataset) -> Iterator[str]:
     yield from _partition_problems(dataset)
     names = set(dataset.schema.names)
     yield from (f"key column {key!r} is not in the schema" for key in dataset.keys if key not in names)
-    nullable = {field.name for field in dataset.schema.fields if field.nullable}
-    yield from (f"key column {key!r} may be NULL; declare it NOT NULL" for key in dataset.keys if key in nullable)
+    yield from mode_problems(dataset.write, dataset.schema, dataset.keys)
     if len({check.name.lower() for check in dataset.checks}) < len(dataset.checks):
         yield "two checks have the same name"
     if any(name.lower() == "delta.enablechangedatafeed" for name, _ in dataset.properties):

@@ -217,6 +217,16 @@ class TableMismatchError(TableError):
 
 
 @dataclass(eq=False, kw_only=True)
+class TableExistsError(TableError):
+    """A first load found rows in the table; nothing was written."""
+
+    version: int
+
+    sentence = "The table of dataset {dataset!r} at {location} holds rows at version {version}; it is loaded once only."
+    next_step = "Declare another write mode for {dataset!r}, or choose another PIPELINE_ROOT."
+
+
+@dataclass(eq=False, kw_only=True)
 class VersionNotFoundError(TableError):
     """A pin names a version or time that the log does not hold."""
 
@@ -281,6 +291,35 @@ class PartitionValueError(ViolationError):
         "written."
     )
     next_step = "Map '' to NULL or to a value of its own before the write."
+
+
+@dataclass(eq=False, kw_only=True)
+class DuplicateKeysError(ViolationError):
+    """Several rows of one frame have the same key and nothing says which counts; `counts` is by key, most first."""
+
+    total_keys: int
+
+    sentence = (
+        "{total_keys} keys of dataset {dataset!r} have several rows in the frame ({counts}); nothing was written."
+    )
+    next_step = "Keep one row a key, or declare order_by in its Merge, so that the newest row counts."
+
+
+@dataclass(eq=False, kw_only=True)
+class ChangelogError(ViolationError):
+    """Rows of a changelog without a known operation or without a place in the sequence; `counts` is by column.
+
+    `examples` are such rows, `codes` the operations that are known.
+    """
+
+    examples: tuple[str, ...]
+    codes: tuple[str, ...]
+
+    sentence = "Changes of dataset {dataset!r} can't be applied ({counts}); nothing was written. Among them:{examples}"
+
+    def remedy(self) -> str:
+        """What every row must have."""
+        return f"Every row needs a place in the sequence, and one of the operations {', '.join(self.codes)}."
 
 
 @dataclass(eq=False, kw_only=True)

@@ -21,6 +21,7 @@ PACKAGE = "pipeline"
 # A module or package directly under `pipeline`, and its layer. Imports go to the same layer or a lower one.
 LAYERS = {
     "errors": 0,
+    "write_mode": 1,
     "dataset": 1,
     "registry": 1,
     "settings": 1,
@@ -34,7 +35,12 @@ LAYERS = {
     "cli": 6,
 }
 # Inside layer 1 each module says what it may import; `errors` is a layer below.
-DECLARATIONS = {"dataset": {"errors"}, "registry": {"errors", "dataset"}, "settings": {"errors"}}
+DECLARATIONS = {
+    "write_mode": {"errors"},
+    "dataset": {"errors", "write_mode"},
+    "registry": {"errors", "dataset"},
+    "settings": {"errors"},
+}
 # Inside `delta` a module imports only from modules before it.
 DELTA_ORDER = (
     "failures",
@@ -46,6 +52,7 @@ DELTA_ORDER = (
     "snapshot",
     "files",
     "commit",
+    "retry",
     "table",
     "read",
     "describe",
@@ -55,8 +62,13 @@ DELTA_ORDER = (
     "arrow",
     "staging",
     "frames",
+    "transaction",
+    "changelog",
+    "merge",
     "write",
     "maintain",
+    "recover",
+    "doctor",
     "server",
 )
 WITHOUT_DAGSTER = 3  # the highest layer that works where Dagster is not installed or down; the command line needs it

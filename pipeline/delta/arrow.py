@@ -15,7 +15,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from pyspark.sql.pandas.types import to_arrow_type
+from pyspark.errors import PySparkTypeError
+from pyspark.sql.pandas.types import from_arrow_type, to_arrow_type
 from pyspark.sql.types import (
     ArrayType,
     BinaryType,
@@ -37,6 +38,7 @@ from pyspark.sql.types import (
 
 from pipeline.dataset import RESERVED_COLUMNS, Dataset, is_string, walk
 from pipeline.delta import sql
+from pipeline.delta.conform import passed_over
 from pipeline.errors import FrameMismatchError
 
 # Spark documents DATE and TIMESTAMP for the years 1 to 9999; the integers behind them reach further.
@@ -84,9 +86,8 @@ def fitting(dataset: Dataset, schema: Any) -> Fitting:
     arrays = _fit_columns(dataset, positions, [pa.nulls(0, field.type) for field in schema], problems)
     if problems:
         raise FrameMismatchError(dataset=dataset.name, differences=tuple(problems))
-    return Fitting(
-        dataset, positions, pa.schema(list(zip(dataset.schema.names, (a.type for a in arrays), strict=True)))
-    )
+    names = [*dataset.schema.names, *dataset.frame_columns]
+    return Fitting(dataset, positions, pa.schema(list(zip(names, (a.type for a in arrays), strict=True))))
 
 
 def stored(data_type: DataType) -> DataType:
@@ -119,7 +120,7 @@ def _matched(dataset: Dataset, names: Sequence[str]) -> tuple[list[str], dict[st
     problems += [
         f"column {name}: the change feed adds a column of that name itself"
         for name in names
-        if name.lower() in RESERVED_COLUMNS
+        if name.lower() in RESERVED_COLUMNS - passed_over(dataset.frame_columns)
     ]
     exact = {name: position for position, name in enumerate(names)}
     by_folded = {name.lower(): position for position, name in enumerate(names)}
@@ -130,7 +131,13 @@ def _matched(dataset: Dataset, names: Sequence[str]) -> tuple[list[str], dict[st
             problems.append(f"column {field.name}: missing, declared {sql.type_name(field.dataType)}")
         else:
             positions[field.name] = position
-    declared = {name.lower() for name in dataset.schema.names}
+    for name in dataset.frame_columns:
+        position = exact.get(name, by_folded.get(name.lower()))
+        if position is None:
+            problems.append(f"column {name}: missing; the write decides by it")
+        else:
+            positions[name] = position
+    declared = {name.lower() for name in (*dataset.schema.names, *dataset.frame_columns)}
     problems += [f"column {name}: not declared" for name in names if name.lower() not in declared | RESERVED_COLUMNS]
     return problems, positions
 
@@ -138,12 +145,31 @@ def _matched(dataset: Dataset, names: Sequence[str]) -> tuple[list[str], dict[st
 def _fit_columns(
     dataset: Dataset, positions: Mapping[str, int], columns: Sequence[Any], problems: list[str]
 ) -> list[Any]:
-    """The declared columns that have a position, fitted."""
-    return [
+    """The declared columns that have a position, fitted, and those that only the frame has."""
+    declared = [
         _fit((field.name,), columns[positions[field.name]], field.dataType, problems)
         for field in dataset.schema.fields
         if field.name in positions
     ]
+    return declared + [
+        _undeclared(name, columns[positions[name]], problems) for name in dataset.frame_columns if name in positions
+    ]
+
+
+def _undeclared(name: str, values: Any, problems: list[str]) -> Any:
+    """The values in the type that Spark makes of theirs; where it knows none, a problem."""
+    import pyarrow as pa
+
+    decoded = _decoded(values)
+    try:
+        known = to_arrow_type(from_arrow_type(decoded.type), timezone="UTC")
+        if not pa.types.is_null(known):
+            return decoded.cast(known)
+    except (PySparkTypeError, pa.ArrowInvalid) as error:
+        problems.append(f"column {name}: has type {decoded.type}, which Spark does not take ({error})")
+    else:
+        problems.append(f"column {name}: has type void; the write decides by it")
+    return pa.nulls(len(decoded))
 
 
 def _fit(path: Path, values: Any, declared: DataType, problems: list[str]) -> Any:

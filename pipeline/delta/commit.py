@@ -43,10 +43,14 @@ _COMMIT_SCHEMA = (
 
 @dataclass(frozen=True, kw_only=True)
 class Mark:
-    """What makes a commit ours: the writer, its epoch, the attempt, and a token that no other call has."""
+    """What makes a commit ours: the writer, its epoch, the attempt, and a token that no other call has.
+
+    A repeat of one batch has the same writer and epoch, and a later batch of that writer a greater epoch; None for a
+    write that is nobody's repeat.
+    """
 
     writer: str
-    epoch: int = 0
+    epoch: int | None = None
     attempt: int = 1
     token: str = field(default_factory=lambda: uuid.uuid4().hex)
 

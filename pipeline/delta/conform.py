@@ -6,7 +6,7 @@ every depth, never by position. A value is widened where no value can change, an
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from pyspark.sql.types import (
@@ -44,10 +44,12 @@ class _Fit:
 def select_list(dataset: Dataset, schema: StructType) -> dict[str, str]:
     """By declared column, in declared order, the SQL that takes it from a frame of that schema.
 
+    The columns that only the frame has, because its write decides by them, follow as they are.
+
     Raises:
         FrameMismatchError: with every missing, extra, narrowed, reserved or ambiguous column at once.
     """
-    problems = list(_frame_problems(schema))
+    problems = list(_frame_problems(schema, dataset.frame_columns))
     by_name = {name: name for name in schema.names}
     by_folded = {name.lower(): name for name in schema.names}
     selected: dict[str, str] = {}
@@ -61,6 +63,15 @@ def select_list(dataset: Dataset, schema: StructType) -> dict[str, str]:
         fit = _fit(field.name, sql.identifier(source), schema[source].dataType, field.dataType, nested=False)
         problems += fit.problems
         selected[field.name] = fit.expression
+    for name in dataset.frame_columns:
+        source = by_name.get(name) or by_folded.get(name.lower())
+        if source is None or isinstance(schema[source].dataType, NullType):
+            problems.append(
+                f"column {name}: {'missing' if source is None else 'has type void'}; the write decides by it"
+            )
+        else:
+            selected[name] = sql.identifier(source)
+        taken.add(source or name)
     problems += [
         f"column {name}: not declared (type {sql.type_name(schema[name].dataType)})"
         for name in schema.names
@@ -71,13 +82,20 @@ def select_list(dataset: Dataset, schema: StructType) -> dict[str, str]:
     return selected
 
 
-def _frame_problems(schema: StructType) -> Iterator[str]:
+def passed_over(frame_columns: Iterable[str]) -> frozenset[str]:
+    """Names of the change feed's own columns that a frame may bring: all or, where its write reads none, none."""
+    is_feed = any(name.lower() in RESERVED_COLUMNS for name in frame_columns)
+    return RESERVED_COLUMNS if is_feed else frozenset()
+
+
+def _frame_problems(schema: StructType, frame_columns: Iterable[str]) -> Iterator[str]:
+    refused = RESERVED_COLUMNS - passed_over(frame_columns)
     if not schema.fields:
         yield "the frame has no columns"
     for group in case_duplicates(schema):
         yield f"columns {', '.join(group)}: differ by case only"
     for name in schema.names:
-        if name.lower() in RESERVED_COLUMNS:
+        if name.lower() in refused:
             yield f"column {name}: the change feed adds a column of that name itself"
 
 

@@ -46,6 +46,19 @@ class Commit:
         """The token of our mark; None in a commit that is not ours."""
         return token_of(self.user_metadata)
 
+    def metric(self, name: str) -> int | None:
+        """One of Delta's operation metrics as a number; None where the commit has none of that name."""
+        value = self.metrics.get(name)
+        return None if value is None else int(value)
+
+    @property
+    def rows_written(self) -> int | None:
+        """The rows that were inserted or updated; a merge counts those that it only copied among its output rows."""
+        inserted, updated = self.metric("numTargetRowsInserted"), self.metric("numTargetRowsUpdated")
+        if inserted is None and updated is None:
+            return self.metric("numOutputRows")
+        return (inserted or 0) + (updated or 0)
+
 
 def note_of(user_metadata: str | None) -> dict[str, Any] | None:
     """What we wrote into a commit beside the rows; None where somebody else wrote it."""

@@ -6,25 +6,28 @@ pass runs only after a refusal, to say which rows and how many.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping, Sequence
 
 from pyspark.sql import DataFrame
+from pyspark.sql import functions as F  # noqa: N812  Spark's own name for it
 from pyspark.sql.types import StructType
 
 from pipeline.dataset import Dataset, is_string
 from pipeline.delta import sql
 from pipeline.delta.slices import Slice
+from pipeline.write_mode import is_comparable
 
 # How many distinct stray values an error names.
 NAMED_VALUES = 10
 
 
-def null_conditions(schema: StructType) -> dict[str, str]:
-    """By column path, SQL that is true where a NOT NULL column or struct field is NULL.
+def null_conditions(schema: StructType, kept: Collection[str] = ()) -> dict[str, str]:
+    """By column path, SQL that is true where a NOT NULL column or struct field is NULL; columns in `kept` left out.
 
     A field of a NULL struct counts as NULL, as it does for Delta.
     """
-    return dict(_null_conditions(schema, "", ""))
+    judged = StructType([field for field in schema.fields if field.name not in kept])
+    return dict(_null_conditions(judged, "", ""))
 
 
 def _null_conditions(schema: StructType, path: str, column: str) -> list[tuple[str, str]]:
@@ -68,6 +71,24 @@ def count(frame: DataFrame, conditions: Mapping[str, str]) -> dict[str, int]:
     return {name: counted[position] for position, name in enumerate(conditions) if counted[position]}
 
 
+def duplicate_keys(frame: DataFrame, keys: Sequence[str], row: str | None = None) -> tuple[dict[str, int], int]:
+    """Rows by key where a key has several, the most frequent first, and the number of such keys; two Spark jobs.
+
+    Args:
+        row: SQL for a row as one value; where given, only keys count whose rows differ.
+    """
+    counted = frame.groupBy(*(sql.identifier(key) for key in keys)).agg(
+        F.count("*").alias("rows of key"),
+        F.expr("TRUE" if row is None else f"NOT min({row}) <=> max({row})").alias("differ"),
+    )
+    several = counted.filter("`rows of key` > 1 AND differ")
+    total = several.count()
+    if not total:
+        return {}, 0
+    most = several.orderBy("rows of key", ascending=False).limit(NAMED_VALUES).collect()
+    return {", ".join(f"{key} = {found[key]}" for key in keys): found["rows of key"] for found in most}, total
+
+
 def stray_values(frame: DataFrame, dataset: Dataset, within: Slice) -> tuple[dict[str, int], int]:
     """Rows outside the slice by partition value, the most frequent first, and their number; two Spark jobs."""
     columns = within.columns
@@ -78,3 +99,34 @@ def stray_values(frame: DataFrame, dataset: Dataset, within: Slice) -> tuple[dic
     groups = stray.groupBy(*(sql.identifier(column) for column in columns)).count()
     most = groups.orderBy("count", ascending=False).limit(NAMED_VALUES).collect()
     return {", ".join(f"{c} = {row[c]}" for c in columns): row["count"] for row in most}, total
+
+
+def row_value(dataset: Dataset) -> str:
+    """The declared columns as one value that has an order; a column of a type that has none by its JSON."""
+    parts = [
+        sql.identifier(n) if is_comparable(dataset.field(n).dataType) else f"to_json(struct({sql.identifier(n)}))"
+        for n in dataset.schema.names
+    ]
+    return f"struct({', '.join(parts)})"
+
+
+def guarded_columns(dataset: Dataset, within: Slice | None, guards: Sequence[str], alive: str = "TRUE") -> list[str]:
+    """The declared columns; the first key raises for a row that may not be merged.
+
+    Args:
+        guards: further branches of a CASE that raise.
+        alive: SQL that is true for a row that is stored; one that only deletes need not say in which partition.
+    """
+    branches = list(guards)
+    if within is not None:
+        named = set(within.columns) <= set(dataset.keys)
+        stray = outside(dataset, within) if named else f"{alive} AND {outside(dataset, within)}"
+        branches.append(f"WHEN {stray} THEN raise_error('outside the slice')")
+    for condition in empty_partition_conditions(dataset).values():
+        branches.append(f"WHEN {alive} AND {condition} THEN raise_error('empty partition value')")
+    first, columns = dataset.keys[0], []
+    for name in dataset.schema.names:
+        column = sql.identifier(name)
+        held = f"CASE {' '.join(branches)} ELSE {column} END AS {column}"
+        columns.append(held if name == first and branches else column)
+    return columns

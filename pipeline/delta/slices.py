@@ -58,11 +58,15 @@ class Slice:
 
     boxes: tuple[Box, ...]
 
-    def predicate(self, dataset: Dataset) -> str:
-        """SQL that is true for exactly the rows of the slice; literals follow the declared column types."""
+    def predicate(self, dataset: Dataset, of: str = "") -> str:
+        """SQL that is true for exactly the rows of the slice; literals follow the declared column types.
+
+        Args:
+            of: the name of the relation whose columns are meant, where a statement knows several.
+        """
         if not self.boxes:
             return "FALSE"
-        return " OR ".join(f"({_box(box, dataset)})" for box in self.boxes)
+        return " OR ".join(f"({_box(box, dataset, of)})" for box in self.boxes)
 
     @property
     def columns(self) -> tuple[str, ...]:
@@ -81,12 +85,12 @@ def _text(name: str, part: Values | Interval) -> str:
     return f"{name} = {part.values[0]}" if len(part.values) == 1 else f"{name} in ({', '.join(map(str, part.values))})"
 
 
-def _box(box: Box, dataset: Dataset) -> str:
-    return " AND ".join(_part(name, part, dataset) for name, part in box.columns)
+def _box(box: Box, dataset: Dataset, of: str) -> str:
+    return " AND ".join(_part(name, part, dataset, of) for name, part in box.columns)
 
 
-def _part(name: str, part: Values | Interval, dataset: Dataset) -> str:
-    column, data_type = sql.identifier(name), dataset.field(name).dataType
+def _part(name: str, part: Values | Interval, dataset: Dataset, of: str) -> str:
+    column, data_type = sql.column(name, of), dataset.field(name).dataType
     if isinstance(part, Interval):
         start, end = (sql.literal(value, data_type) for value in (part.start, part.end))
         return f"{column} >= {start} AND {column} < {end}"

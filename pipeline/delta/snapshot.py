@@ -82,6 +82,23 @@ def table_facts(table: Path, version: int) -> TableFacts | None:
     return None
 
 
+def transaction_version(table: Path, version: int, app_id: str) -> int | None:
+    """What an application has recorded as its newest transaction, up to a version of the table; None for nothing.
+
+    From that commit backwards, at most to the checkpoint before it (Delta protocol, "Transaction Identifiers").
+    """
+    complete = checkpoints(table)
+    for number in range(version, -1, -1):
+        parts = complete.get(number)
+        actions = _commit_actions(table, number) if parts is None else list(_checkpoint_actions(parts))
+        recorded = [a["txn"]["version"] for a in actions or () if a.get("txn") and a["txn"]["appId"] == app_id]
+        if recorded:
+            return int(max(recorded))
+        if parts is not None or actions is None:
+            return None
+    return None
+
+
 def _facts(protocol: Mapping[str, Any], metadata: Mapping[str, Any]) -> TableFacts:
     return TableFacts(
         table_id=metadata["id"],
@@ -117,5 +134,5 @@ def _checkpoint_actions(parts: list[Path]) -> Iterator[dict[str, Any]]:
 
     for part in parts:
         file = pyarrow.parquet.ParquetFile(part)
-        wanted = [name for name in ("protocol", "metaData") if name in file.schema_arrow.names]
+        wanted = [name for name in ("protocol", "metaData", "txn") if name in file.schema_arrow.names]
         yield from (row for row in file.read(columns=wanted).to_pylist() if any(row.values()))

@@ -49,6 +49,11 @@ def identifier(name: str) -> str:
     return "`" + name.replace("`", "``") + "`"
 
 
+def column(name: str, of: str = "") -> str:
+    """A column, quoted; of a relation where a statement knows several."""
+    return f"{of}.{identifier(name)}" if of else identifier(name)
+
+
 def path_table(location: str) -> str:
     """A Delta table named by its location."""
     return f"delta.{identifier(location)}"

@@ -14,7 +14,8 @@ from contextlib import suppress
 from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql.types import StructType
+from pyspark.sql.pandas.types import from_arrow_type
+from pyspark.sql.types import StructField, StructType
 
 from pipeline.dataset import Dataset
 from pipeline.delta.arrow import stored
@@ -34,6 +35,7 @@ class Staging:
 
     def __init__(self, dataset: Dataset, staging: str) -> None:
         self.dataset = dataset
+        self._frame_columns: list[StructField] = []
         self.location = f"{staging.rstrip('/')}/{uuid.uuid4().hex}"
         try:
             self.filesystem, self.path = file_system(self.location)
@@ -58,6 +60,8 @@ class Staging:
         import pyarrow as pa
         import pyarrow.parquet as pq
 
+        names = self.dataset.frame_columns
+        self._frame_columns = [StructField(name, from_arrow_type(schema.field(name).type)) for name in names]
         try:
             self.filesystem.create_dir(self.path, recursive=True)
             writer = pq.ParquetWriter(
@@ -74,9 +78,10 @@ class Staging:
                     raise self._error(error) from error
 
     def read(self, session: SparkSession) -> DataFrame:
-        """What was written, in the declared types, as Spark sees it."""
+        """What was written, in the declared types, as Spark sees it; columns that only the frame has in theirs."""
         schema = stored(self.dataset.schema)
         assert isinstance(schema, StructType)  # noqa: S101  of a struct
+        schema = StructType([*schema.fields, *self._frame_columns])
         # Spark takes the path for a pattern, in which a bracket of the root's name would stand for something else.
         path = path_pattern(self.location)
         try:

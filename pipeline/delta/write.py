@@ -1,8 +1,8 @@
-"""The only code that writes rows: append and replace, each exactly one commit or none.
+"""The only code that writes rows: append, replace, merge and first load, each exactly one commit or none.
 
-Here belong the statement of a write, the reading of a refusal and the result. The frame is looked at once: Delta itself
-enforces NOT NULL, checks and the slice while it writes, and only a refusal is followed by a second pass that counts and
-names the rows.
+Here belong the statement of a write, its attempts, the reading of a refusal and the result; how a merge's rows and
+statement are made is `merge`'s. A plain append or replace looks at the frame once: Delta itself enforces NOT NULL,
+checks and the slice while it writes, and only a refusal is followed by a second pass that counts and names the rows.
 """
 
 from __future__ import annotations
@@ -11,11 +11,12 @@ import datetime as dt
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+from dataclasses import replace as changed
 
-from pyspark.sql import DataFrame
+from pyspark.sql import DataFrame, SparkSession
 
-from pipeline.dataset import Append, Dataset, Replace
-from pipeline.delta import quality, sql
+from pipeline.dataset import Dataset, ErrorIfExists, Ignore, InsertNew, Merge, Replace
+from pipeline.delta import merge, quality, sql
 from pipeline.delta.commit import CommitNote, Mark, marked_commit, own_commit, private_session, write_confs
 from pipeline.delta.conform import select_list
 from pipeline.delta.failures import (
@@ -27,15 +28,19 @@ from pipeline.delta.failures import (
     read_failure,
 )
 from pipeline.delta.log import Commit
+from pipeline.delta.retry import RetryPolicy, retried
 from pipeline.delta.slices import Slice
 from pipeline.delta.table import TableState, open_or_create
+from pipeline.delta.transaction import Identifier, first_load, holder, identifier
 from pipeline.errors import (
     CheckViolationError,
     CommitConflictError,
+    DuplicateKeysError,
     NullViolationError,
     PartitionValueError,
     PipelineError,
     StrayRowsError,
+    TableExistsError,
 )
 
 
@@ -43,9 +48,11 @@ from pipeline.errors import (
 class WriteResult:
     """What one write did.
 
-    `version` is that of our own commit, or the version that was current where there was nothing to commit.
+    `version` is that of our own commit; of the commit that holds the rows where the write was `skipped`, since it had
+    been made before; or the current one where there was nothing to commit.
     `rows_by_partition` counts the rows written by partition values as the log spells them; empty where nothing was
-    written, None where Delta kept no statistics. `rows_deleted` is None where Delta does not say.
+    written, None where Delta kept no statistics or a merge has written untouched rows again. `rows_written` are those
+    inserted and updated. `rows_deleted` is None where Delta does not say, `rows_updated` for all but a merge.
     """
 
     dataset: str
@@ -53,8 +60,10 @@ class WriteResult:
     table_id: str
     version: int
     committed: bool
+    skipped: bool = False
     operation: str
     rows_written: int
+    rows_updated: int | None = None
     rows_deleted: int | None
     files_added: int
     files_removed: int
@@ -68,38 +77,107 @@ class WriteResult:
 
 
 def write(
-    frame: DataFrame, *, dataset: Dataset, location: str, note: CommitNote, within: Slice | None = None
+    frame: DataFrame,
+    *,
+    dataset: Dataset,
+    location: str,
+    note: CommitNote,
+    within: Slice | None = None,
+    retry: RetryPolicy | None = None,
 ) -> WriteResult:
     """Write a frame as the dataset's write mode says, creating the table where there is none.
+
+    A repeat of a write that has an epoch in its mark is skipped where it would double rows. After a conflict the table
+    is looked at anew and everything is done again.
 
     Args:
         frame: rows of the dataset; columns are matched by name.
         within: the slice that this write addresses. A replace replaces exactly it, an empty frame empties it; rows
             outside it are refused. The whole table where None.
+        retry: when a write that met another commit gives up; the default policy where None.
 
     Raises:
         FrameMismatchError: the columns don't fit; nothing is created.
         TableMismatchError, NotADeltaTableError, StorageError: the table can't be opened or created.
-        NullViolationError, CheckViolationError, StrayRowsError, PartitionValueError: rows are refused, with counts.
-        CommitConflictError: another commit came first.
+        ViolationError: rows are refused, with counts.
+        TableExistsError: a first load, and there are rows.
+        CommitConflictError: other commits came first, at every attempt.
+        CommitUnknownError: the log can't be asked what became of it.
     """
-    session = frame.sparkSession
     selected = select_list(dataset, frame.schema)
-    state = open_or_create(session, dataset, location)
     # From here on the frame has the declared columns under the declared names.
     conformed = frame.selectExpr(*(f"{expression} AS {sql.identifier(name)}" for name, expression in selected.items()))
-    with _temporary_view(conformed, note.mark) as view:
-        confs = write_confs(note, session, dataset.fingerprint)
+    with _held(conformed, dataset, within) as held:
+
+        def attempt(number: int) -> WriteResult:
+            mark = changed(note.mark, attempt=note.mark.attempt + number - 1)
+            return _attempt(held, dataset, location, changed(note, mark=mark), within)
+
+        return retried(attempt, retry or RetryPolicy(), dataset.name)
+
+
+@contextmanager
+def _held(frame: DataFrame, dataset: Dataset, within: Slice | None) -> Iterator[DataFrame]:
+    """The frame, materialized where it is looked at more than once, so that every look sees the same rows."""
+    if not merge.looks_first(dataset, within):
+        yield frame
+        return
+    held = frame.persist()
+    try:
+        yield held
+    finally:
+        with suppress(*SPARK_ERRORS):  # must not hide what became of the write
+            held.unpersist()
+
+
+def _attempt(frame: DataFrame, dataset: Dataset, location: str, note: CommitNote, within: Slice | None) -> WriteResult:
+    session = frame.sparkSession
+    state = open_or_create(session, dataset, location)
+    known = _identifier(session, dataset, state, note.mark)
+    if isinstance(known, int):
+        return _nothing(dataset, state, note.mark, skipped_at=known)
+    if isinstance(dataset.write, ErrorIfExists | Ignore) and known is None:
+        return _nothing(dataset, state, note.mark)
+    with _temporary_view(frame, note.mark) as view:
+        statement = _statement(frame, dataset, location, view, within)
+        confs = write_confs(note, session, dataset.fingerprint) | (known.confs if known is not None else {})
         with private_session(session, confs) as clone:
-            statement = _statement(dataset, location, view, within)
             commit: Commit | None
             try:
                 clone.sql(statement).collect()
             except SPARK_ERRORS as error:
-                commit = _outcome(error, conformed, dataset, location, within=within, mark=note.mark)
+                commit = _outcome(error, frame, dataset, location, within=within, mark=note.mark)
             else:
                 commit = own_commit(clone, dataset.name, location, note.mark, dataset.partition_by)
-    return _result(dataset, state, note.mark, commit)
+    if commit is not None:
+        return _result(dataset, state, note.mark, commit)
+    skipped_at = None if known is None else holder(session, state, note.mark, known)
+    if skipped_at is not None and isinstance(dataset.write, ErrorIfExists):
+        raise TableExistsError(dataset=dataset.name, location=location, version=skipped_at)
+    return _nothing(dataset, state, note.mark, skipped_at=skipped_at)
+
+
+def _identifier(session: SparkSession, dataset: Dataset, state: TableState, mark: Mark) -> Identifier | int | None:
+    """The identifier under which Delta refuses a repeat; None where one does no harm or, for a first load, rows exist.
+
+    The version that holds the rows where a first load finds its own. A replace and a merge by order come to the same
+    when they are repeated, and are spared the three Spark jobs that Delta needs to look an identifier up; a merge that
+    deletes does not, since a row that a later batch has deleted would come back.
+
+    Raises:
+        TableExistsError: a first load that found rows of others.
+    """
+    mode = dataset.write
+    if isinstance(mode, ErrorIfExists | Ignore):
+        found = first_load(session, state, mark)
+        if found is None and isinstance(mode, ErrorIfExists):
+            raise TableExistsError(dataset=dataset.name, location=state.location, version=state.version)
+        return found
+    if isinstance(mode, Replace | InsertNew):
+        return None
+    if isinstance(mode, Merge) and not merge.repeats_differ(mode):
+        return None
+    return identifier(session, state, mark)
 
 
 @contextmanager
@@ -115,13 +193,14 @@ def _temporary_view(frame: DataFrame, mark: Mark) -> Iterator[str]:
             frame.sparkSession.catalog.dropTempView(name)
 
 
-def _statement(dataset: Dataset, location: str, view: str, within: Slice | None) -> str:
+def _statement(frame: DataFrame, dataset: Dataset, location: str, view: str, within: Slice | None) -> str:
+    if isinstance(dataset.write, Merge | InsertNew):
+        return merge.merge_statement(frame, dataset, location, view, within)
     target = sql.path_table(location)
     query = f"SELECT {', '.join(_guarded_columns(dataset, within))} FROM {sql.identifier(view)}"  # noqa: S608  all quoted
     # A slice of nothing is replaced by nothing; Delta would take rows for `REPLACE WHERE FALSE`, the guard does not.
-    if isinstance(dataset.write, Append) or (within is not None and not within.boxes):
+    if not isinstance(dataset.write, Replace) or (within is not None and not within.boxes):
         return f"INSERT INTO {target} BY NAME {query}"
-    assert isinstance(dataset.write, Replace)  # noqa: S101  narrows the union for the type checker
     if within is None:
         return f"INSERT OVERWRITE TABLE {target} BY NAME {query}"
     return f"INSERT INTO {target} BY NAME REPLACE WHERE {within.predicate(dataset)} {query}"
@@ -131,7 +210,7 @@ def _guarded_columns(dataset: Dataset, within: Slice | None) -> Iterator[str]:
     """The declared columns; a partition column raises inside the write where Delta would not refuse by itself."""
     empty = quality.empty_partition_conditions(dataset)
     # A replace has Delta hold the slice; an append has nobody, so the first column of the slice does.
-    is_unheld = within is not None and (isinstance(dataset.write, Append) or not within.boxes)
+    is_unheld = within is not None and (not isinstance(dataset.write, Replace) or not within.boxes)
     guarded_for_slice = (*(within.columns if within else ()), *dataset.schema.names)[:1] if is_unheld else ()
     for name in dataset.schema.names:
         column = sql.identifier(name)
@@ -173,29 +252,37 @@ def _outcome(
 
 def _violation(frame: DataFrame, dataset: Dataset, within: Slice | None) -> PipelineError | None:
     """What the frame's rows break, counted; None where they break nothing that is declared."""
+    stored, kept = merge.stored_rows(frame, dataset)
     if within is not None:
-        named, total = quality.stray_values(frame, dataset, within)
+        named, total = quality.stray_values(stored, dataset, within)
         if total:
             return StrayRowsError(dataset=dataset.name, counts=named, slice=str(within), total_rows=total)
-    empty = quality.count(frame, quality.empty_partition_conditions(dataset))
+    empty = quality.count(stored, quality.empty_partition_conditions(dataset))
     if empty:
         return PartitionValueError(dataset=dataset.name, counts=empty)
-    nulls = quality.count(frame, quality.null_conditions(dataset.schema))
+    repeated, keys = merge.repeated_keys(frame, dataset)
+    if keys:
+        return DuplicateKeysError(dataset=dataset.name, counts=repeated, total_keys=keys)
+    nulls = quality.count(stored, quality.null_conditions(dataset.schema, kept))
     if nulls:
         return NullViolationError(dataset=dataset.name, counts=nulls)
-    checks = quality.count(frame, quality.check_conditions(dataset))
+    checks = quality.count(stored, quality.check_conditions(dataset))
     return CheckViolationError(dataset=dataset.name, counts=checks) if checks else None
 
 
-def _result(dataset: Dataset, state: TableState, mark: Mark, commit: Commit | None) -> WriteResult:
-    if commit is None:
-        return WriteResult(
-            dataset=dataset.name, location=state.location, table_id=state.table_id, version=state.version,
-            committed=False, operation="no commit", rows_written=0, rows_deleted=0, files_added=0, files_removed=0,
-            bytes_added=0, rows_by_partition={}, schema_fingerprint=dataset.fingerprint, timestamp=None, mark=mark,
-            features=state.features,
-        )  # fmt: skip
-    deleted = commit.metrics.get("numDeletedRows")
+def _nothing(dataset: Dataset, state: TableState, mark: Mark, skipped_at: int | None = None) -> WriteResult:
+    """A write that made no commit: there was nothing to write, or it had been made before."""
+    return WriteResult(
+        dataset=dataset.name, location=state.location, table_id=state.table_id,
+        version=state.version if skipped_at is None else skipped_at, committed=False, skipped=skipped_at is not None,
+        operation="no commit", rows_written=0, rows_deleted=0, files_added=0, files_removed=0, bytes_added=0,
+        rows_by_partition={}, schema_fingerprint=dataset.fingerprint, timestamp=None, mark=mark,
+        features=state.features,
+    )  # fmt: skip
+
+
+def _result(dataset: Dataset, state: TableState, mark: Mark, commit: Commit) -> WriteResult:
+    is_merge = isinstance(dataset.write, Merge | InsertNew)
     return WriteResult(
         dataset=dataset.name,
         location=state.location,
@@ -203,12 +290,13 @@ def _result(dataset: Dataset, state: TableState, mark: Mark, commit: Commit | No
         version=commit.version,
         committed=True,
         operation=commit.operation,
-        rows_written=int(commit.metrics.get("numOutputRows", 0)),
-        rows_deleted=int(deleted) if deleted is not None else None,
+        rows_written=commit.rows_written or 0,
+        rows_updated=commit.metric("numTargetRowsUpdated"),
+        rows_deleted=commit.metric("numTargetRowsDeleted") if is_merge else commit.metric("numDeletedRows"),
         files_added=commit.files_added,
         files_removed=commit.files_removed,
         bytes_added=commit.bytes_added,
-        rows_by_partition=commit.rows_by_partition,
+        rows_by_partition=None if is_merge else commit.rows_by_partition,
         schema_fingerprint=dataset.fingerprint,
         timestamp=commit.timestamp,
         mark=mark,

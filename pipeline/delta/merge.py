@@ -1,0 +1,271 @@
+"""Merges: a frame becomes at most one row a key, and those rows one MERGE statement.
+
+Here belong the statements of `Merge`, `InsertNew` and a changelog, and the conditions under which their rows are
+refused. Running a statement, and reading its refusal, is `write`'s.
+
+Columns that we add to a frame have a space in their names, which no declared column has.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from pyspark.sql import DataFrame
+from pyspark.sql.types import TimestampType
+
+from pipeline.dataset import Dataset, InsertNew, Merge
+from pipeline.delta import quality, sql
+from pipeline.delta.changelog import ALIVE, AT, ENDED, folded, is_row, kept_column, truncated_at
+from pipeline.delta.slices import Box, Slice, Values, of_values
+
+# More partitions than this are not named one by one: the statement would take longer to plan than to run.
+TOUCHED_PARTITIONS = 200
+_EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.timezone.utc)
+SOURCE, TARGET = "source", "target"
+_RANK, _FLAG = "row rank", "deletes key"
+
+
+@dataclass(frozen=True)
+class Source:
+    """The rows of a merge: the query that makes them from the frame, at most one a key.
+
+    `deletes` is SQL over `source` that is true for a row that only deletes; None where none does.
+    """
+
+    query: str
+    deletes: str | None = None
+
+
+def order_column(dataset: Dataset) -> str | None:
+    """The stored column by which the rows of a key are ordered."""
+    assert isinstance(dataset.write, Merge)  # noqa: S101
+    changelog = dataset.write.changelog
+    if changelog is None:
+        return dataset.write.order_by
+    return changelog.sequence if changelog.sequence in dataset.schema.names else None
+
+
+def addresses_partitions(dataset: Dataset) -> bool:
+    """Whether a row's partition is given by its key, so that a merge need not look into any other partition.
+
+    Otherwise a key may have moved to another partition, and its old row would stay where nobody looks.
+    """
+    return bool(dataset.partition_by) and set(dataset.partition_by) <= set(dataset.keys)
+
+
+def repeats_differ(mode: Merge) -> bool:
+    """Whether the same frame, merged a second time after others, may give another table than once."""
+    deletes = mode.delete_when is not None or mode.delete_missing or mode.changelog is not None
+    return deletes or mode.order_by is None
+
+
+def looks_first(dataset: Dataset, within: Slice | None) -> bool:
+    """Whether the frame is looked at before it is merged, and so must be materialized."""
+    mode = dataset.write
+    if isinstance(mode, Merge) and mode.changelog is not None:
+        return True
+    return isinstance(mode, Merge | InsertNew) and within is None and addresses_partitions(dataset)
+
+
+def merge_statement(frame: DataFrame, dataset: Dataset, location: str, view: str, within: Slice | None) -> str:
+    """The MERGE of a frame that has this view's name; up to two Spark jobs look at the frame before.
+
+    Raises:
+        ChangelogError: rows of a changelog without a known operation or a place in the sequence.
+    """
+    changelog = dataset.write.changelog if isinstance(dataset.write, Merge) else None
+    since = None if changelog is None else truncated_at(frame, dataset, changelog)
+    if within is not None:
+        touched = within if within.boxes and set(within.columns) <= set(dataset.keys) else None
+    else:
+        touched = _touched(frame, dataset) if addresses_partitions(dataset) else None
+    rows = source(dataset, view, within, since)
+    return statement(dataset, location, rows, within=within, touched=touched, truncated_at=since)
+
+
+def _touched(frame: DataFrame, dataset: Dataset) -> Slice | None:
+    """The partitions of the frame's rows; None where there are too many to be named."""
+    columns = dataset.partition_by
+    is_instant = {c: isinstance(dataset.field(c).dataType, TimestampType) for c in columns}
+    # As microseconds, so that no session's or client's zone is asked.
+    shown = [f"unix_micros({q}) AS {q}" if is_instant[c] else q for c in columns for q in [sql.identifier(c)]]
+    found = frame.selectExpr(*shown).distinct().limit(TOUCHED_PARTITIONS + 1).collect()
+    if len(found) > TOUCHED_PARTITIONS:
+        return None
+    cells = [tuple(_instant(row[c]) if is_instant[c] else row[c] for c in columns) for row in found]
+    if len(columns) == 1:
+        return of_values(columns[0], (cell[0] for cell in cells))
+    return Slice(tuple(Box(tuple((c, Values((v,))) for c, v in zip(columns, cell, strict=True))) for cell in cells))
+
+
+def _instant(microseconds: int | None) -> dt.datetime | None:
+    return None if microseconds is None else _EPOCH + dt.timedelta(microseconds=microseconds)
+
+
+# --- what is refused --------------------------------------------------------------------------------------------------
+
+
+def stored_rows(frame: DataFrame, dataset: Dataset) -> tuple[DataFrame, tuple[str, ...]]:
+    """The rows of a frame that are to be stored, and the columns in which a NULL may stand for a value in the table."""
+    mode = dataset.write
+    if not isinstance(mode, Merge):
+        return frame, ()
+    if mode.changelog is not None:
+        return frame.filter(is_row(mode.changelog)), mode.changelog.ignore_nulls
+    return (frame if mode.delete_when is None else frame.filter(f"NOT coalesce(({mode.delete_when}), FALSE)")), ()
+
+
+def repeated_keys(frame: DataFrame, dataset: Dataset) -> tuple[dict[str, int], int]:
+    """Rows by key where several rows have one and nothing says which counts, and the number of such keys."""
+    mode = dataset.write
+    if isinstance(mode, InsertNew):
+        return quality.duplicate_keys(frame, dataset.keys, quality.row_value(dataset))
+    if isinstance(mode, Merge) and mode.order_by is None and mode.changelog is None:
+        return quality.duplicate_keys(frame, dataset.keys)
+    return {}, 0
+
+
+# --- the rows of the source -------------------------------------------------------------------------------------------
+
+
+def source(dataset: Dataset, view: str, within: Slice | None, truncated_at: str | None = None) -> Source:
+    """The rows to merge from the frame that has this view's name.
+
+    Args:
+        truncated_at: for a changelog, a literal of the newest truncation's place in the sequence.
+    """
+    mode = dataset.write
+    if isinstance(mode, InsertNew):
+        return Source(_distinct(dataset, view, within))
+    assert isinstance(mode, Merge)  # noqa: S101
+    if mode.changelog is not None:
+        return Source(folded(dataset, mode.changelog, view, within, truncated_at), f"NOT {sql.column(ALIVE, SOURCE)}")
+    deletes = f"coalesce(({mode.delete_when}), FALSE)" if mode.delete_when is not None else None
+    return Source(_newest(dataset, mode, view, within, deletes), sql.column(_FLAG, SOURCE) if deletes else None)
+
+
+def _distinct(dataset: Dataset, view: str, within: Slice | None) -> str:
+    """One row of those that are equal in every column."""
+    row, keys = quality.row_value(dataset), sql.names(dataset.keys)
+    guards = [f"WHEN NOT (min({row}) OVER by_key <=> max({row}) OVER by_key) THEN raise_error('duplicate key')"]
+    columns = quality.guarded_columns(dataset, within, guards)
+    ranked = f"row_number() OVER (PARTITION BY {keys} ORDER BY {row}) AS {sql.identifier(_RANK)}"
+    inner = f"SELECT {', '.join(columns)}, {ranked} FROM {sql.identifier(view)} WINDOW by_key AS (PARTITION BY {keys})"
+    return f"SELECT {sql.names(dataset.schema.names)} FROM ({inner}) WHERE {sql.identifier(_RANK)} = 1"
+
+
+def _newest(dataset: Dataset, mode: Merge, view: str, within: Slice | None, deletes: str | None) -> str:
+    """The row of the greatest order of each key; without an order column two rows of a key raise."""
+    keys, table = sql.names(dataset.keys), sql.identifier(view)
+    flag = [f"{deletes} AS {sql.identifier(_FLAG)}"] if deletes else []
+    stored = ", ".join([sql.names(dataset.schema.names), *([sql.identifier(_FLAG)] if deletes else [])])
+    if mode.order_by is None:
+        guard = [f"WHEN count(*) OVER (PARTITION BY {keys}) > 1 THEN raise_error('duplicate key')"]
+        return f"SELECT {', '.join([*quality.guarded_columns(dataset, within, guard), *flag])} FROM {table}"
+    order = f"{sql.identifier(mode.order_by)} DESC NULLS LAST"
+    # Of equal order a row that stays beats one that deletes, and then the greater row by declared columns.
+    ties = [*([f"{deletes} ASC"] if deletes else []), f"{quality.row_value(dataset)} DESC"]
+    rank = f"row_number() OVER (PARTITION BY {keys} ORDER BY {', '.join([order, *ties])}) AS {sql.identifier(_RANK)}"
+    inner = f"SELECT {', '.join([*quality.guarded_columns(dataset, within, []), *flag, rank])} FROM {table}"
+    return f"SELECT {stored} FROM ({inner}) WHERE {sql.identifier(_RANK)} = 1"
+
+
+# --- the statement ----------------------------------------------------------------------------------------------------
+
+
+def statement(
+    dataset: Dataset, location: str, rows: Source, *, within: Slice | None, touched: Slice | None,
+    truncated_at: str | None = None,
+) -> str:  # fmt: skip
+    """The MERGE of the rows into the table.
+
+    Args:
+        within: the slice of the run, outside of which nothing is deleted that the frame does not name.
+        touched: the partitions that the rows can meet, where the key gives them: repeated as literals, so that writers
+            of other partitions don't conflict.
+        truncated_at: as in `source`.
+    """
+    on = [_same_key(dataset, key) for key in dataset.keys]
+    if touched is not None:
+        on.append(f"({touched.predicate(dataset, of=TARGET)})")
+    clauses = list(_clauses(dataset, rows.deletes, within, truncated_at))
+    into = f"MERGE INTO {sql.path_table(location)} AS {TARGET} USING ({rows.query}) AS {SOURCE}"
+    return f"{into} ON {' AND '.join(on)} {' '.join(clauses)}"
+
+
+def _same_key(dataset: Dataset, key: str) -> str:
+    # Only where NULL can occur: a plain equation can be pushed down and joined by hash.
+    operator = "<=>" if dataset.field(key).nullable else "="
+    return f"{sql.column(key, TARGET)} {operator} {sql.column(key, SOURCE)}"
+
+
+def _clauses(dataset: Dataset, deletes: str | None, within: Slice | None, truncated_at: str | None) -> Iterator[str]:
+    mode, names = dataset.write, dataset.schema.names
+    inserted = dict(zip(names, (sql.column(name, SOURCE) for name in names), strict=True))
+    if isinstance(mode, InsertNew):
+        yield _insert(inserted)
+        return
+    assert isinstance(mode, Merge)  # noqa: S101
+    alive = f"NOT {deletes}" if deletes else "TRUE"
+    if mode.changelog is None:
+        newer = _newer(dataset, f"{SOURCE}.{sql.identifier(mode.order_by)}") if mode.order_by else "TRUE"
+        if deletes:
+            yield f"WHEN MATCHED AND {deletes} AND {newer} THEN DELETE"
+        yield _update(mode, [alive, newer], {name: inserted[name] for name in _updated(dataset, mode)})
+    else:
+        ended = f"{SOURCE}.{sql.identifier(ENDED)}"
+        is_past = f"({ended} IS NOT NULL AND {_newer(dataset, ended)})"
+        newer = _newer(dataset, f"{SOURCE}.{sql.identifier(AT)}")
+        inserted |= {n: f"{SOURCE}.{kept_column(n)}.value" for n in mode.changelog.ignore_nulls}
+        partly = {name: inserted[name] for name in _updated(dataset, mode)} | {
+            name: f"CASE WHEN {_newer(dataset, f'{SOURCE}.{kept_column(name)}.at')} "
+            f"THEN coalesce({inserted[name]}, {sql.column(name, TARGET)}) ELSE {sql.column(name, TARGET)} END"
+            for name in mode.changelog.ignore_nulls
+            if name in _updated(dataset, mode)
+        }
+        yield f"WHEN MATCHED AND {deletes} AND {is_past} THEN DELETE"
+        # A row that came after the end of the one in the table is a new row: nothing of the old one is kept.
+        yield f"WHEN MATCHED AND {alive} AND {is_past} THEN UPDATE SET {_assignments(inserted)}"
+        yield _update(mode, [alive, newer], partly)
+    yield _insert(inserted, alive)
+    yield from _missing(dataset, mode, within, truncated_at)
+
+
+def _newer(dataset: Dataset, place: str) -> str:
+    """Whether a place in the order beats the row in the table; of equal order that row stays, NULL is the least."""
+    column = order_column(dataset)
+    if column is None:
+        return "TRUE"
+    there = sql.column(column, TARGET)
+    return f"coalesce({place} > {there}, {place} IS NOT NULL AND {there} IS NULL)"
+
+
+def _updated(dataset: Dataset, mode: Merge) -> list[str]:
+    """The columns that an update sets; the order column always, or late data would win the next time."""
+    listed = set(mode.update_columns) or set(dataset.schema.names) - set(mode.keep_columns)
+    return [name for name in dataset.schema.names if name in listed | {order_column(dataset)}]
+
+
+def _update(mode: Merge, conditions: list[str], values: dict[str, str]) -> str:
+    wanted = [*conditions, *([f"({mode.update_when})"] if mode.update_when is not None else [])]
+    return f"WHEN MATCHED AND {' AND '.join(wanted)} THEN UPDATE SET {_assignments(values)}"
+
+
+def _assignments(values: dict[str, str]) -> str:
+    return ", ".join(f"{sql.column(name, TARGET)} = {value}" for name, value in values.items())
+
+
+def _insert(values: dict[str, str], condition: str = "TRUE") -> str:
+    return f"WHEN NOT MATCHED AND {condition} THEN INSERT ({sql.names(values)}) VALUES ({', '.join(values.values())})"
+
+
+def _missing(dataset: Dataset, mode: Merge, within: Slice | None, truncated_at: str | None) -> Iterator[str]:
+    """What becomes of rows that the frame has none of: nothing outside the run's slice, whatever the statement says."""
+    if not mode.delete_missing and truncated_at is None:
+        return
+    conditions = [f"({within.predicate(dataset, of=TARGET)})"] if within is not None else []
+    if truncated_at is not None and order_column(dataset) is not None:
+        conditions.append(_newer(dataset, truncated_at))
+    yield f"WHEN NOT MATCHED BY SOURCE{''.join(f' AND {c}' for c in conditions)} THEN DELETE"

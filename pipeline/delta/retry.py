@@ -1,0 +1,67 @@
+"""How often, and after which waits, a write that met another commit is tried again.
+
+Here belong the bounds and the arithmetic. What may be tried again is said by the errors themselves (`retryable`).
+"""
+
+from __future__ import annotations
+
+import logging
+import random
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TypeVar
+
+from pipeline.errors import PipelineError
+
+_LOG = logging.getLogger(__name__)
+_T = TypeVar("_T")
+
+
+@dataclass(frozen=True, kw_only=True)
+class RetryPolicy:
+    """Bounds on trying again: attempts in all, the first and the longest wait, and the time from the first attempt on.
+
+    Waits double from `first_wait_seconds` on; each is drawn between half of that and all of it, so that writers that
+    met once don't meet again.
+    """
+
+    attempts: int = 50
+    first_wait_seconds: float = 0.1
+    longest_wait_seconds: float = 5.0
+    total_seconds: float = 600.0
+
+    def wait_seconds(self, attempt: int, elapsed_seconds: float, draw: float) -> float | None:
+        """How long to wait after this attempt, counted from 1, has failed; None where it was the last.
+
+        Args:
+            draw: a random number from 0 to 1.
+        """
+        if attempt >= self.attempts or elapsed_seconds >= self.total_seconds:
+            return None
+        doubled = self.first_wait_seconds * 2.0 ** min(attempt - 1, 32)
+        return min(doubled, self.longest_wait_seconds) * (0.5 + draw / 2)
+
+
+NO_RETRY = RetryPolicy(attempts=1)
+
+
+def retried(attempt: Callable[[int], _T], policy: RetryPolicy, dataset: str) -> _T:
+    """What the first attempt that succeeds returns; each is told its number, from 1.
+
+    Raises:
+        PipelineError: one that is not retryable at once, or else that of the last attempt.
+    """
+    started = time.monotonic()
+    number = 1
+    while True:
+        try:
+            return attempt(number)
+        except PipelineError as error:
+            elapsed = time.monotonic() - started
+            wait = policy.wait_seconds(number, elapsed, random.random()) if error.retryable else None  # noqa: S311
+            if wait is None:
+                raise
+            _LOG.info("%s: attempt %d failed (%s), the next in %.2f s", dataset, number, error.message(), wait)
+            time.sleep(wait)
+        number += 1
