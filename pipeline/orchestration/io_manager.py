@@ -62,13 +62,15 @@ class DeltaIOManager(ConfigurableIOManager):
         dataset = _dataset_at(context, context)
         keys = _output_keys(context, dataset)
         within = None if keys is None else slice_of(dataset, context.asset_partitions_def, keys, _expr(context))
-        step = context.step_context
-        sources = self._sources.get((step.run_id, step.step.key), {})  # for each output of the step
+        step = _step_of(context)
+        step_key = "" if step is None else step.step.key
+        sources = self._sources.get((context.run_id, step_key), {})  # for each output of the step
         note = CommitNote(
             mark=Mark(
-                writer=_writer(dataset, step.run_id, step.step.key, within), attempt=step.previous_attempt_count + 1
+                writer=_writer(dataset, context.run_id, step_key, within),
+                attempt=1 if step is None else step.previous_attempt_count + 1,
             ),
-            run_id=step.run_id,
+            run_id=context.run_id,
             asset=context.asset_key.to_user_string(),
             partitions=None if within is None else str(within),
             sources=sources,
@@ -111,7 +113,7 @@ class DeltaIOManager(ConfigurableIOManager):
                 dataset,
                 result,
                 root=self.root,
-                run_id=context.step_context.run_id,
+                run_id=context.run_id,
                 sources=note.sources,
                 partitions=note.partitions,
                 options=dict(self.spark.to_settings().conf),
@@ -152,7 +154,8 @@ def _output_keys(context: OutputContext, dataset: Dataset) -> list[str] | None:
     """
     if context.has_asset_partitions:
         return list(context.asset_partition_keys)
-    if context.step_context.has_asset_partitions_for_output(context.name):
+    step = _step_of(context)
+    if step is not None and step.has_asset_partitions_for_output(context.name):
         raise PartitionKeyError(
             dataset=dataset.name,
             keys=(),
@@ -173,21 +176,22 @@ def _tell(
     context: OutputContext, dataset: Dataset, result: WriteResult, keys: list[str] | None, metadata: dict[str, Any]
 ) -> None:
     """Hand metadata, per-partition counts and the data version to Dagster."""
-    step = context.step_context
+    step = _step_of(context)
     context.add_output_metadata(metadata)
-    step.set_data_version(context.asset_key, data_version(result.table_id, result.version))
+    if step is not None:
+        step.set_data_version(context.asset_key, data_version(result.table_id, result.version))
     if keys is None:
         # Dagster means the rows of the table, which a replace of all of it has just written.
         if result.committed and isinstance(dataset.write, Replace):
             context.add_output_metadata({"dagster/row_count": result.rows_written})
-    elif result.rows_by_partition is not None:
+    elif step is not None and result.rows_by_partition is not None:
         counts = rows_by_key(dataset, context.asset_partitions_def, keys, result.rows_by_partition, _expr(context))
         for key, rows in counts.items():
             step.add_asset_metadata({"dagster/partition_row_count": rows}, context.asset_key, key)
 
 
-def _step_of(context: InputContext) -> StepExecutionContext | None:
-    """The step that an input is loaded for; None where it is loaded outside a run, as `load_asset_value` does."""
+def _step_of(context: InputContext | OutputContext) -> StepExecutionContext | None:
+    """The step of a context; None outside a run, as for `load_asset_value` or a context that a test has built."""
     try:
         return context.step_context
     except DagsterInvariantViolationError:
