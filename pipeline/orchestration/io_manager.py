@@ -217,9 +217,9 @@ def _input_slice(context: InputContext, step: StepExecutionContext | None, datas
         return None
     keys = context.asset_partition_keys
     partitions_def = context.asset_partitions_def
-    reads_for_all = step is None or step.assets_def is None or step.assets_def.partitions_def is None
-    instance = None if step is None else step.instance
-    if reads_for_all and set(keys) == set(partitions_def.get_partition_keys(dynamic_partitions_store=instance)):
-        return None
+    if step is not None and (step.assets_def is None or step.assets_def.partitions_def is None):
+        known = partitions_def.get_partition_keys(dynamic_partitions_store=step.instance)
+        if set(keys) == set(known):
+            return None
     upstream = context.upstream_output
     return slice_of(dataset, partitions_def, keys, _expr(upstream) if upstream is not None else None)
