@@ -123,7 +123,7 @@ class Dataset:
 
     def location(self, root: str) -> str:
         """The table's URI: the root followed by the asset key."""
-        return f"{root.rstrip('/')}/{self.name}"
+        return table_location(root, self.name)
 
     @property
     def fingerprint(self) -> str:
@@ -138,6 +138,11 @@ class Dataset:
     def field(self, column: str) -> StructField:
         """The declared field of a top-level column."""
         return next(f for f in self.schema.fields if f.name == column)
+
+
+def table_location(root: str, name: str) -> str:
+    """The URI of the table of that name: the root followed by the asset key."""
+    return f"{root.rstrip('/')}/{name}"
 
 
 def schema_fingerprint(schema: StructType, partition_by: tuple[str, ...]) -> str:

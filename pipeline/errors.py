@@ -251,13 +251,26 @@ class FilesNotFoundError(TableError):
 
 @dataclass(eq=False, kw_only=True)
 class FrameMismatchError(PipelineError):
-    """A frame's columns don't fit the declaration; all differences at once, nothing was written."""
+    """A frame's columns don't fit the declaration; all differences at once, nothing was written.
+
+    `table_declares` where nothing else does: the asset carries no dataset, so the table that is there is the measure.
+    """
 
     dataset: str
     differences: tuple[str, ...]
+    table_declares: bool = False
 
     sentence = "The frame for dataset {dataset!r} does not fit its declaration:{differences}"
-    next_step = "Select and cast to the declared columns of {dataset!r}; nothing was written."
+
+    def remedy(self) -> str:
+        """What to do with the frame, and what else can be done where the table is the declaration."""
+        text = f"Select and cast to the declared columns of {self.dataset!r}; nothing was written."
+        if not self.table_declares:
+            return text
+        return (
+            f"{text} The asset carries no dataset, so the columns are those of its table; to have others, declare them "
+            "with dataset_metadata, or write under another asset key."
+        )
 
 
 @dataclass(eq=False, kw_only=True)

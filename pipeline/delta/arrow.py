@@ -26,8 +26,11 @@ from pyspark.sql.types import (
     DecimalType,
     DoubleType,
     FloatType,
+    IntegerType,
     IntegralType,
+    LongType,
     MapType,
+    ShortType,
     StringType,
     StructField,
     StructType,
@@ -47,6 +50,10 @@ _FIRST_DAY, _LAST_DAY = (dt.date.min - _EPOCH).days, (dt.date.max - _EPOCH).days
 _MICROS_A_DAY = 86_400_000_000
 # What an integer of any width needs, unsigned ones included.
 _DIGITS = 20
+# Spark's widest decimal.
+_MOST_DIGITS = 38
+# By the width in bits of an unsigned integer.
+_UNSIGNED: Mapping[int, DataType] = {8: ShortType(), 16: IntegerType(), 32: LongType(), 64: DecimalType(_DIGITS, 0)}
 
 Path = tuple[str, ...]
 
@@ -104,6 +111,50 @@ def stored(data_type: DataType) -> DataType:
 def arrow_type(data_type: DataType) -> Any:
     """The Arrow type in which a value of the declared type is handed out: microseconds, instants in UTC."""
     return to_arrow_type(stored(data_type), timezone="UTC")
+
+
+def spark_schema(schema: Any, name: str) -> StructType:
+    """The columns of an Arrow schema as Spark would declare them, all of them nullable.
+
+    An unsigned integer becomes the narrowest type that holds all of its values, a time without a zone a TIMESTAMP_NTZ.
+
+    Raises:
+        FrameMismatchError: with every column whose type Spark lacks.
+    """
+    fields, problems = [], []
+    for field in schema:
+        try:
+            fields.append(StructField(field.name, _spark_type(field.type)))
+        except PySparkTypeError:
+            problems.append(f"column {field.name}: has type {field.type}, which Spark lacks")
+    if problems:
+        raise FrameMismatchError(dataset=name, differences=tuple(problems))
+    return StructType(fields)
+
+
+def _spark_type(given: Any) -> DataType:
+    """PySparkTypeError where there is none."""
+    from pyarrow import types
+
+    if types.is_dictionary(given) or types.is_run_end_encoded(given):
+        return _spark_type(given.value_type)
+    if _is_list(given):
+        return ArrayType(_spark_type(given.value_type))
+    if types.is_map(given):
+        return MapType(_spark_type(given.key_type), _spark_type(given.item_type))
+    if types.is_struct(given):
+        return StructType([StructField(field.name, _spark_type(field.type)) for field in given])
+    if types.is_decimal(given) and given.precision > _MOST_DIGITS:
+        raise PySparkTypeError(
+            errorClass="UNSUPPORTED_DATA_TYPE_FOR_ARROW_CONVERSION", messageParameters={"data_type": str(given)}
+        )
+    if types.is_unsigned_integer(given):
+        return _UNSIGNED[given.bit_width]
+    for is_kind, data_type in ((types.is_string_view, StringType()), (types.is_binary_view, BinaryType()),
+                               (types.is_date, DateType()), (types.is_float16, FloatType())):  # fmt: skip
+        if is_kind(given):
+            return data_type
+    return from_arrow_type(given)
 
 
 def holds_variant(schema: StructType) -> bool:

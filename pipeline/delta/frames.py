@@ -16,10 +16,10 @@ from contextlib import contextmanager
 from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql.types import IntegralType, MapType
+from pyspark.sql.types import IntegralType, MapType, StructType
 
 from pipeline.dataset import Dataset
-from pipeline.delta.arrow import arrow_type, fitting, holds_variant
+from pipeline.delta.arrow import arrow_type, fitting, holds_variant, spark_schema
 from pipeline.delta.staging import Staging
 from pipeline.errors import FrameKindError, FrameMismatchError, FrameTooLargeError
 
@@ -72,15 +72,32 @@ def to_spark(
     if isinstance(obj, DataFrame):
         yield obj
         return
-    reader = _reader(obj, dataset)
+    reader = _reader(obj, dataset.name, dataset.schema)
     fit = fitting(dataset, reader.schema)
     with Staging(dataset, staging) as place:
         place.write(reader, fit.schema, fit.batch)
         yield place.read(open_session())
 
 
-def _reader(obj: object, dataset: Dataset) -> Any:
-    """The frame as a stream of Arrow batches."""
+def with_schema(obj: object, name: str) -> tuple[object, StructType]:
+    """A frame of which no declaration is known, and its columns as Spark would declare them.
+
+    A local frame comes back as a stream of its batches, so that a lazy one is computed once.
+
+    Args:
+        name: the dataset that the frame is for, for the errors.
+
+    Raises:
+        FrameMismatchError: it is no frame, or a column has a type that Spark lacks.
+    """
+    if isinstance(obj, DataFrame):
+        return obj, obj.schema
+    reader = _reader(obj, name, StructType())
+    return reader, spark_schema(reader.schema, name)
+
+
+def _reader(obj: object, name: str, declared: StructType) -> Any:
+    """The frame as a stream of Arrow batches; what is declared decides where values alone don't say their type."""
     kind = kind_of(type(obj))
     if kind == ARROW_READER:
         return obj
@@ -88,12 +105,12 @@ def _reader(obj: object, dataset: Dataset) -> Any:
     if kind == ARROW:
         return frame.to_reader()
     if kind == PANDAS:
-        return _from_pandas(frame, dataset).to_reader()
+        return _from_pandas(frame, name, declared).to_reader()
     if kind in (POLARS, POLARS_LAZY):
-        return _from_polars(frame.collect() if kind == POLARS_LAZY else frame, dataset).to_reader()
+        return _from_polars(frame.collect() if kind == POLARS_LAZY else frame, name).to_reader()
     what = "nothing (None)" if obj is None else f"a {type(obj).__module__}.{type(obj).__qualname__}"
     raise FrameMismatchError(
-        dataset=dataset.name,
+        dataset=name,
         differences=(
             f"the asset returned {what}; expected one of {', '.join(KINDS)}, or the annotation `-> None` where it "
             "stores its rows itself",
@@ -101,21 +118,21 @@ def _reader(obj: object, dataset: Dataset) -> Any:
     )
 
 
-def _from_polars(frame: Any, dataset: Dataset) -> Any:
+def _from_polars(frame: Any, name: str) -> Any:
     import pyarrow as pa
 
     polars = importlib.import_module("polars")
     # polars hands Python objects over as the bytes of their addresses.
-    problems = [f"column {name}: has type {dtype}" for name, dtype in frame.schema.items() if dtype == polars.Object]
+    problems = [f"column {column}: has type {kind}" for column, kind in frame.schema.items() if kind == polars.Object]
     if not problems:
         try:
             return frame.to_arrow()
         except pa.ArrowInvalid as error:  # a type that Arrow lacks, as a 128-bit integer
             problems = [str(error)]
-    raise FrameMismatchError(dataset=dataset.name, differences=tuple(problems))
+    raise FrameMismatchError(dataset=name, differences=tuple(problems))
 
 
-def _from_pandas(frame: Any, dataset: Dataset) -> Any:
+def _from_pandas(frame: Any, name: str, schema: StructType) -> Any:
     """The columns in Arrow, whatever index there is left out.
 
     Raises:
@@ -123,16 +140,16 @@ def _from_pandas(frame: Any, dataset: Dataset) -> Any:
     """
     import pyarrow as pa
 
-    problems = [f"column {name!r}: its name is no text" for name in frame.columns if not isinstance(name, str)]
-    declared = {field.name.lower(): field.dataType for field in dataset.schema.fields}
+    problems = [f"column {column!r}: its name is no text" for column in frame.columns if not isinstance(column, str)]
+    declared = {field.name.lower(): field.dataType for field in schema.fields}
     arrays = []
-    for position, name in enumerate(map(str, frame.columns)):
+    for position, column in enumerate(map(str, frame.columns)):
         try:
-            arrays.append(_from_series(frame.iloc[:, position], declared.get(name.lower())))
+            arrays.append(_from_series(frame.iloc[:, position], declared.get(column.lower())))
         except (pa.ArrowException, OverflowError, ValueError, TypeError) as error:
-            problems.append(f"column {name}: {error}")
+            problems.append(f"column {column}: {error}")
     if problems:
-        raise FrameMismatchError(dataset=dataset.name, differences=tuple(problems))
+        raise FrameMismatchError(dataset=name, differences=tuple(problems))
     return pa.Table.from_arrays(arrays, names=list(map(str, frame.columns)))
 
 

@@ -66,6 +66,10 @@ def observe(session: SparkSession, dataset: Dataset, location: str) -> TableStat
     Raises:
         StorageError: the storage can't be read, or what is there is damaged.
     """
+    return _observe(session, dataset.name, location)
+
+
+def _observe(session: SparkSession, name: str, location: str) -> TableState | None:
     try:
         detail = session.sql(f"DESCRIBE DETAIL {sql.path_table(location)}").collect()[0]
         # The schema is read at the version that is reported, so that both speak of one commit.
@@ -75,7 +79,7 @@ def observe(session: SparkSession, dataset: Dataset, location: str) -> TableStat
         failure = read_failure(error)
         if failure.has(NO_TABLE):
             return None
-        raise StorageError(dataset=dataset.name, location=location, reason=failure.summary) from error
+        raise StorageError(dataset=name, location=location, reason=failure.summary) from error
     return TableState(
         location=location,
         table_id=detail["id"],
@@ -97,7 +101,12 @@ def look(session: SparkSession, dataset: Dataset, location: str) -> TableState |
     On this machine's disk it is read from the newest entries of the log, which is a hundred times faster than
     asking Spark. What the log's files don't say plainly is Spark's to say, and so is that there is no table.
     """
-    return _from_log(location) or observe(session, dataset, location)
+    return look_at(session, dataset.name, location)
+
+
+def look_at(session: SparkSession, name: str, location: str) -> TableState | None:
+    """As `look`, of a table that nothing is declared of; `name` is for the errors."""
+    return _from_log(location) or _observe(session, name, location)
 
 
 def _from_log(location: str) -> TableState | None:

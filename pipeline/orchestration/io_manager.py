@@ -7,6 +7,8 @@ How rows are written, what is refused and which version is ours is decided there
 from __future__ import annotations
 
 import datetime as dt
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
@@ -19,21 +21,26 @@ from dagster import (
     OutputContext,
     StepExecutionContext,
 )
-from pydantic import PrivateAttr
 
-from pipeline.dataset import Dataset, Replace
+from pipeline.dataset import Dataset, Replace, table_location
 from pipeline.delta.commit import CommitNote, Mark
 from pipeline.delta.failures import SPARK_ERRORS
-from pipeline.delta.frames import KINDS, SPARK, from_spark, kind_of, to_spark
+from pipeline.delta.frames import KINDS, SPARK, from_spark, kind_of, to_spark, with_schema
 from pipeline.delta.read import ReadOptions, read
 from pipeline.delta.slices import Slice
 from pipeline.delta.staging import STAGING
+from pipeline.delta.table import TableState, look_at
 from pipeline.delta.write import WriteResult, write
-from pipeline.errors import FrameKindError, PartitionKeyError, PipelineError
-from pipeline.orchestration.metadata import VERSION, data_version, declared_dataset, write_metadata
+from pipeline.errors import FrameKindError, FrameMismatchError, PartitionKeyError, PipelineError, TableNotFoundError
+from pipeline.orchestration.derived import dataset_of_table, derived_dataset
+from pipeline.orchestration.metadata import DATASET, VERSION, data_version, declared_dataset, plain, write_metadata
 from pipeline.orchestration.partitions import PARTITION_EXPR, rows_by_key, slice_of
 from pipeline.orchestration.resources import DeltaSparkResource
 from pipeline.record import write_record
+
+# What `load_input` learned waits here for `handle_output`: by run and step, the version read of each source. It is the
+# process's, since a step may read through one IO manager and write through another.
+_SOURCES: dict[tuple[str, str], dict[str, int]] = {}
 
 
 class DeltaIOManager(ConfigurableIOManager):
@@ -43,6 +50,8 @@ class DeltaIOManager(ConfigurableIOManager):
     exactly the slice of those keys in one commit. An input is read at the version that this run has written, where it
     has, else at the newest; the version is recorded.
 
+    A plain asset, one that carries no dataset, is written too: `derived` says as what.
+
     An asset returns a frame of Spark, pandas, polars or pyarrow. A parameter gets the frame that its annotation names,
     without one a Spark frame. What lies in this process's memory may take `local_frame_max_bytes`.
     """
@@ -50,8 +59,6 @@ class DeltaIOManager(ConfigurableIOManager):
     root: str
     spark: DeltaSparkResource
     local_frame_max_bytes: int = 1 << 30
-    # What `load_input` learned waits here for `handle_output`: by run and step, the version read of each source.
-    _sources: dict[tuple[str, str], dict[str, int]] = PrivateAttr(default_factory=dict)
 
     def handle_output(self, context: OutputContext, obj: object) -> None:
         """Write the frame in one commit and record it.
@@ -59,22 +66,24 @@ class DeltaIOManager(ConfigurableIOManager):
         Raises:
             PipelineError: the frame, its rows or the table are not as declared; nothing is written.
         """
-        dataset = _dataset_at(context, context)
-        keys = _output_keys(context, dataset)
+        keys = _output_keys(context)
+        dataset, obj = self._dataset_of_output(context, obj, partitioned=keys is not None)
         within = None if keys is None else slice_of(dataset, context.asset_partitions_def, keys, _expr(context))
-        step = context.step_context
-        sources = self._sources.get((step.run_id, step.step.key), {})  # for each output of the step
+        step = _step_of(context)
+        step_key = "" if step is None else step.step.key
+        sources = _SOURCES.get((context.run_id, step_key), {})  # for each output of the step
         note = CommitNote(
             mark=Mark(
-                writer=_writer(dataset, step.run_id, step.step.key, within), attempt=step.previous_attempt_count + 1
+                writer=_writer(dataset, context.run_id, step_key, within),
+                attempt=1 if step is None else step.previous_attempt_count + 1,
             ),
-            run_id=step.run_id,
+            run_id=context.run_id,
             asset=context.asset_key.to_user_string(),
             partitions=None if within is None else str(within),
             sources=sources,
         )
         started = dt.datetime.now(dt.timezone.utc)
-        with to_spark(obj, dataset, lambda: self.spark.spark_session, self._staging) as frame:
+        with _told_of(context), to_spark(obj, dataset, lambda: self.spark.spark_session, self._staging) as frame:
             result = write(frame, dataset=dataset, location=dataset.location(self.root), note=note, within=within)
         seconds = (dt.datetime.now(dt.timezone.utc) - started).total_seconds()
         metadata = write_metadata(dataset, result, sources) | {"delta/write_seconds": seconds}
@@ -87,7 +96,7 @@ class DeltaIOManager(ConfigurableIOManager):
             TableNotFoundError: the source was never materialized.
             FrameKindError, FrameTooLargeError: the parameter's annotation names no frame, or one that would not fit.
         """
-        dataset = _dataset_at(context, context.upstream_output)
+        dataset = self._dataset_of_input(context)
         kind = _annotated_kind(context, dataset)
         step = _step_of(context)
         found = read(
@@ -98,10 +107,37 @@ class DeltaIOManager(ConfigurableIOManager):
             within=_input_slice(context, step, dataset),
         )
         if step is not None:
-            self._sources.setdefault((step.run_id, step.step.key), {})[dataset.name] = found.version
+            _SOURCES.setdefault((step.run_id, step.step.key), {})[dataset.name] = found.version
             if not context.has_asset_partitions:  # Dagster can't say it of several partitions at once
                 context.add_input_metadata({VERSION: found.version})
         return from_spark(found.frame, kind, dataset, max_bytes=self.local_frame_max_bytes, staging=self._staging)
+
+    def _dataset_of_output(self, context: OutputContext, obj: object, *, partitioned: bool) -> tuple[Dataset, object]:
+        """The dataset that an output is written as, and the frame as it may be read from here on."""
+        key, metadata = context.asset_key, _metadata(context)
+        declared = declared_dataset(key, metadata)
+        if declared is not None:
+            return declared, obj
+        state = self._table_at(key)
+        if state is not None:
+            return dataset_of_table(key, metadata, state), obj
+        obj, schema = with_schema(obj, "/".join(key.path))
+        return derived_dataset(key, metadata, schema, partitioned=partitioned), obj
+
+    def _dataset_of_input(self, context: InputContext) -> Dataset:
+        key, metadata = context.asset_key, _metadata(context.upstream_output)
+        declared = declared_dataset(key, metadata)
+        if declared is not None:
+            return declared
+        state = self._table_at(key)
+        if state is None:
+            name = "/".join(key.path)
+            raise TableNotFoundError(dataset=name, location=table_location(self.root, name))
+        return dataset_of_table(key, metadata, state)
+
+    def _table_at(self, key: AssetKey) -> TableState | None:
+        name = "/".join(key.path)
+        return look_at(self.spark.spark_session, name, table_location(self.root, name))
 
     def _kept(self, context: OutputContext, dataset: Dataset, result: WriteResult, note: CommitNote) -> dict[str, str]:
         """Keep the record of the commit beside the tables; the commit stands whatever becomes of its record."""
@@ -111,7 +147,7 @@ class DeltaIOManager(ConfigurableIOManager):
                 dataset,
                 result,
                 root=self.root,
-                run_id=context.step_context.run_id,
+                run_id=context.run_id,
                 sources=note.sources,
                 partitions=note.partitions,
                 options=dict(self.spark.to_settings().conf),
@@ -126,11 +162,19 @@ class DeltaIOManager(ConfigurableIOManager):
         return f"{self.root.rstrip('/')}/{STAGING}"
 
 
-def _dataset_at(context: OutputContext | InputContext, carrier: OutputContext | None) -> Dataset:
-    """The declaration that `carrier` holds, under the asset's own key, so that a prefix keeps tables apart."""
-    dataset = declared_dataset(carrier)
-    name = "/".join(context.asset_key.path)
-    return dataset if name == dataset.name else replace(dataset, name=name)
+@contextmanager
+def _told_of(context: OutputContext) -> Iterator[None]:
+    """A plain asset's frame that does not fit is refused with what else can be done."""
+    try:
+        yield
+    except FrameMismatchError as error:
+        if DATASET in _metadata(context):
+            raise
+        raise replace(error, table_declares=True) from error
+
+
+def _metadata(context: OutputContext | None) -> Mapping[str, Any]:
+    return (context.definition_metadata if context is not None else None) or {}
 
 
 def _annotated_kind(context: InputContext, dataset: Dataset) -> str:
@@ -143,7 +187,7 @@ def _annotated_kind(context: InputContext, dataset: Dataset) -> str:
     return kind
 
 
-def _output_keys(context: OutputContext, dataset: Dataset) -> list[str] | None:
+def _output_keys(context: OutputContext) -> list[str] | None:
     """The partition keys that this run writes; None for an asset without partitions.
 
     Raises:
@@ -152,9 +196,10 @@ def _output_keys(context: OutputContext, dataset: Dataset) -> list[str] | None:
     """
     if context.has_asset_partitions:
         return list(context.asset_partition_keys)
-    if context.step_context.has_asset_partitions_for_output(context.name):
+    step = _step_of(context)
+    if step is not None and step.has_asset_partitions_for_output(context.name):
         raise PartitionKeyError(
-            dataset=dataset.name,
+            dataset="/".join(context.asset_key.path),
             keys=(),
             problem="the run names none, and its asset is partitioned; nothing was written",
         )
@@ -162,7 +207,7 @@ def _output_keys(context: OutputContext, dataset: Dataset) -> list[str] | None:
 
 
 def _expr(context: OutputContext | InputContext) -> object | None:
-    return (context.definition_metadata or {}).get(PARTITION_EXPR)
+    return plain((context.definition_metadata or {}).get(PARTITION_EXPR))
 
 
 def _writer(dataset: Dataset, run_id: str, step_key: str, within: Slice | None) -> str:
@@ -173,21 +218,22 @@ def _tell(
     context: OutputContext, dataset: Dataset, result: WriteResult, keys: list[str] | None, metadata: dict[str, Any]
 ) -> None:
     """Hand metadata, per-partition counts and the data version to Dagster."""
-    step = context.step_context
+    step = _step_of(context)
     context.add_output_metadata(metadata)
-    step.set_data_version(context.asset_key, data_version(result.table_id, result.version))
+    if step is not None:
+        step.set_data_version(context.asset_key, data_version(result.table_id, result.version))
     if keys is None:
         # Dagster means the rows of the table, which a replace of all of it has just written.
         if result.committed and isinstance(dataset.write, Replace):
             context.add_output_metadata({"dagster/row_count": result.rows_written})
-    elif result.rows_by_partition is not None:
+    elif step is not None and result.rows_by_partition is not None:
         counts = rows_by_key(dataset, context.asset_partitions_def, keys, result.rows_by_partition, _expr(context))
         for key, rows in counts.items():
             step.add_asset_metadata({"dagster/partition_row_count": rows}, context.asset_key, key)
 
 
-def _step_of(context: InputContext) -> StepExecutionContext | None:
-    """The step that an input is loaded for; None where it is loaded outside a run, as `load_asset_value` does."""
+def _step_of(context: InputContext | OutputContext) -> StepExecutionContext | None:
+    """The step of a context; None outside a run, as for `load_asset_value` or a context that a test has built."""
     try:
         return context.step_context
     except DagsterInvariantViolationError:
@@ -213,9 +259,9 @@ def _input_slice(context: InputContext, step: StepExecutionContext | None, datas
         return None
     keys = context.asset_partition_keys
     partitions_def = context.asset_partitions_def
-    reads_for_all = step is None or step.assets_def is None or step.assets_def.partitions_def is None
-    instance = None if step is None else step.instance
-    if reads_for_all and set(keys) == set(partitions_def.get_partition_keys(dynamic_partitions_store=instance)):
-        return None
+    if step is not None and (step.assets_def is None or step.assets_def.partitions_def is None):
+        known = partitions_def.get_partition_keys(dynamic_partitions_store=step.instance)
+        if set(keys) == set(known):
+            return None
     upstream = context.upstream_output
     return slice_of(dataset, partitions_def, keys, _expr(upstream) if upstream is not None else None)

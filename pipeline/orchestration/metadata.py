@@ -6,13 +6,13 @@ Keys that begin with `dagster/` are Dagster's own, those with `delta/` ours.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from dagster import (
+    AssetKey,
     DataVersion,
-    InputContext,
     MetadataValue,
-    OutputContext,
     TableColumn,
     TableColumnConstraints,
     TableSchema,
@@ -31,20 +31,28 @@ DATASET = "pipeline/dataset"
 VERSION = "delta/version"
 
 
-def declared_dataset(context: OutputContext | InputContext | None) -> Dataset:
-    """The declaration that the asset of this output carries.
+def declared_dataset(key: AssetKey, metadata: Mapping[str, Any]) -> Dataset | None:
+    """The declaration that an asset carries, under the asset's own key, so that a prefix keeps tables apart.
+
+    None for a plain asset.
 
     Raises:
-        DeclarationError: the asset was not made from a dataset.
+        DeclarationError: something else is carried in its place.
     """
-    found = (context.definition_metadata or {}).get(DATASET) if context is not None else None
+    if DATASET not in metadata:
+        return None
+    found = metadata[DATASET]
     found = found.instance if isinstance(found, ObjectMetadataValue) else found
     if not isinstance(found, Dataset):
-        name = context.asset_key.to_user_string() if context is not None and context.has_asset_key else "?"
-        raise DeclarationError(
-            dataset=name, problems=(f"its asset carries no Dataset; make it with dataset_asset or add {DATASET!r}",)
-        )
-    return found
+        problem = f"its asset carries {found!r} as {DATASET!r}; make it with dataset_asset or dataset_metadata"
+        raise DeclarationError(dataset=key.to_user_string(), problems=(problem,))
+    name = "/".join(key.path)
+    return found if name == found.name else replace(found, name=name)
+
+
+def plain(value: object) -> object:
+    """The value of a metadata entry, which may be wrapped in one of Dagster's types."""
+    return value.value if isinstance(value, MetadataValue) else value
 
 
 def carried(dataset: Dataset) -> ObjectMetadataValue:

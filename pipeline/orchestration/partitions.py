@@ -12,6 +12,7 @@ key's own text, whatever characters it has. The key of any other value is its on
 from __future__ import annotations
 
 import datetime as dt
+import re
 from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
@@ -42,6 +43,8 @@ NULL_KEY = "__HIVE_DEFAULT_PARTITION__"
 
 Part = Values | Interval
 _ONE_DIMENSION = ""
+# Cron's minute and hour as one number each: whatever the rest says, no day has two windows.
+_ONCE_A_DAY = re.compile(r"\d+ \d+ ")
 # Around a change of clocks a day has 25 hours.
 _LONGEST_DAY = dt.timedelta(hours=26)
 
@@ -107,9 +110,8 @@ def _type_problem(partitions_def: PartitionsDefinition[Any], data_type: DataType
         if _parser(data_type) is None:
             return f"no key can spell a value of type {data_type.simpleString()}"
         return None
-    kind = partitions_def.schedule_type.name if partitions_def.schedule_type is not None else "custom"
-    if isinstance(data_type, DateType) and kind in ("HOURLY", "custom"):
-        return f"several {kind.lower()} keys may fall on one day of a date"
+    if isinstance(data_type, DateType) and not _ONCE_A_DAY.match(partitions_def.cron_schedule):
+        return f"several keys of the schedule {partitions_def.cron_schedule!r} may fall on one day of a date"
     if isinstance(data_type, TimestampNTZType) and partitions_def.timezone != "UTC":
         return f"hours that the clocks repeat in {partitions_def.timezone} have one value in a timestamp without a zone"
     if isinstance(data_type, IntegralType | DecimalType) and set(partitions_def.fmt) - set("%YmdHMSj"):

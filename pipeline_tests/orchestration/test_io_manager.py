@@ -1,7 +1,5 @@
 """What a user sees of the IO manager: rows in the table, metadata in Dagster, named errors, nothing half written."""
 
-from typing import Any
-
 import pytest
 from dagster import (
     AssetExecutionContext,
@@ -9,14 +7,12 @@ from dagster import (
     DagsterInstance,
     DailyPartitionsDefinition,
     Definitions,
-    asset,
 )
 from pyspark.sql import DataFrame
 
 from pipeline.dataset import Append, Dataset
 from pipeline.delta.table import observe
 from pipeline.errors import (
-    DeclarationError,
     FrameMismatchError,
     PartitionKeyError,
     StrayRowsError,
@@ -215,16 +211,6 @@ def test_an_asset_that_stores_its_own_rows_is_left_alone(project: Project) -> No
         pass
 
     assert project.run(own).success
-
-
-def test_an_asset_without_a_dataset_is_refused_with_its_name(project: Project) -> None:
-    @asset(io_manager_key="delta_io_manager")
-    def plain(spark: DeltaSparkResource) -> Any:
-        return spark.spark_session.range(1)
-
-    with pytest.raises(DeclarationError) as caught:
-        project.run(plain)
-    assert caught.value.dataset == "plain"
 
 
 def test_the_commit_carries_the_run_the_asset_and_the_partition(project: Project) -> None:

@@ -122,14 +122,14 @@ def one_column(name: str, data_type: DataType, nullable: bool = True) -> Dataset
 )
 def test_a_yearly_key_becomes_what_the_column_s_type_says(data_type: DataType, predicate: str) -> None:
     yearly = TimeWindowPartitionsDefinition(start="2020", fmt="%Y", cron_schedule="0 0 1 1 *")
-    if isinstance(data_type, DateType):
-        yearly = MonthlyPartitionsDefinition("2020-01-01")
-        dataset = one_column("p", data_type)
-        months = [f"2025-{month:02d}-01" for month in range(12, 0, -1)]
-        assert slice_of(dataset, yearly, months).predicate(dataset) == predicate
-        return
     dataset = one_column("p", data_type)
     assert slice_of(dataset, yearly, ["2025"]).predicate(dataset) == predicate
+
+
+def test_keys_of_months_that_follow_each_other_are_one_interval() -> None:
+    months = [f"2025-{month:02d}-01" for month in range(12, 0, -1)]
+    slice_ = slice_of(BY_DAY, MonthlyPartitionsDefinition("2020-01-01"), months)
+    assert slice_.predicate(BY_DAY) == "(`day` >= DATE'2025-01-01' AND `day` < DATE'2026-01-01')"
 
 
 @pytest.mark.case("P-DST-HOUR")
@@ -242,6 +242,11 @@ def test_a_window_of_several_days_is_all_its_days_and_counts_come_back(kind) -> 
         (BY_BOTH, DAILY, "n"),
         (BY_DAY, DAILY, "day OR 1=1"),
         (BY_DAY, HourlyPartitionsDefinition("2026-01-01-00:00"), None),
+        (
+            BY_DAY,
+            TimeWindowPartitionsDefinition(start="2026-01-01-00", fmt="%Y-%m-%d-%H", cron_schedule="0 0,12 * * *"),
+            None,
+        ),
         (BY_DAY, MultiPartitionsDefinition({"day": DAILY, "area": StaticPartitionsDefinition(["a"])}), None),
         (BY_BOTH, MultiPartitionsDefinition({"x": DAILY, "y": StaticPartitionsDefinition(["a"])}), {"x": "day"}),
         (one_column("p", LongType()), DAILY, None),
@@ -254,6 +259,7 @@ def test_a_window_of_several_days_is_all_its_days_and_counts_come_back(kind) -> 
     ],
     ids=[
         "table not partitioned", "two columns", "not a partition column", "an expression", "hourly keys for a date",
+        "two keys a day for a date",
         "a dimension without a column", "a dimension not mapped", "dashes are no number", "a fraction",
         "repeated hours",
     ],

@@ -1,0 +1,100 @@
+"""The dataset of an asset that carries none: from its key, its metadata, and a frame's schema or the table on disk.
+
+Here belongs what may be said of a plain asset in metadata and what follows from it. Before the first write the frame's
+schema is the declaration, with every column nullable but those of `KEYS`; from then on the table is, so that a frame
+that has changed is refused and no table changes by accident. An asset that carries a `Dataset` is no concern of this
+module.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from dagster import AssetKey
+from pyspark.sql.types import StructField, StructType
+
+from pipeline.dataset import Append, Check, Dataset, Replace, WriteMode
+from pipeline.delta.arrow import stored
+from pipeline.delta.table import CHANGE_FEED, CONSTRAINT_PREFIX, TableState
+from pipeline.errors import DeclarationError
+from pipeline.orchestration.metadata import plain
+from pipeline.orchestration.partitions import PARTITION_EXPR
+
+# What a plain asset may say in its metadata, beside Dagster's own `partition_expr`.
+WRITE_MODE = "delta/write_mode"
+KEYS = "delta/keys"
+_WRITE_MODES: Mapping[object, WriteMode] = {"append": Append(), "replace": Replace()}
+
+
+def derived_dataset(
+    key: AssetKey, metadata: Mapping[str, Any], schema: StructType, *, partitioned: bool = False
+) -> Dataset:
+    """The dataset of a plain asset whose table is not there yet, from a frame of that schema.
+
+    `partition_expr` names the partition columns: one, or one by dimension, in the order of the table.
+
+    Raises:
+        DeclarationError: the columns can't be a table's as they are, or the metadata can't be used.
+    """
+    keys, partition_by = _names(key, metadata, KEYS), _names(key, metadata, PARTITION_EXPR)
+    if partitioned and not partition_by:
+        raise _refusal(key, f"it is partitioned: name the column that its keys stand for as {PARTITION_EXPR!r}")
+    return Dataset(
+        name="/".join(key.path),
+        schema=StructType([StructField(f.name, stored(f.dataType), f.name not in keys) for f in schema.fields]),
+        partition_by=partition_by,
+        write=_write_mode(key, metadata),
+        keys=keys,
+    )
+
+
+def dataset_of_table(key: AssetKey, metadata: Mapping[str, Any], state: TableState) -> Dataset:
+    """The dataset of a plain asset whose table is there: what the table says, written as the metadata says.
+
+    Raises:
+        DeclarationError: the table is none that can be declared, or the metadata can't be used.
+    """
+    said = _names(key, metadata, PARTITION_EXPR)
+    if not set(said) <= set(state.partition_by):
+        there = f"its table is partitioned by ({', '.join(state.partition_by)})"
+        raise _refusal(key, f"{PARTITION_EXPR} names {', '.join(said)}, but {there}")
+    properties = {name.lower(): value for name, value in state.properties.items()}
+    return Dataset(
+        name="/".join(key.path),
+        schema=state.schema,
+        partition_by=state.partition_by,
+        write=_write_mode(key, metadata),
+        keys=_names(key, metadata, KEYS),
+        checks=tuple(
+            Check(name.removeprefix(CONSTRAINT_PREFIX), condition)
+            for name, condition in state.properties.items()
+            if name.startswith(CONSTRAINT_PREFIX)
+        ),
+        change_feed=properties.get(CHANGE_FEED.lower(), "").lower() == "true",
+    )
+
+
+def _write_mode(key: AssetKey, metadata: Mapping[str, Any]) -> WriteMode:
+    said = plain(metadata.get(WRITE_MODE, "replace"))
+    mode = _WRITE_MODES.get(said) if isinstance(said, str) else None
+    if mode is None:
+        raise _refusal(key, f"{WRITE_MODE} is {said!r}; expected {' or '.join(map(repr, _WRITE_MODES))}")
+    return mode
+
+
+def _names(key: AssetKey, metadata: Mapping[str, Any], name: str) -> tuple[str, ...]:
+    """Columns that the metadata names: one, several, or one by dimension; none where it says nothing."""
+    said = plain(metadata.get(name))
+    if said is None:
+        return ()
+    if isinstance(said, Mapping):
+        said = list(said.values())
+    columns = [said] if isinstance(said, str) else said
+    if not isinstance(columns, Sequence) or not all(isinstance(column, str) for column in columns):
+        raise _refusal(key, f"{name} is {said!r}; expected the name of a column, or several")
+    return tuple(columns)
+
+
+def _refusal(key: AssetKey, problem: str) -> DeclarationError:
+    return DeclarationError(dataset=key.to_user_string(), problems=(f"its asset carries no Dataset, and {problem}",))
