@@ -7,7 +7,6 @@ How rows are written, what is refused and which version is ours is decided there
 from __future__ import annotations
 
 import datetime as dt
-from dataclasses import replace
 from typing import Any
 
 from dagster import (
@@ -30,10 +29,19 @@ from pipeline.delta.slices import Slice
 from pipeline.delta.staging import STAGING
 from pipeline.delta.write import WriteResult, write
 from pipeline.errors import FrameKindError, PartitionKeyError, PipelineError
-from pipeline.orchestration.metadata import VERSION, data_version, declared_dataset, write_metadata
+from pipeline.orchestration.metadata import (
+    PARTITION_ROWS,
+    TABLE_ROWS,
+    VERSION,
+    at_key,
+    data_version,
+    declared_dataset,
+    write_metadata,
+)
 from pipeline.orchestration.partitions import PARTITION_EXPR, rows_by_key, slice_of
 from pipeline.orchestration.resources import DeltaSparkResource
 from pipeline.record import write_record
+from pipeline.settings import LOCAL_FRAME_MAX_BYTES
 
 
 class DeltaIOManager(ConfigurableIOManager):
@@ -49,7 +57,7 @@ class DeltaIOManager(ConfigurableIOManager):
 
     root: str
     spark: DeltaSparkResource
-    local_frame_max_bytes: int = 1 << 30
+    local_frame_max_bytes: int = LOCAL_FRAME_MAX_BYTES
     # What `load_input` learned waits here for `handle_output`: by run and step, the version read of each source.
     _sources: dict[tuple[str, str], dict[str, int]] = PrivateAttr(default_factory=dict)
 
@@ -127,10 +135,8 @@ class DeltaIOManager(ConfigurableIOManager):
 
 
 def _dataset_at(context: OutputContext | InputContext, carrier: OutputContext | None) -> Dataset:
-    """The declaration that `carrier` holds, under the asset's own key, so that a prefix keeps tables apart."""
-    dataset = declared_dataset(carrier)
-    name = "/".join(context.asset_key.path)
-    return dataset if name == dataset.name else replace(dataset, name=name)
+    """The declaration that `carrier` holds, under the asset's own key."""
+    return at_key(declared_dataset(carrier), context.asset_key)
 
 
 def _annotated_kind(context: InputContext, dataset: Dataset) -> str:
@@ -179,11 +185,11 @@ def _tell(
     if keys is None:
         # Dagster means the rows of the table, which a replace of all of it has just written.
         if result.committed and isinstance(dataset.write, Replace):
-            context.add_output_metadata({"dagster/row_count": result.rows_written})
+            context.add_output_metadata({TABLE_ROWS: result.rows_written})
     elif result.rows_by_partition is not None:
         counts = rows_by_key(dataset, context.asset_partitions_def, keys, result.rows_by_partition, _expr(context))
         for key, rows in counts.items():
-            step.add_asset_metadata({"dagster/partition_row_count": rows}, context.asset_key, key)
+            step.add_asset_metadata({PARTITION_ROWS: rows}, context.asset_key, key)
 
 
 def _step_of(context: InputContext) -> StepExecutionContext | None:
