@@ -97,10 +97,11 @@ def look(session: SparkSession, dataset: Dataset, location: str) -> TableState |
     On this machine's disk it is read from the newest entries of the log, which is a hundred times faster than
     asking Spark. What the log's files don't say plainly is Spark's to say, and so is that there is no table.
     """
-    return _from_log(location) or observe(session, dataset, location)
+    return state_in_log(location) or observe(session, dataset, location)
 
 
-def _from_log(location: str) -> TableState | None:
+def state_in_log(location: str) -> TableState | None:
+    """What the newest entries of a log on this machine's disk say; None where they don't say it plainly. No Spark."""
     folder = local_folder(location)
     if folder is None:
         return None

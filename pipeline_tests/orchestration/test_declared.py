@@ -33,6 +33,10 @@ CONSUMER = Dataset(
     reads=("source",),
     code_version="7",
     starts_on_change=True,
+    description="What the source has.",
+    group="numbers",
+    owners=("team:numbers",),
+    tags=(("domain", "arithmetic"),),
     freshness=FreshByCron(cron="0 4 * * *", window=HOUR, timezone="Europe/Vilnius"),
     change_feed=False,
 )
@@ -55,6 +59,8 @@ def test_an_asset_and_an_output_have_what_is_declared() -> None:
         assert spec.freshness_policy == BY_CRON
         assert spec.code_version == "7"
         assert spec.automation_condition == on_changed_source()
+        assert (spec.description, spec.group_name, spec.owners) == ("What the source has.", "numbers", ["team:numbers"])
+        assert (spec.tags["domain"], spec.kinds) == ("arithmetic", {"delta", "pyspark"})
 
 
 def test_a_table_that_is_written_elsewhere_has_its_freshness_and_nothing_that_is_said_of_a_computation() -> None:
