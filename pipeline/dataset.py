@@ -12,7 +12,8 @@ import re
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
+from datetime import timedelta
+from typing import Any, Literal, get_args
 
 from pyspark.sql.types import (
     ArrayType,
@@ -65,6 +66,9 @@ REFUSED_CHARACTERS = frozenset(" ,;{}()\n\t=")
 _PROTOCOL_PROPERTIES = ("delta.feature.", "delta.minreaderversion", "delta.minwriterversion")
 _REPLACE = Replace()
 _NAME_PART = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
+_CRON_FIELDS = 5
+# Dagster looks at freshness no more often.
+_SHORTEST = timedelta(minutes=1)
 
 
 @dataclass(frozen=True)
@@ -73,6 +77,54 @@ class Check:
 
     name: str
     condition: str
+
+
+Severity = Literal["warn", "error"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class SchemaCheck:
+    """How the asset check of the table's schema takes a difference.
+
+    `blocking` keeps the assets downstream of a failure from starting in the same run.
+    """
+
+    severity: Severity = "error"
+    blocking: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class RowCount:
+    """How many rows a write may have, as an asset check: at each partition key of a run, or in all where it has none.
+
+    After a replace these are the rows that the partition or table holds, after an append those that came. None as
+    `maximum` means any number; `severity` and `blocking` are as in `SchemaCheck`.
+    """
+
+    minimum: int = 0
+    maximum: int | None = None
+    severity: Severity = "error"
+    blocking: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class FreshWithin:
+    """The newest write is no older than `fail_after`; older than `warn_after` it is late."""
+
+    fail_after: timedelta
+    warn_after: timedelta | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class FreshByCron:
+    """At each tick of `cron` the newest write is no older than `window`, which is no longer than from tick to tick."""
+
+    cron: str
+    window: timedelta
+    timezone: str = "UTC"
+
+
+Freshness = FreshWithin | FreshByCron
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -92,6 +144,11 @@ class Dataset:
         properties: further Delta table properties, as (name, value).
         change_feed: whether Delta records the change feed.
         group: the asset's group in Dagster.
+        code_version: of the code that computes the rows; another one makes the asset out of date in Dagster.
+        starts_on_change: whether a run starts by itself when one of `reads` has a new version.
+        freshness: how old the newest write may be; None where no age is too old.
+        schema_check: the check that the table still is as declared.
+        row_count: the check of a write's rows; None where any number will do.
 
     Raises:
         DeclarationError: with every contradiction found.
@@ -110,6 +167,11 @@ class Dataset:
     group: str = "default"
     owners: tuple[str, ...] = ()
     tags: tuple[tuple[str, str], ...] = ()
+    code_version: str | None = None
+    starts_on_change: bool = False
+    freshness: Freshness | None = None
+    schema_check: SchemaCheck = SchemaCheck()
+    row_count: RowCount | None = None
 
     def __post_init__(self) -> None:
         problems = tuple(_problems(self))
@@ -217,6 +279,48 @@ def _problems(dataset: Dataset) -> Iterator[str]:
             yield f"{name} asks for a protocol, which Delta doesn't keep as a property; remove it from properties"
     if any(name.lower().startswith("delta.constraints.") for name, _ in dataset.properties):
         yield "delta.constraints.* is what checks says; remove it from properties"
+    yield from _asset_problems(dataset)
+
+
+def _asset_problems(dataset: Dataset) -> Iterator[str]:
+    if dataset.code_version is not None and not dataset.code_version.strip():
+        yield "code_version is empty; leave it out"
+    if dataset.starts_on_change and not dataset.reads:
+        yield "starts_on_change waits for a source, and reads names none"
+    yield from _consequence_problems("schema_check", dataset.schema_check)
+    if dataset.row_count is not None:
+        yield from _consequence_problems("row_count", dataset.row_count)
+        yield from _row_count_problems(dataset.row_count)
+    if isinstance(dataset.freshness, FreshWithin):
+        yield from _within_problems(dataset.freshness)
+    elif dataset.freshness is not None:
+        if len(dataset.freshness.cron.split()) != _CRON_FIELDS:
+            yield f"freshness: {dataset.freshness.cron!r} is no cron expression of five fields"
+        if dataset.freshness.window < _SHORTEST:
+            yield "freshness: window is shorter than a minute"
+
+
+def _consequence_problems(name: str, check: SchemaCheck | RowCount) -> Iterator[str]:
+    if check.severity not in get_args(Severity):
+        yield f"{name}: severity {check.severity!r} is neither warn nor error"
+    elif check.blocking and check.severity == "warn":
+        yield f"{name}: a warning blocks nothing; declare severity error, or not blocking"
+
+
+def _row_count_problems(rows: RowCount) -> Iterator[str]:
+    if rows.minimum < 0:
+        yield "row_count: minimum is negative"
+    elif rows.maximum is None and rows.minimum == 0:
+        yield "row_count allows any number of rows; leave it out"
+    if rows.maximum is not None and rows.maximum < rows.minimum:
+        yield "row_count: maximum is less than minimum"
+
+
+def _within_problems(freshness: FreshWithin) -> Iterator[str]:
+    if any(time is not None and time < _SHORTEST for time in (freshness.warn_after, freshness.fail_after)):
+        yield "freshness: a time shorter than a minute"
+    if freshness.warn_after is not None and freshness.warn_after >= freshness.fail_after:
+        yield "freshness: warn_after is not before fail_after"
 
 
 def _column_problems(schema: StructType) -> Iterator[str]:

@@ -6,7 +6,8 @@ Dagster calls `defs`, and Spark starts when a step first asks for a session.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import difflib
+from collections.abc import Container, Iterable, Mapping
 from typing import Any
 
 from dagster import (
@@ -15,6 +16,7 @@ from dagster import (
     AssetSelection,
     AssetSpec,
     Definitions,
+    JobDefinition,
     ScheduleDefinition,
     SensorDefinition,
     build_schedule_from_partitioned_job,
@@ -25,8 +27,16 @@ from dagster import (
 
 from pipeline.assets import aviation
 from pipeline.dataset import Dataset
-from pipeline.orchestration import DeltaIOManager, DeltaSparkResource, dataset_spec
-from pipeline.orchestration.automation import landing_sensor, table_sensor
+from pipeline.errors import SettingsError
+from pipeline.orchestration import DeltaIOManager, DeltaSparkResource, dataset_checks, dataset_spec
+from pipeline.orchestration.automation import (
+    CHANGE_SENSOR,
+    TABLE_SENSOR,
+    change_sensor,
+    landing_sensor,
+    schedule_status,
+    table_sensor,
+)
 from pipeline.orchestration.dataset_asset import IO_MANAGER
 from pipeline.orchestration.maintenance import maintenance_jobs, maintenance_schedules
 from pipeline.registry import Registry, load_datasets
@@ -50,6 +60,7 @@ def build_definitions(
 
     Raises:
         RegistryError: the datasets can't stand together.
+        SettingsError: a schedule or sensor is to run that these definitions don't have.
     """
     shipped = datasets is None and assets is None and settings.datasets is None
     registry = Registry(load_datasets(settings.datasets or DEFAULT_DATASETS) if datasets is None else datasets)
@@ -57,21 +68,19 @@ def build_definitions(
     covered = {key for asset in written for key in asset.keys}
     specs: list[AssetSpec] = [dataset_spec(d) for d in registry if AssetKey(d.asset_key) not in covered]
     spark = DeltaSparkResource.from_settings(settings.spark)
+    manager = DeltaIOManager(root=settings.root, spark=spark, local_frame_max_bytes=settings.local_frame_max_bytes)
     bound: dict[str, Any] = {
         "spark": spark,
-        IO_MANAGER: DeltaIOManager(root=settings.root, spark=spark),
+        IO_MANAGER: manager,
         "landing": aviation.LandingFolder(uri=settings.landing),
     }
     jobs = maintenance_jobs(registry, settings.root)
-    schedules: list[Any] = maintenance_schedules(jobs, apply_vacuum=settings.vacuum == "apply")
-    sensors: list[SensorDefinition] = []
-    if shipped:
-        schedules.append(_daily_schedule())
-        sensors.append(_arrivals(settings))
-    if specs:
-        sensors.append(table_sensor((registry.by_asset_key(spec.key.path) for spec in specs), settings.root))
+    schedules = _schedules(settings, jobs, shipped)
+    sensors = _sensors(settings, written, [registry.by_asset_key(spec.key.path) for spec in specs], shipped)
+    _refuse_unknown(settings.running, [part.name for part in (*schedules, *sensors)])
     return Definitions(
         assets=[*written, *specs],
+        asset_checks=dataset_checks(registry),
         resources=bound | dict(resources or {}),
         jobs=jobs,
         schedules=schedules,
@@ -82,20 +91,49 @@ def build_definitions(
     )
 
 
-def _daily_schedule() -> ScheduleDefinition | Any:
+def _schedules(settings: Settings, jobs: list[JobDefinition], shipped: bool) -> list[Any]:
+    kept = maintenance_schedules(jobs, apply_vacuum=settings.vacuum == "apply", running=settings.running)
+    return [*kept, _daily_schedule(settings.running)] if shipped else [*kept]
+
+
+def _sensors(
+    settings: Settings, written: list[AssetsDefinition], watched: list[Dataset], shipped: bool
+) -> list[SensorDefinition]:
+    sensors = [_arrivals(settings)] if shipped else []
+    if watched:
+        sensors.append(table_sensor(watched, settings.root, running=TABLE_SENSOR in settings.running))
+    if any(spec.automation_condition is not None for asset in written for spec in asset.specs):
+        sensors.append(change_sensor(running=CHANGE_SENSOR in settings.running))
+    return sensors
+
+
+def _refuse_unknown(running: Iterable[str], known: list[str]) -> None:
+    """Refuse a name that stands for nothing, which would pass for something that runs."""
+    for name in running:
+        if name not in known:
+            near = difflib.get_close_matches(name, known, n=3) or known
+            problem = f"no schedule or sensor has the name {name!r}"
+            raise SettingsError(setting="running", problem=problem, expected=" or ".join(near))
+
+
+def _daily_schedule(running: Container[str]) -> ScheduleDefinition | Any:
     """The day that has just ended, once its file may be expected."""
-    arrivals = define_asset_job("daily_sightings", selection=["sightings"], executor_def=in_process_executor)
-    return build_schedule_from_partitioned_job(arrivals, name="daily_sightings", hour_of_day=4)
+    name = "daily_sightings"
+    arrivals = define_asset_job(name, selection=["sightings"], executor_def=in_process_executor)
+    status = schedule_status(name, running)
+    return build_schedule_from_partitioned_job(arrivals, name=name, hour_of_day=4, default_status=status)
 
 
 def _arrivals(settings: Settings) -> SensorDefinition:
     """A run for the day of each flights file that arrives or changes."""
+    name = "flights_arrived"
     return landing_sensor(
-        "flights_arrived",
+        name,
         folder=aviation.LandingFolder(uri=settings.landing).flights_folder,
-        key_of=lambda name: name.removesuffix(".csv") if name.endswith(".csv") else None,
+        key_of=lambda file: file.removesuffix(".csv") if file.endswith(".csv") else None,
         has_key=aviation.DAILY.has_partition_key,
         selection=AssetSelection.assets("sightings"),
+        running=name in settings.running,
     )
 
 

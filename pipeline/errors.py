@@ -397,8 +397,8 @@ class FrameTooLargeError(PipelineError):
 
     sentence = "The rows of dataset {dataset!r} take {found_bytes} bytes; as {kind} at most {limit_bytes} are allowed."
     next_step = (
-        "Annotate the parameter as pyspark.sql.DataFrame or pyarrow.RecordBatchReader, or raise local_frame_max_bytes "
-        "of the DeltaIOManager."
+        "Annotate the parameter as pyspark.sql.DataFrame or pyarrow.RecordBatchReader, or raise the setting "
+        "local_frame_max_bytes."
     )
 
 

@@ -32,6 +32,7 @@ PREFIX = "PIPELINE_"
 STATE_FOLDER = ".pipeline"
 # The collection that definitions and command line read where `datasets` names none.
 DEFAULT_DATASETS = "pipeline.assets.aviation_datasets:datasets"
+LOCAL_FRAME_MAX_BYTES = 1 << 30
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,13 +49,20 @@ class SparkSettings:
 
 @dataclass(frozen=True, kw_only=True)
 class Settings:
-    """Everything an operator can set; `root` is the URI under which the tables live, resolved where Spark runs."""
+    """Everything an operator can set.
+
+    `root` is the URI under which the tables live, resolved where Spark runs. `running` are the schedules and sensors
+    that run unless somebody switches them off in Dagster. `local_frame_max_bytes` is what one input may take in the
+    memory of a run's own process.
+    """
 
     project: Path
     root: str
     landing: str
     datasets: str | None = None
     vacuum: VacuumMode = "dry"
+    running: tuple[str, ...] = ()
+    local_frame_max_bytes: int = LOCAL_FRAME_MAX_BYTES
     spark: SparkSettings = field(default_factory=SparkSettings)
 
 
@@ -98,6 +106,8 @@ def load_settings(environ: Mapping[str, str] | None = None, start: Path | None =
         landing=_uri("landing", values.get("landing", f"{STATE_FOLDER}/landing"), project, home),
         datasets=values.get("datasets"),
         vacuum=values.get("vacuum", "dry"),
+        running=values.get("running", ()),
+        local_frame_max_bytes=values.get("local_frame_max_bytes", LOCAL_FRAME_MAX_BYTES),
         spark=spark,
     )
 
@@ -178,6 +188,20 @@ def _vacuum(setting: str, value: Any) -> str:
     return str(value)
 
 
+def _names(setting: str, value: Any) -> tuple[str, ...]:
+    """A list of names, or one text with commas between them, as the environment has it."""
+    names = value.split(",") if isinstance(value, str) else value
+    if not isinstance(names, list) or not all(isinstance(name, str) and name.strip() for name in names):
+        raise SettingsError(setting=setting, problem=f"got {value!r}", expected="names with commas between them")
+    return tuple(dict.fromkeys(name.strip() for name in names))
+
+
+def _bytes(setting: str, value: Any) -> int:
+    if not re.fullmatch(r"[1-9][0-9]*", str(value)):
+        raise SettingsError(setting=setting, problem=f"got {value!r}", expected="a whole number of bytes")
+    return int(value)
+
+
 def _conf(setting: str, value: Any) -> tuple[tuple[str, str], ...]:
     if not isinstance(value, dict) or not all(isinstance(v, str | int | float | bool) for v in value.values()):
         raise SettingsError(
@@ -191,6 +215,8 @@ _READERS: Mapping[str, Callable[[str, Any], Any]] = {
     "landing": _text,
     "datasets": _reference,
     "vacuum": _vacuum,
+    "running": _names,
+    "local_frame_max_bytes": _bytes,
     "master": _text,
     "driver_memory": _memory,
     "cache": _text,

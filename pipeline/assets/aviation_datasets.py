@@ -10,6 +10,8 @@ the day.
 
 from __future__ import annotations
 
+from datetime import timedelta
+
 from pyspark.sql.types import (
     DataType,
     DateType,
@@ -22,9 +24,11 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from pipeline.dataset import Check, Dataset, Replace
+from pipeline.dataset import Check, Dataset, FreshWithin, Replace, RowCount
 
 GROUP = "aviation"
+# Reference files come four times a year.
+QUARTERLY = FreshWithin(warn_after=timedelta(days=100), fail_after=timedelta(days=200))
 
 
 def _column(name: str, data_type: DataType, comment: str, *, nullable: bool = False) -> StructField:
@@ -37,6 +41,10 @@ AIRPORTS = Dataset(
     description="Airports of the United States, one row each.",
     keys=("airport",),
     write=Replace(),
+    code_version="1",
+    freshness=QUARTERLY,
+    # Without its names the traffic would be written all the same, and nobody would see it.
+    row_count=RowCount(minimum=1_000, blocking=True),
     schema=StructType(
         [
             _column("airport", StringType(), "FAA code"),
@@ -58,6 +66,9 @@ PLANES = Dataset(
     description="Planes by tail number, from the FAA registry.",
     keys=("tail_number",),
     write=Replace(),
+    code_version="1",
+    freshness=QUARTERLY,
+    row_count=RowCount(minimum=1_000),
     schema=StructType(
         [
             _column("tail_number", StringType(), "registration, as in sightings; not every sighted plane is here"),
@@ -80,6 +91,9 @@ SIGHTINGS = Dataset(
     keys=("seen_date", "carrier", "flight_number", "origin"),
     partition_by=("seen_date",),
     write=Replace(),
+    code_version="1",
+    # Thanksgiving had 634, the busiest day 1 014; a day of snow may have fewer still.
+    row_count=RowCount(minimum=500, maximum=1_200, severity="warn"),
     schema=StructType(
         [
             _column("seen_date", DateType(), "local date of the scheduled departure"),
@@ -115,6 +129,8 @@ AIRPORT_TRAFFIC = Dataset(
     partition_by=("seen_date",),
     reads=("sightings", "airports"),
     write=Replace(),
+    code_version="1",
+    starts_on_change=True,
     schema=StructType(
         [
             _column("seen_date", DateType(), "local date of the flights' scheduled departure, for arrivals too"),

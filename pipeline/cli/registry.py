@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import asdict
+from datetime import timedelta
 from typing import Any
 
 import click
@@ -63,6 +64,23 @@ def declaration(dataset: Dataset, root: str) -> dict[str, Any]:
         "checks": [asdict(check) for check in dataset.checks],
         "properties": dict(dataset.properties),
         "change_feed": dataset.change_feed,
+        "code_version": dataset.code_version,
+        "starts_on_change": dataset.starts_on_change,
+        "freshness": _freshness(dataset),
+        "schema_check": asdict(dataset.schema_check),
+        "row_count": None if dataset.row_count is None else asdict(dataset.row_count),
         "fingerprint": dataset.fingerprint,
         "columns": dataset.schema.jsonValue()["fields"],
+    }
+
+
+def _freshness(dataset: Dataset) -> dict[str, Any] | None:
+    """Times in seconds, under names that say so."""
+    if dataset.freshness is None:
+        return None
+    return {
+        f"{name}_seconds" if isinstance(value, timedelta) else name: (
+            value.total_seconds() if isinstance(value, timedelta) else value
+        )
+        for name, value in asdict(dataset.freshness).items()
     }

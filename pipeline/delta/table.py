@@ -106,10 +106,11 @@ def look(session: SparkSession, dataset: Dataset, location: str) -> TableState |
 
 def look_at(session: SparkSession, name: str, location: str) -> TableState | None:
     """As `look`, of a table that nothing is declared of; `name` is for the errors."""
-    return _from_log(location) or _observe(session, name, location)
+    return state_in_log(location) or _observe(session, name, location)
 
 
-def _from_log(location: str) -> TableState | None:
+def state_in_log(location: str) -> TableState | None:
+    """What the newest entries of a log on this machine's disk say; None where they don't say it plainly. No Spark."""
     folder = local_folder(location)
     if folder is None:
         return None

@@ -6,7 +6,7 @@ asks for nothing twice.
 """
 
 import json
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Container, Iterable, Mapping
 from typing import Any
 
 from dagster import (
@@ -14,6 +14,8 @@ from dagster import (
     AssetMaterialization,
     AssetSelection,
     AutomationCondition,
+    AutomationConditionSensorDefinition,
+    DefaultScheduleStatus,
     DefaultSensorStatus,
     MetadataValue,
     RunRequest,
@@ -26,8 +28,10 @@ from dagster import (
 
 from pipeline.dataset import Dataset
 from pipeline.delta.log import Commit, list_files, read_commit_file, versions
-from pipeline.orchestration.metadata import VERSION, data_version_tag
+from pipeline.orchestration.metadata import ROWS_WRITTEN, VERSION, data_version_tag
 
+CHANGE_SENSOR = "changed_sources"
+TABLE_SENSOR = "table_versions"
 LANDING_SECONDS = 30
 LOG_SECONDS = 30
 # What one tick asks for at most, so that a year of files does not become 365 runs at once.
@@ -36,11 +40,37 @@ COMMITS_PER_TICK = 100
 
 
 def on_changed_source() -> AutomationCondition[Any]:
-    """True when a source has a new version of its table.
+    """True when a source has a new version of its table, and at the first look at an asset that was never written.
 
-    `AutomationCondition.eager` would also be true for a run that has committed nothing.
+    `AutomationCondition.eager` would also be true for a run that has committed nothing. At the first look nothing can
+    have changed yet; an asset whose sources were written before it was declared would wait for their next commit.
     """
-    return AutomationCondition.any_deps_match(AutomationCondition.data_version_changed()).with_label("source_changed")
+    changed = AutomationCondition.any_deps_match(AutomationCondition.data_version_changed())
+    never_written = AutomationCondition.missing() & AutomationCondition.in_latest_time_window()
+    has_source = AutomationCondition.any_deps_match(~AutomationCondition.missing())
+    return (changed | (AutomationCondition.initial_evaluation() & never_written & has_source)).with_label(
+        "source_changed"
+    )
+
+
+def schedule_status(name: str, running: Container[str]) -> DefaultScheduleStatus:
+    """How a schedule stands before anybody has switched it on or off."""
+    return DefaultScheduleStatus.RUNNING if name in running else DefaultScheduleStatus.STOPPED
+
+
+def sensor_status(running: bool) -> DefaultSensorStatus:
+    """How a sensor stands before anybody has switched it on or off."""
+    return DefaultSensorStatus.RUNNING if running else DefaultSensorStatus.STOPPED
+
+
+def change_sensor(*, running: bool = False) -> AutomationConditionSensorDefinition:
+    """Starts the runs that the assets' automation conditions ask for; in place of the one that Dagster would add."""
+    return AutomationConditionSensorDefinition(
+        CHANGE_SENSOR,
+        target=AssetSelection.all(),
+        default_status=sensor_status(running),
+        description="Starts each asset whose automation condition holds.",
+    )
 
 
 def landing_sensor(
@@ -61,14 +91,14 @@ def landing_sensor(
         folder: the URI of the folder that is watched.
         key_of: the partition key of a file, from its name; None for a file that is none of ours.
         has_key: whether there is such a partition now.
-        running: whether the sensor waits to be switched on.
+        running: whether the sensor need not be switched on.
     """
 
     @sensor(
         name=name,
         asset_selection=selection,
         minimum_interval_seconds=LANDING_SECONDS,
-        default_status=DefaultSensorStatus.RUNNING if running else DefaultSensorStatus.STOPPED,
+        default_status=sensor_status(running),
         description=f"Runs the partition of each file in {folder} that is new or has changed.",
     )
     def watch(context: SensorEvaluationContext) -> SensorResult | SkipReason:
@@ -93,7 +123,7 @@ def landing_sensor(
 
 
 def table_sensor(
-    datasets: Iterable[Dataset], root: str, *, name: str = "table_versions", running: bool = False
+    datasets: Iterable[Dataset], root: str, *, name: str = TABLE_SENSOR, running: bool = False
 ) -> SensorDefinition:
     """The commits of tables that something else than Dagster writes, as materializations of their assets.
 
@@ -105,7 +135,7 @@ def table_sensor(
     @sensor(
         name=name,
         minimum_interval_seconds=LOG_SECONDS,
-        default_status=DefaultSensorStatus.RUNNING if running else DefaultSensorStatus.STOPPED,
+        default_status=sensor_status(running),
         description="Reports the commits of tables that are written elsewhere.",
     )
     def watch(context: SensorEvaluationContext) -> SensorResult | SkipReason:
@@ -152,7 +182,7 @@ def _materialization(dataset: Dataset, location: str, table_id: str | None, comm
         "delta/timestamp": MetadataValue.timestamp(commit.timestamp),
         "dagster/uri": location,
     }
-    counted = {"delta/rows_written": MetadataValue.int(int(rows))} if rows is not None else {}
+    counted = {ROWS_WRITTEN: MetadataValue.int(int(rows))} if rows is not None else {}
     return AssetMaterialization(
         asset_key=AssetKey(dataset.asset_key),
         metadata={**metadata, **counted},

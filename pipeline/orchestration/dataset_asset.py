@@ -21,13 +21,16 @@ from dagster import (
     AutomationCondition,
     BackfillPolicy,
     BetaWarning,
+    FreshnessPolicy,
     PartitionsDefinition,
     RetryPolicy,
     asset,
 )
+from dagster_shared.check import CheckError
 
-from pipeline.dataset import Dataset
+from pipeline.dataset import Dataset, FreshByCron, FreshWithin
 from pipeline.errors import DeclarationError
+from pipeline.orchestration.automation import on_changed_source
 from pipeline.orchestration.metadata import DATASET, carried, column_schema
 from pipeline.orchestration.partitions import PARTITION_EXPR, partition_columns
 
@@ -42,7 +45,6 @@ def dataset_asset(
     partition_expr: str | Mapping[str, str] | None = None,
     automation_condition: AutomationCondition[AssetKey] | None = None,
     retry_policy: RetryPolicy | None = None,
-    code_version: str | None = None,
     io_manager_key: str = IO_MANAGER,
 ) -> Callable[[Callable[..., Any]], AssetsDefinition]:
     """Make the asset of a dataset from the function that computes its frame.
@@ -53,9 +55,11 @@ def dataset_asset(
 
     Args:
         partition_expr: the partition column that the keys stand for, where the table has several.
+        automation_condition: one that the declaration has no word for, where it doesn't say `starts_on_change`.
 
     Raises:
-        DeclarationError: the partition keys can't address the table, or two sources share a parameter name.
+        DeclarationError: the partition keys can't address the table, two sources share a parameter name, the freshness
+            is none that Dagster knows, or there are two conditions.
     """
     if partitions_def is not None:
         partition_columns(dataset, partitions_def, partition_expr)
@@ -64,11 +68,9 @@ def dataset_asset(
         "partitions_def": partitions_def,
         # Also on an unpartitioned asset: Dagster asks it of every asset that a run over a range selects.
         "backfill_policy": BackfillPolicy.single_run(),
-        "automation_condition": automation_condition,
         "retry_policy": retry_policy,
-        "code_version": code_version,
         "io_manager_key": io_manager_key,
-    }
+    } | _computed(dataset, automation_condition)
 
     def decorate(function: Callable[..., Any]) -> AssetsDefinition:
         inputs = _inputs(dataset, function)
@@ -95,7 +97,37 @@ def _declared(dataset: Dataset, metadata: Mapping[str, Any], taken: AbstractSet[
         "owners": list(dataset.owners),
         "tags": dict(dataset.tags),
         "kinds": KINDS,
+        "freshness_policy": freshness_policy(dataset),
     }
+
+
+def _computed(dataset: Dataset, condition: AutomationCondition[AssetKey] | None) -> dict[str, Any]:
+    """What `asset` is told of a declaration and `AssetSpec` is not, because nothing of ours computes its rows."""
+    if condition is not None and dataset.starts_on_change:
+        problem = "it says starts_on_change, and its asset is given another automation condition"
+        raise DeclarationError(dataset=dataset.name, problems=(problem,))
+    if dataset.starts_on_change:
+        condition = on_changed_source()
+    return {"code_version": dataset.code_version, "automation_condition": condition}
+
+
+def freshness_policy(dataset: Dataset) -> FreshnessPolicy | None:
+    """The declared freshness in Dagster's form.
+
+    Raises:
+        DeclarationError: the cron expression, its window or its time zone is none.
+    """
+    declared = dataset.freshness
+    try:
+        if isinstance(declared, FreshWithin):
+            return FreshnessPolicy.time_window(fail_window=declared.fail_after, warn_window=declared.warn_after)
+        if isinstance(declared, FreshByCron):
+            return FreshnessPolicy.cron(
+                deadline_cron=declared.cron, lower_bound_delta=declared.window, timezone=declared.timezone
+            )
+    except CheckError as error:
+        raise DeclarationError(dataset=dataset.name, problems=(f"freshness: {error}",)) from error
+    return None
 
 
 def dataset_out(
@@ -103,7 +135,6 @@ def dataset_out(
     *,
     partition_expr: str | Mapping[str, str] | None = None,
     automation_condition: AutomationCondition[AssetKey] | None = None,
-    code_version: str | None = None,
     is_required: bool = True,
     io_manager_key: str = IO_MANAGER,
 ) -> AssetOut:
@@ -118,8 +149,7 @@ def dataset_out(
     del declared["deps"]
     return AssetOut(
         **declared,
-        automation_condition=automation_condition,
-        code_version=code_version,
+        **_computed(dataset, automation_condition),
         is_required=is_required,
         io_manager_key=io_manager_key,
     )

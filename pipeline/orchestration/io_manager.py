@@ -33,10 +33,20 @@ from pipeline.delta.table import TableState, look_at
 from pipeline.delta.write import WriteResult, write
 from pipeline.errors import FrameKindError, FrameMismatchError, PartitionKeyError, PipelineError, TableNotFoundError
 from pipeline.orchestration.derived import dataset_of_table, derived_dataset
-from pipeline.orchestration.metadata import DATASET, VERSION, data_version, declared_dataset, plain, write_metadata
+from pipeline.orchestration.metadata import (
+    DATASET,
+    PARTITION_ROWS,
+    TABLE_ROWS,
+    VERSION,
+    data_version,
+    declared_dataset,
+    plain,
+    write_metadata,
+)
 from pipeline.orchestration.partitions import PARTITION_EXPR, rows_by_key, slice_of
 from pipeline.orchestration.resources import DeltaSparkResource
 from pipeline.record import write_record
+from pipeline.settings import LOCAL_FRAME_MAX_BYTES
 
 # What `load_input` learned waits here for `handle_output`: by run and step, the version read of each source. It is the
 # process's, since a step may read through one IO manager and write through another.
@@ -58,7 +68,7 @@ class DeltaIOManager(ConfigurableIOManager):
 
     root: str
     spark: DeltaSparkResource
-    local_frame_max_bytes: int = 1 << 30
+    local_frame_max_bytes: int = LOCAL_FRAME_MAX_BYTES
 
     def handle_output(self, context: OutputContext, obj: object) -> None:
         """Write the frame in one commit and record it.
@@ -225,11 +235,11 @@ def _tell(
     if keys is None:
         # Dagster means the rows of the table, which a replace of all of it has just written.
         if result.committed and isinstance(dataset.write, Replace):
-            context.add_output_metadata({"dagster/row_count": result.rows_written})
+            context.add_output_metadata({TABLE_ROWS: result.rows_written})
     elif step is not None and result.rows_by_partition is not None:
         counts = rows_by_key(dataset, context.asset_partitions_def, keys, result.rows_by_partition, _expr(context))
         for key, rows in counts.items():
-            step.add_asset_metadata({"dagster/partition_row_count": rows}, context.asset_key, key)
+            step.add_asset_metadata({PARTITION_ROWS: rows}, context.asset_key, key)
 
 
 def _step_of(context: InputContext | OutputContext) -> StepExecutionContext | None:

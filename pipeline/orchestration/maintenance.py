@@ -1,6 +1,6 @@
 """Jobs and schedules that keep the tables healthy; the work itself is `pipeline.delta.maintain`'s."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Container
 from typing import Any
 
 from dagster import (
@@ -17,6 +17,7 @@ from dagster import (
 from pipeline.dataset import Dataset
 from pipeline.delta.maintain import checkpoint, vacuum
 from pipeline.errors import PipelineError, TableNotFoundError
+from pipeline.orchestration.automation import schedule_status
 from pipeline.orchestration.resources import DeltaSparkResource
 from pipeline.registry import Registry
 
@@ -84,8 +85,10 @@ def _each(context: OpExecutionContext, registry: Registry, one: Callable[[Datase
         raise failed[0]
 
 
-def maintenance_schedules(jobs: list[JobDefinition], *, apply_vacuum: bool) -> list[ScheduleDefinition]:
-    """Vacuum weekly, dry unless `apply_vacuum`; checkpoint daily. Both wait to be switched on."""
+def maintenance_schedules(
+    jobs: list[JobDefinition], *, apply_vacuum: bool, running: Container[str] = ()
+) -> list[ScheduleDefinition]:
+    """Vacuum weekly, dry unless `apply_vacuum`; checkpoint daily. Those not in `running` wait to be switched on."""
     by_name = {job.name: job for job in jobs}
     return [
         ScheduleDefinition(
@@ -93,6 +96,12 @@ def maintenance_schedules(jobs: list[JobDefinition], *, apply_vacuum: bool) -> l
             job=by_name["vacuum"],
             cron_schedule=VACUUM_CRON,
             run_config={"ops": {"vacuum_tables": {"config": {"apply": apply_vacuum}}}},
+            default_status=schedule_status("vacuum_weekly", running),
         ),
-        ScheduleDefinition(name="checkpoint_daily", job=by_name["checkpoint"], cron_schedule=CHECKPOINT_CRON),
+        ScheduleDefinition(
+            name="checkpoint_daily",
+            job=by_name["checkpoint"],
+            cron_schedule=CHECKPOINT_CRON,
+            default_status=schedule_status("checkpoint_daily", running),
+        ),
     ]

@@ -21,6 +21,7 @@ from dagster import (
 # Dagster's own names for the tag of a data version, and for an object kept beside a definition; neither is public yet.
 from dagster._core.definitions.data_version import DATA_VERSION_TAG
 from dagster._core.definitions.metadata.metadata_value import ObjectMetadataValue
+from pyspark.sql.types import StructType
 
 from pipeline.dataset import Dataset
 from pipeline.delta import sql
@@ -29,6 +30,9 @@ from pipeline.errors import DeclarationError
 
 DATASET = "pipeline/dataset"
 VERSION = "delta/version"
+ROWS_WRITTEN = "delta/rows_written"
+TABLE_ROWS = "dagster/row_count"
+PARTITION_ROWS = "dagster/partition_row_count"
 
 
 def declared_dataset(key: AssetKey, metadata: Mapping[str, Any]) -> Dataset | None:
@@ -46,13 +50,18 @@ def declared_dataset(key: AssetKey, metadata: Mapping[str, Any]) -> Dataset | No
     if not isinstance(found, Dataset):
         problem = f"its asset carries {found!r} as {DATASET!r}; make it with dataset_asset or dataset_metadata"
         raise DeclarationError(dataset=key.to_user_string(), problems=(problem,))
-    name = "/".join(key.path)
-    return found if name == found.name else replace(found, name=name)
+    return at_key(found, key)
 
 
 def plain(value: object) -> object:
     """The value of a metadata entry, which may be wrapped in one of Dagster's types."""
     return value.value if isinstance(value, MetadataValue) else value
+
+
+def at_key(dataset: Dataset, key: AssetKey) -> Dataset:
+    """The declaration under the asset's own key, so that a prefix keeps tables apart."""
+    name = "/".join(key.path)
+    return dataset if name == dataset.name else replace(dataset, name=name)
 
 
 def carried(dataset: Dataset) -> ObjectMetadataValue:
@@ -62,6 +71,11 @@ def carried(dataset: Dataset) -> ObjectMetadataValue:
 
 def column_schema(dataset: Dataset) -> TableSchema:
     """The declared columns as Dagster shows them."""
+    return table_schema(dataset.schema, dataset.partition_by)
+
+
+def table_schema(schema: StructType, partition_by: tuple[str, ...]) -> TableSchema:
+    """Any table's columns as Dagster shows them."""
     return TableSchema(
         columns=[
             TableColumn(
@@ -69,9 +83,9 @@ def column_schema(dataset: Dataset) -> TableSchema:
                 type=sql.type_name(field.dataType),
                 description=(field.metadata or {}).get("comment"),
                 constraints=TableColumnConstraints(nullable=field.nullable),
-                tags={"partition_column": ""} if field.name in dataset.partition_by else {},
+                tags={"partition_column": ""} if field.name in partition_by else {},
             )
-            for field in dataset.schema.fields
+            for field in schema.fields
         ]
     )
 
@@ -94,7 +108,7 @@ def write_metadata(dataset: Dataset, result: WriteResult, sources: Mapping[str, 
         "delta/schema_fingerprint": result.schema_fingerprint,
         "delta/operation": result.operation,
         "delta/committed": MetadataValue.bool(result.committed),
-        "delta/rows_written": MetadataValue.int(result.rows_written),
+        ROWS_WRITTEN: MetadataValue.int(result.rows_written),
         "delta/files_added": MetadataValue.int(result.files_added),
         "delta/files_removed": MetadataValue.int(result.files_removed),
         "delta/bytes_added": MetadataValue.int(result.bytes_added),

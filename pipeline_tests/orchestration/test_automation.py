@@ -156,7 +156,7 @@ def test_a_table_that_is_made_anew_is_read_from_its_start(root: str) -> None:
 
 def test_the_shipped_sensor_watches_the_landing_folder_of_the_settings(settings: Settings) -> None:
     repository = build_definitions(settings).get_repository_def()
-    (sensor,) = repository.sensor_defs
+    sensor = repository.get_sensor_def("flights_arrived")
     flights = Path(settings.landing) / "flights"
     flights.mkdir(parents=True)
     deliver(flights, "2013-01-05.csv")

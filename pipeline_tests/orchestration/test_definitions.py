@@ -4,6 +4,7 @@ import json
 import subprocess
 import sys
 import textwrap
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -12,8 +13,9 @@ from pyspark.sql.types import LongType, StructField, StructType
 
 from pipeline.dataset import Dataset
 from pipeline.definitions import build_definitions
-from pipeline.errors import RegistryError
+from pipeline.errors import RegistryError, SettingsError
 from pipeline.orchestration import DeltaSparkResource
+from pipeline.orchestration.dataset_asset import IO_MANAGER
 from pipeline.settings import Settings
 
 PROJECT = Path(__file__).parents[2]
@@ -78,20 +80,55 @@ def test_the_shipped_definitions_hold_the_four_assets_with_their_lineage(setting
     }
 
 
-def test_schedules_wait_to_be_switched_on_and_vacuum_is_dry(settings: Settings) -> None:
+def test_schedules_and_sensors_wait_to_be_switched_on_and_vacuum_is_dry(settings: Settings) -> None:
     repository = build_definitions(settings).get_repository_def()
     crons = {schedule.name: schedule.cron_schedule for schedule in repository.schedule_defs}
     assert crons == {"checkpoint_daily": "30 2 * * *", "daily_sightings": "0 4 * * *", "vacuum_weekly": "0 3 * * 0"}
     assert {schedule.default_status.value for schedule in repository.schedule_defs} == {"STOPPED"}
+    assert {s.name: s.default_status.value for s in repository.sensor_defs} == {
+        "flights_arrived": "STOPPED", "changed_sources": "STOPPED",
+    }  # fmt: skip
     vacuum = repository.get_schedule_def("vacuum_weekly")
     assert _run_config(vacuum) == {"ops": {"vacuum_tables": {"config": {"apply": False}}}}
 
 
 def test_the_setting_lets_the_vacuum_schedule_remove_files(settings: Settings) -> None:
-    from dataclasses import replace
-
     repository = build_definitions(replace(settings, vacuum="apply")).get_repository_def()
     assert _run_config(repository.get_schedule_def("vacuum_weekly"))["ops"]["vacuum_tables"]["config"]["apply"] is True
+
+
+FED = Dataset(name="fed/elsewhere", schema=ONE_COLUMN, description="Written by a stream.")
+
+
+@pytest.mark.parametrize(
+    ("datasets", "names"),
+    [
+        (None, ("checkpoint_daily", "flights_arrived")),
+        (None, ("vacuum_weekly", "daily_sightings", "changed_sources")),
+        ([FED], ("table_versions",)),
+    ],
+    ids=["a schedule and a sensor", "two schedules and a sensor", "of a table that is written elsewhere"],
+)
+def test_what_the_settings_name_runs_and_nothing_else(
+    settings: Settings, datasets: list[Dataset] | None, names: tuple[str, ...]
+) -> None:
+    repository = build_definitions(replace(settings, running=names), datasets=datasets).get_repository_def()
+    parts = [*repository.schedule_defs, *repository.sensor_defs]
+    assert {part.name for part in parts if part.default_status.value == "RUNNING"} == set(names)
+
+
+def test_a_name_that_nothing_has_is_refused_with_the_near_ones(settings: Settings) -> None:
+    with pytest.raises(SettingsError) as caught:
+        build_definitions(replace(settings, running=("checkpoint_dayly",)))
+    assert (caught.value.setting, caught.value.expected) == ("running", "checkpoint_daily")
+    with pytest.raises(SettingsError) as caught:
+        build_definitions(replace(settings, running=("table_versions",)), datasets=[])
+    assert set(caught.value.expected.split(" or ")) == {"vacuum_weekly", "checkpoint_daily"}
+
+
+def test_the_io_manager_has_the_root_and_the_size_of_a_local_frame_of_the_settings(settings: Settings) -> None:
+    manager = build_definitions(replace(settings, local_frame_max_bytes=5)).resources[IO_MANAGER]
+    assert (manager.root, manager.local_frame_max_bytes) == (settings.root, 5)
 
 
 def _run_config(schedule) -> dict:
@@ -103,8 +140,7 @@ def _run_config(schedule) -> dict:
 
 
 def test_a_dataset_that_no_asset_writes_is_shown_all_the_same(settings: Settings) -> None:
-    fed = Dataset(name="fed/elsewhere", schema=ONE_COLUMN, description="Written by a stream.")
-    graph = build_definitions(settings, datasets=[fed]).resolve_asset_graph()
+    graph = build_definitions(settings, datasets=[FED]).resolve_asset_graph()
     node = graph.get(AssetKey(["fed", "elsewhere"]))
     assert (node.is_materializable, node.description) == (False, "Written by a stream.")
 

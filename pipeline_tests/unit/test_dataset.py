@@ -1,6 +1,7 @@
 """What a declaration accepts, what it refuses, and what is derived from it."""
 
 import dataclasses
+from datetime import timedelta
 
 import pytest
 from pyspark.sql.types import (
@@ -24,7 +25,11 @@ from pipeline.dataset import (
     Append,
     Check,
     Dataset,
+    FreshByCron,
+    FreshWithin,
     Replace,
+    RowCount,
+    SchemaCheck,
     case_duplicates,
     is_string,
     walk,
@@ -82,6 +87,40 @@ def test_a_full_declaration_is_accepted_as_given() -> None:
     assert dataset.write == Append()
     assert dataset.partition_by == ("day",)
     assert [check.name for check in dataset.checks] == ["id_positive", "text_short"]
+
+
+def test_the_least_declaration_starts_by_hand_is_never_too_old_and_reports_a_changed_schema_as_an_error() -> None:
+    dataset = Dataset(name="a", schema=SCHEMA)
+    assert (dataset.starts_on_change, dataset.freshness, dataset.code_version) == (False, None, None)
+    assert dataset.schema_check == SchemaCheck(severity="error", blocking=False)
+    assert dataset.row_count is None
+
+
+@pytest.mark.parametrize(
+    ("declaration", "told"),
+    [
+        ({"code_version": " "}, "code_version is empty"),
+        ({"starts_on_change": True}, "reads names none"),
+        ({"row_count": RowCount()}, "any number of rows"),
+        ({"row_count": RowCount(minimum=-1)}, "minimum is negative"),
+        ({"row_count": RowCount(minimum=3, maximum=2)}, "maximum is less than minimum"),
+        ({"row_count": RowCount(minimum=1, severity="warn", blocking=True)}, "row_count: a warning blocks nothing"),
+        ({"schema_check": SchemaCheck(severity="warn", blocking=True)}, "schema_check: a warning blocks nothing"),
+        ({"schema_check": SchemaCheck(severity="fatal")}, "'fatal' is neither warn nor error"),  # type: ignore[arg-type]
+        ({"freshness": FreshWithin(fail_after=timedelta(seconds=59))}, "shorter than a minute"),
+        ({"freshness": FreshWithin(fail_after=timedelta(hours=1), warn_after=timedelta(0))}, "shorter than a minute"),
+        ({"freshness": FreshWithin(fail_after=timedelta(hours=1), warn_after=timedelta(hours=1))}, "not before"),
+        ({"freshness": FreshByCron(cron="@daily", window=timedelta(hours=1))}, "'@daily' is no cron expression"),
+        ({"freshness": FreshByCron(cron="0 4 * * *", window=timedelta(0))}, "window is shorter than a minute"),
+    ],
+)
+def test_what_an_asset_can_not_be_told_is_refused_where_it_is_declared(declaration: dict, told: str) -> None:
+    assert told in one_problem(**declaration)
+
+
+def test_a_row_count_may_be_bounded_on_either_side_and_may_forbid_rows() -> None:
+    for rows in (RowCount(minimum=1), RowCount(maximum=0), RowCount(minimum=5, maximum=5, blocking=True)):
+        assert Dataset(name="a", schema=SCHEMA, row_count=rows).row_count == rows
 
 
 def test_a_declaration_can_not_be_changed_afterwards() -> None:

@@ -73,6 +73,8 @@ def test_every_default_is_the_documented_one(tmp_path: Path, home: Path) -> None
         landing=str(project / ".pipeline" / "landing"),
         datasets=None,
         vacuum="dry",
+        running=(),
+        local_frame_max_bytes=1_073_741_824,
         spark=SparkSettings(
             master="local[*]",
             remote=None,
@@ -134,6 +136,21 @@ def test_one_setting_of_the_environment_leaves_the_others_to_the_project(tmp_pat
     assert (settings.root, settings.vacuum) == ("s3a://b", "apply")
 
 
+def test_what_runs_is_a_list_in_the_project_and_names_with_commas_in_the_environment(
+    tmp_path: Path, home: Path
+) -> None:
+    project = write_project(tmp_path / "project", 'running = ["checkpoint_daily", "table_versions"]')
+    assert read(home, project).running == ("checkpoint_daily", "table_versions")
+    assert read(home, project, PIPELINE_RUNNING="a, b,a").running == ("a", "b")
+    assert read(home, write_project(tmp_path / "none", "running = []")).running == ()
+
+
+def test_the_size_of_a_local_frame_is_a_number_in_both(tmp_path: Path, home: Path) -> None:
+    project = write_project(tmp_path / "project", "local_frame_max_bytes = 4_000")
+    assert read(home, project).local_frame_max_bytes == 4000
+    assert read(home, project, PIPELINE_LOCAL_FRAME_MAX_BYTES="5000").local_frame_max_bytes == 5000
+
+
 def test_an_empty_variable_counts_as_not_set(tmp_path: Path, home: Path) -> None:
     project = write_project(tmp_path / "project", 'vacuum = "apply"')
     settings = read(home, project, PIPELINE_VACUUM="", PIPELINE_ROOT="", SPARK_REMOTE="", XDG_CACHE_HOME="")
@@ -184,6 +201,7 @@ def test_spark_confs_can_not_be_set_by_a_variable(tmp_path: Path, home: Path) ->
 def test_every_variable_that_is_listed_is_read(tmp_path: Path, home: Path) -> None:
     values = {"PIPELINE_" + name.upper(): environment for name, (_, environment) in SIMPLE.items()}
     values |= {"PIPELINE_CACHE": str(tmp_path / "cache"), "SPARK_REMOTE": "sc://127.0.0.1"}
+    values |= {"PIPELINE_RUNNING": "a_schedule", "PIPELINE_LOCAL_FRAME_MAX_BYTES": "1"}
     assert sorted(setting_names()) == sorted(values)
     default = read(home, tmp_path)
     assert [name for name, value in values.items() if read(home, tmp_path, **{name: value}) == default] == []
@@ -216,6 +234,11 @@ def test_every_variable_that_is_listed_is_read(tmp_path: Path, home: Path) -> No
         ("datasets", "package/module.py:datasets"),
         ("datasets", "package.module:a:b"),
         ("datasets", "package.module:a.b"),
+        ("running", " "),
+        ("running", "a,,b"),
+        ("local_frame_max_bytes", "0"),
+        ("local_frame_max_bytes", "-1"),
+        ("local_frame_max_bytes", "1g"),
     ],
 )
 def test_a_bad_value_of_a_variable_is_refused_with_the_variables_name(
@@ -237,6 +260,12 @@ def test_a_bad_value_of_a_variable_is_refused_with_the_variables_name(
         ("datasets", '["a.b:c"]'),
         ("vacuum", "true"),
         ("vacuum", '["dry"]'),
+        ("running", "true"),
+        ("running", "[1]"),
+        ("running", '[""]'),
+        ("local_frame_max_bytes", "0"),
+        ("local_frame_max_bytes", "1.5"),
+        ("local_frame_max_bytes", "true"),
         ("spark_conf", '"a=b"'),
         ("spark_conf", '["a"]'),
         ("spark_conf", '{"a" = ["b"]}'),

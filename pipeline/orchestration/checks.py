@@ -1,0 +1,220 @@
+"""The asset checks of a declaration: is the table still as declared, and had the write as many rows as it may?
+
+Here belong what a check looks at and what it tells Dagster. How a table is compared with its declaration is
+`pipeline.delta.table`'s; the rows that a commit is refused for are Delta's own check constraints and no checks of ours.
+
+A dataset's checks are one step after the asset's, which reads the newest entries of the log and the counts that the run
+has recorded: no row is read again, and where the table lies on this machine no JVM is started. One result speaks of all
+partitions of the run; Dagster's own checks by partition are a preview in 1.13, and say nothing of a run over a range.
+"""
+
+# Without `annotations` from `__future__`: Dagster compares the annotation of `context` with types and refuses a text.
+
+import hashlib
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+from dagster import (
+    AssetCheckExecutionContext,
+    AssetCheckResult,
+    AssetChecksDefinition,
+    AssetCheckSeverity,
+    AssetCheckSpec,
+    AssetKey,
+    AssetMaterialization,
+    DagsterEventType,
+    EventLogEntry,
+    MetadataValue,
+    multi_asset_check,
+)
+
+# Dagster's own name for the run of an event that no run has made; not public.
+from dagster._core.instance.utils import RUNLESS_RUN_ID
+
+from pipeline.dataset import Dataset, RowCount, SchemaCheck
+from pipeline.delta.table import TableState, compare, observe, state_in_log
+from pipeline.errors import TableNotFoundError
+from pipeline.orchestration.dataset_asset import IO_MANAGER
+from pipeline.orchestration.io_manager import DeltaIOManager
+from pipeline.orchestration.metadata import (
+    PARTITION_ROWS,
+    ROWS_WRITTEN,
+    TABLE_ROWS,
+    VERSION,
+    at_key,
+    column_schema,
+    table_schema,
+)
+
+SCHEMA = "schema"
+ROW_COUNT = "row_count"
+# Partitions out of range that a result names; a year of hours has more.
+NAMED_PARTITIONS = 100
+_LOSSY = re.compile(r"[.-]|__")
+
+
+def dataset_checks(datasets: Iterable[Dataset], *, io_manager_key: str = IO_MANAGER) -> list[AssetChecksDefinition]:
+    """The checks of each dataset: `schema`, and `row_count` where it is declared.
+
+    They run with every materialization of the asset, and by themselves. The IO manager under `io_manager_key` says
+    where the tables lie.
+    """
+    return [_checks(dataset, io_manager_key) for dataset in datasets]
+
+
+def _checks(dataset: Dataset, io_manager_key: str) -> AssetChecksDefinition:
+    @multi_asset_check(
+        name=f"{_identifier(dataset)}_checks",
+        specs=_specs(dataset),
+        can_subset=True,
+        required_resource_keys={io_manager_key},
+    )
+    def check(context: AssetCheckExecutionContext) -> Iterator[AssetCheckResult]:
+        manager = getattr(context.resources, io_manager_key)
+        for key in sorted(context.selected_asset_check_keys):
+            if key.name == ROW_COUNT and dataset.row_count is not None:
+                yield _row_count_result(key.asset_key, dataset.row_count, _last_write(context, key.asset_key))
+            else:
+                yield _schema_result(key.asset_key, dataset, manager)
+
+    return check
+
+
+def _identifier(dataset: Dataset) -> str:
+    """A name for the step; Dagster's own for a key is one for `a/b`, `a__b` and `a-_b` alike."""
+    plain = re.sub(r"[^A-Za-z0-9]", "_", dataset.name.replace("/", "__"))
+    digest = hashlib.sha256(dataset.name.encode()).hexdigest()[:8]
+    return f"{plain}_{digest}" if _LOSSY.search(dataset.name) else plain
+
+
+def _specs(dataset: Dataset) -> list[AssetCheckSpec]:
+    key = AssetKey(dataset.asset_key)
+    specs = [
+        AssetCheckSpec(
+            SCHEMA,
+            asset=key,
+            description="The table's columns, partitioning, properties and check constraints are those declared.",
+            blocking=dataset.schema_check.blocking,
+        )
+    ]
+    if dataset.row_count is not None:
+        text = f"The write has {_range(dataset.row_count)}, at each partition key of the run where it has some."
+        specs.append(AssetCheckSpec(ROW_COUNT, asset=key, description=text, blocking=dataset.row_count.blocking))
+    return specs
+
+
+def _severity(declared: SchemaCheck | RowCount) -> AssetCheckSeverity:
+    return AssetCheckSeverity.WARN if declared.severity == "warn" else AssetCheckSeverity.ERROR
+
+
+def _schema_result(key: AssetKey, dataset: Dataset, manager: DeltaIOManager) -> AssetCheckResult:
+    dataset = at_key(dataset, key)
+    location = dataset.location(manager.root)
+    state = state_in_log(location) or observe(manager.spark.spark_session, dataset, location)
+    expected: dict[str, Any] = {"expected": column_schema(dataset), "delta/declared_fingerprint": dataset.fingerprint}
+    if state is None:
+        problem = TableNotFoundError(dataset=dataset.name, location=location).message()
+        differences, found = [problem], {}
+    else:
+        differences, found = compare(dataset, state), _found(state)
+    return AssetCheckResult(
+        asset_key=key,
+        check_name=SCHEMA,
+        passed=not differences,
+        severity=_severity(dataset.schema_check),
+        description="; ".join(differences) or "The table is as declared.",
+        metadata=expected | found | {"differences": MetadataValue.json(differences)},
+    )
+
+
+def _found(state: TableState) -> dict[str, Any]:
+    return {
+        "found": table_schema(state.schema, state.partition_by),
+        "delta/schema_fingerprint": state.fingerprint,
+        VERSION: MetadataValue.int(state.version),
+    }
+
+
+def _last_write(context: AssetCheckExecutionContext, key: AssetKey) -> dict[str | None, Mapping[str, Any]]:
+    """By partition key, what this run has recorded of the asset, or else the last that has; empty where none has."""
+    found = _recorded(context, context.run.run_id, key)
+    if found:
+        return found
+    newest = context.instance.fetch_materializations(key, limit=1).records
+    if not newest:
+        return {}
+    if newest[0].run_id == RUNLESS_RUN_ID:
+        return _by_partition([newest[0].event_log_entry], key)
+    return _recorded(context, newest[0].run_id, key)
+
+
+def _recorded(context: AssetCheckExecutionContext, run_id: str, key: AssetKey) -> dict[str | None, Mapping[str, Any]]:
+    records = context.instance.get_records_for_run(run_id, of_type=DagsterEventType.ASSET_MATERIALIZATION).records
+    return _by_partition([record.event_log_entry for record in records], key)
+
+
+def _by_partition(entries: Iterable[EventLogEntry], key: AssetKey) -> dict[str | None, Mapping[str, Any]]:
+    found: list[AssetMaterialization | None] = [entry.asset_materialization for entry in entries]
+    return {
+        one.partition: {name: entry.value for name, entry in one.metadata.items()}
+        for one in found
+        if one is not None and one.asset_key == key
+    }
+
+
+def _row_count_result(
+    key: AssetKey, declared: RowCount, written: Mapping[str | None, Mapping[str, Any]]
+) -> AssetCheckResult:
+    rows = {partition: _rows(partition, metadata, len(written)) for partition, metadata in written.items()}
+    outside = {partition: count for partition, count in rows.items() if not _allowed(declared, count)}
+    named = dict(sorted((str(partition), count) for partition, count in outside.items() if partition is not None))
+    versions = {metadata[VERSION] for metadata in written.values() if VERSION in metadata}
+    found = _told(rows)
+    metadata: dict[str, Any] = {"expected": _range(declared), "found": found, "partitions": len(rows) - (None in rows)}
+    if named:
+        metadata["outside"] = MetadataValue.json(dict(list(named.items())[:NAMED_PARTITIONS]))
+    if versions:
+        metadata[VERSION] = MetadataValue.int(max(versions))
+    return AssetCheckResult(
+        asset_key=key,
+        check_name=ROW_COUNT,
+        passed=bool(rows) and not outside,
+        severity=_severity(declared),
+        description=f"Expected {_range(declared)}, found {found}.",
+        metadata=metadata,
+    )
+
+
+def _rows(partition: str | None, metadata: Mapping[str, Any], written: int) -> int | None:
+    """The rows that were recorded; None where several partitions share one count that can't be told apart."""
+    names = [ROWS_WRITTEN, TABLE_ROWS]
+    if partition is not None:
+        names = [PARTITION_ROWS, ROWS_WRITTEN] if written == 1 else [PARTITION_ROWS]
+    return next((int(metadata[name]) for name in names if name in metadata), None)
+
+
+def _allowed(declared: RowCount, rows: int | None) -> bool:
+    if rows is None:
+        return False
+    return declared.minimum <= rows and (declared.maximum is None or rows <= declared.maximum)
+
+
+def _range(declared: RowCount) -> str:
+    if declared.maximum is None:
+        return f"at least {_counted(declared.minimum)}"
+    return f"{declared.minimum} to {_counted(declared.maximum)}"
+
+
+def _told(rows: Mapping[str | None, int | None]) -> str:
+    counts = [count for count in rows.values() if count is not None]
+    if not rows:
+        return "no write that was recorded"
+    if len(counts) < len(rows):
+        return "a write whose rows were not counted"
+    fewest, most = min(counts), max(counts)
+    return _counted(most) if fewest == most else f"{fewest} to {_counted(most)}"
+
+
+def _counted(rows: int) -> str:
+    return "1 row" if rows == 1 else f"{rows} rows"

@@ -1,0 +1,147 @@
+"""What Dagster is told of an asset comes from the declaration: freshness, code version, and what starts it."""
+
+from datetime import timedelta
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from dagster import (
+    AssetKey,
+    AssetsDefinition,
+    AssetSelection,
+    AutomationCondition,
+    Definitions,
+    FreshnessPolicy,
+    Output,
+    evaluate_automation_conditions,
+    multi_asset,
+)
+from pyspark.sql.types import LongType, StructField, StructType
+
+from pipeline.dataset import Append, Dataset, FreshByCron, FreshWithin
+from pipeline.errors import DeclarationError
+from pipeline.orchestration import dataset_asset, dataset_out, dataset_spec
+from pipeline.orchestration.automation import on_changed_source
+from pipeline_tests.orchestration.conftest import Project, materializations
+
+NUMBERS = StructType([StructField("n", LongType())])
+HOUR = timedelta(hours=1)
+SOURCE = Dataset(name="source", schema=NUMBERS, write=Append(), change_feed=False)
+CONSUMER = Dataset(
+    name="consumer",
+    schema=NUMBERS,
+    reads=("source",),
+    code_version="7",
+    starts_on_change=True,
+    description="What the source has.",
+    group="numbers",
+    owners=("team:numbers",),
+    tags=(("domain", "arithmetic"),),
+    freshness=FreshByCron(cron="0 4 * * *", window=HOUR, timezone="Europe/Vilnius"),
+    change_feed=False,
+)
+BY_CRON = FreshnessPolicy.cron(deadline_cron="0 4 * * *", lower_bound_delta=HOUR, timezone="Europe/Vilnius")
+classic_only = pytest.mark.parametrize("spark_resource", ["classic"], indirect=True)
+
+
+@dataset_asset(CONSUMER)
+def consumer(source: pa.Table) -> pa.Table:
+    return source
+
+
+def test_an_asset_and_an_output_have_what_is_declared() -> None:
+    @multi_asset(outs={"out": dataset_out(CONSUMER)}, deps=["source"])
+    def several():
+        yield Output(pa.table({"n": [1]}), "out")
+
+    for asset in (consumer, several):
+        (spec,) = asset.specs
+        assert spec.freshness_policy == BY_CRON
+        assert spec.code_version == "7"
+        assert spec.automation_condition == on_changed_source()
+        assert (spec.description, spec.group_name, spec.owners) == ("What the source has.", "numbers", ["team:numbers"])
+        assert (spec.tags["domain"], spec.kinds) == ("arithmetic", {"delta", "pyspark"})
+
+
+def test_a_table_that_is_written_elsewhere_has_its_freshness_and_nothing_that_is_said_of_a_computation() -> None:
+    spec = dataset_spec(CONSUMER)
+    assert (spec.freshness_policy, spec.code_version, spec.automation_condition) == (BY_CRON, None, None)
+
+
+def test_a_window_of_time_fails_and_warns_as_declared() -> None:
+    declared = Dataset(name="a", schema=NUMBERS, freshness=FreshWithin(fail_after=2 * HOUR, warn_after=HOUR))
+    assert dataset_spec(declared).freshness_policy == FreshnessPolicy.time_window(
+        fail_window=2 * HOUR, warn_window=HOUR
+    )
+    assert dataset_spec(Dataset(name="a", schema=NUMBERS)).freshness_policy is None
+
+
+@pytest.mark.parametrize(
+    "freshness",
+    [
+        FreshByCron(cron="0 4 * * 9", window=HOUR),
+        FreshByCron(cron="0 4 * * *", window=timedelta(days=2)),
+        FreshByCron(cron="0 4 * * *", window=HOUR, timezone="Europe/Atlantis"),
+    ],
+    ids=["no cron", "a window longer than from tick to tick", "no time zone"],
+)
+def test_a_freshness_that_dagster_does_not_know_is_refused_with_the_dataset(freshness: FreshByCron) -> None:
+    with pytest.raises(DeclarationError) as caught:
+        dataset_spec(Dataset(name="a", schema=NUMBERS, freshness=freshness))
+    assert caught.value.dataset == "a"
+    assert caught.value.problems[0].startswith("freshness: ")
+
+
+def test_a_condition_of_another_kind_may_be_given_and_a_second_one_is_refused() -> None:
+    eager = AutomationCondition.eager()
+
+    @dataset_asset(SOURCE, automation_condition=eager)
+    def source() -> None: ...
+
+    assert source.automation_conditions_by_key == {AssetKey("source"): eager}
+    for form in (dataset_asset, dataset_out):
+        with pytest.raises(DeclarationError) as caught:
+            form(CONSUMER, automation_condition=eager)
+        assert caught.value.dataset == "consumer"
+
+
+class Looks:
+    """The condition as the sensor evaluates it, look after look."""
+
+    def __init__(self, project: Project, *assets: AssetsDefinition) -> None:
+        self.instance = project.instance
+        self.definitions = Definitions(assets=assets, resources=project.resources())
+        self.cursor: Any = None
+
+    def asked_for(self) -> int:
+        result = evaluate_automation_conditions(
+            self.definitions, self.instance, asset_selection=AssetSelection.all(), cursor=self.cursor
+        )
+        self.cursor = result.cursor
+        return result.total_requested
+
+
+@classic_only
+def test_a_commit_of_the_source_starts_the_consumer_once_and_a_run_without_one_does_not(project: Project) -> None:
+    rows: list[int] = []
+
+    @dataset_asset(SOURCE)
+    def source() -> pa.Table:
+        return pa.table({"n": pa.array(rows, pa.int64())})
+
+    looks = Looks(project, source, consumer)
+    assert looks.asked_for() == 0
+    rows.append(1)
+    project.run(source)
+    assert [looks.asked_for(), looks.asked_for()] == [1, 0]
+    rows.clear()
+    empty = materializations(project.run(source), SOURCE)[None]
+    assert empty["delta/committed"] is False
+    assert looks.asked_for() == 0
+    rows.append(2)
+    project.run(source)
+    assert [looks.asked_for(), looks.asked_for()] == [1, 0]
+    declared_late = Looks(project, source, consumer)
+    assert [declared_late.asked_for(), declared_late.asked_for()] == [1, 0]
+    project.run(source, consumer, selection=[consumer])
+    assert Looks(project, source, consumer).asked_for() == 0
