@@ -237,6 +237,21 @@ class VersionNotFoundError(TableError):
 
 
 @dataclass(eq=False, kw_only=True)
+class VersionVacuumedError(TableError):
+    """The log holds a version, but a vacuum has removed files of it; `missing` are their paths below the table."""
+
+    version: int
+    missing: tuple[str, ...]
+
+    def message(self) -> str:
+        """The version and the first of its files."""
+        named = "".join(f"\n  - {path}" for path in self.missing[:10])
+        return f"{len(self.missing)} files of version {self.version} of dataset {self.dataset!r} were vacuumed:{named}"
+
+    next_step = "Choose a later version: pipeline history {dataset}."
+
+
+@dataclass(eq=False, kw_only=True)
 class FilesNotFoundError(TableError):
     """A file list names files that this version of the table does not hold."""
 

@@ -67,8 +67,9 @@ DELTA_ORDER = (
     "merge",
     "write",
     "maintain",
-    "recover",
+    "replay",
     "doctor",
+    "recover",
     "server",
 )
 WITHOUT_DAGSTER = 3  # the highest layer that works where Dagster is not installed or down; the command line needs it

@@ -30,6 +30,8 @@ _COMMANDS: Mapping[str, tuple[str, str]] = {
     "registry": ("pipeline.cli.registry", "What is declared; needs no Spark."),
     "manifest": ("pipeline.cli.manifest", "The records of runs: list, show, compare, verify."),
     "maintain": ("pipeline.cli.maintain", "Keep the tables healthy: vacuum, checkpoint."),
+    "restore": ("pipeline.cli.restore", "Bring a table back to an earlier version."),
+    "doctor": ("pipeline.cli.doctor", "What ails the tables; needs no Spark."),
 }
 
 

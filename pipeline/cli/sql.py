@@ -6,6 +6,7 @@ import datetime as dt
 
 import click
 
+from pipeline.cli.options import as_instant
 from pipeline.cli.output import print_json, print_table
 from pipeline.cli.registry import declared
 from pipeline.delta.query import is_number, query
@@ -29,25 +30,12 @@ def _pins(ctx: click.Context, param: click.Parameter, values: tuple[str, ...]) -
     return pins
 
 
-def _instant(ctx: click.Context, param: click.Parameter, value: str | None) -> dt.datetime | None:  # noqa: ARG001
-    if value is None:
-        return None
-    try:
-        # Python 3.10 does not read the Z.
-        found = dt.datetime.fromisoformat(value[:-1] + "+00:00" if value[-1:] in "Zz" else value)
-    except ValueError as error:
-        raise click.BadParameter(f"{value!r} is not a time as in 2026-01-31T12:00:00Z") from error
-    if found.tzinfo is None:
-        raise click.BadParameter(f"{value!r} has no zone; 2026-01-31T12:00:00Z is UTC")
-    return found
-
-
 @click.command()
 @click.argument("statement")
 @click.option(
     "--version", "pins", metavar="DATASET=N", multiple=True, callback=_pins, help="Read this dataset at a version."
 )
-@click.option("--as-of", metavar="TIME", callback=_instant, help="Read all others as of a time; it needs a zone.")
+@click.option("--as-of", metavar="TIME", callback=as_instant, help="Read all others as of a time; it needs a zone.")
 @click.option("--limit", type=click.IntRange(1), default=DEFAULT_LIMIT, show_default=True, help="At most so many rows.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
 def sql(statement: str, pins: dict[str, int], as_of: dt.datetime | None, limit: int, as_json: bool) -> None:

@@ -17,7 +17,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pipeline.dataset import Dataset
 from pipeline.delta import sql
 from pipeline.delta.failures import NO_TABLE, NOTHING_TO_READ, SPARK_ERRORS, read_failure
-from pipeline.delta.log import note_of
+from pipeline.delta.log import note_of, rows_written
 from pipeline.delta.snapshot import checkpoints, local_folder
 from pipeline.delta.table import TableState, compare, load, observe
 from pipeline.errors import PipelineError, StorageError, TableNotFoundError
@@ -59,10 +59,8 @@ class HistoryEntry:
 
     @property
     def rows_written(self) -> int | None:
-        """Rows that are new in this version; a merge's copied rows don't count."""
-        if self.operation == "MERGE":
-            return (self._metric("numTargetRowsInserted") or 0) + (self._metric("numTargetRowsUpdated") or 0)
-        return self._metric("numOutputRows")
+        """Rows that are new in this version."""
+        return rows_written(self.metrics)
 
     @property
     def files_added(self) -> int | None:

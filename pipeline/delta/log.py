@@ -53,11 +53,19 @@ class Commit:
 
     @property
     def rows_written(self) -> int | None:
-        """The rows that were inserted or updated; a merge counts those that it only copied among its output rows."""
-        inserted, updated = self.metric("numTargetRowsInserted"), self.metric("numTargetRowsUpdated")
-        if inserted is None and updated is None:
-            return self.metric("numOutputRows")
-        return (inserted or 0) + (updated or 0)
+        """The rows that were inserted or updated; None where the commit does not say."""
+        return rows_written(self.metrics)
+
+
+def rows_written(metrics: Mapping[str, str]) -> int | None:
+    """The rows that a commit inserted or updated, from its operation metrics; None where they don't say.
+
+    A merge counts the rows that it only copied among its output rows.
+    """
+    parts = [metrics[name] for name in ("numTargetRowsInserted", "numTargetRowsUpdated") if name in metrics]
+    if not parts:
+        parts = [metrics[name] for name in ("numOutputRows",) if name in metrics]
+    return sum(map(int, parts)) if parts else None
 
 
 def note_of(user_metadata: str | None) -> dict[str, Any] | None:

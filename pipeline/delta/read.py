@@ -85,7 +85,7 @@ def read(
         FilesNotFoundError: a file is asked for that the version does not hold.
     """
     try:
-        number = _resolve(session, dataset, location, options)
+        number = _resolved(session, dataset, location, options)
         whole = load(session, location, number)
         names = whole.columns
     except SPARK_ERRORS as error:
@@ -108,7 +108,22 @@ def read(
     return Read(frame=frame.selectExpr(*wanted), version=number, files_asked=asked, files_in_version=in_version)
 
 
-def _resolve(session: SparkSession, dataset: Dataset, location: str, options: ReadOptions) -> int:
+def resolve(session: SparkSession, dataset: Dataset, location: str, options: ReadOptions) -> int:
+    """The version that a pin names, which the log holds; the newest where nothing is pinned.
+
+    Raises:
+        TableNotFoundError: it was never written.
+        VersionNotFoundError: the pin names nothing that is there.
+    """
+    try:
+        number = _resolved(session, dataset, location, options)
+        load(session, location, number).columns  # noqa: B018  the look that fails where there is no such version
+    except SPARK_ERRORS as error:
+        raise _translated(session, error, dataset, location, options) from error
+    return number
+
+
+def _resolved(session: SparkSession, dataset: Dataset, location: str, options: ReadOptions) -> int:
     if options.version is not None:
         return options.version
     if options.timestamp is None:

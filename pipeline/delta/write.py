@@ -75,6 +75,11 @@ class WriteResult:
     features: tuple[str, ...]
     metrics: Mapping[str, str] = field(default_factory=dict)
 
+    @property
+    def changes_rows(self) -> bool:
+        """Whether the commit has changed rows: one that only records an identifier has not."""
+        return self.committed and bool(self.files_added or self.files_removed)
+
 
 def write(
     frame: DataFrame,

@@ -172,7 +172,7 @@ def _new_commits(dataset: Dataset, root: str, seen: dict[str, Any]) -> list[Asse
 
 
 def _materialization(dataset: Dataset, location: str, table_id: str | None, commit: Commit) -> AssetMaterialization:
-    rows = commit.metrics.get("numOutputRows")
+    rows = commit.rows_written
     metadata: Mapping[str, Any] = {
         VERSION: MetadataValue.int(commit.version),
         "delta/operation": commit.operation,
@@ -182,7 +182,7 @@ def _materialization(dataset: Dataset, location: str, table_id: str | None, comm
         "delta/timestamp": MetadataValue.timestamp(commit.timestamp),
         "dagster/uri": location,
     }
-    counted = {ROWS_WRITTEN: MetadataValue.int(int(rows))} if rows is not None else {}
+    counted = {ROWS_WRITTEN: MetadataValue.int(rows)} if rows is not None else {}
     return AssetMaterialization(
         asset_key=AssetKey(dataset.asset_key),
         metadata={**metadata, **counted},

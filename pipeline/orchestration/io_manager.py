@@ -14,9 +14,11 @@ from typing import Any
 
 from dagster import (
     AssetKey,
+    AssetRecordsFilter,
     ConfigurableIOManager,
     DagsterEventType,
     DagsterInvariantViolationError,
+    DataVersion,
     InputContext,
     OutputContext,
     StepExecutionContext,
@@ -33,12 +35,14 @@ from pipeline.delta.table import TableState, look_at
 from pipeline.delta.write import WriteResult, write
 from pipeline.errors import FrameKindError, FrameMismatchError, PartitionKeyError, PipelineError, TableNotFoundError
 from pipeline.orchestration.derived import dataset_of_table, derived_dataset
+from pipeline.orchestration.identity import writer
 from pipeline.orchestration.metadata import (
     DATASET,
     PARTITION_ROWS,
     TABLE_ROWS,
     VERSION,
     data_version,
+    data_version_told,
     declared_dataset,
     plain,
     write_metadata,
@@ -83,10 +87,7 @@ class DeltaIOManager(ConfigurableIOManager):
         step_key = "" if step is None else step.step.key
         sources = _SOURCES.get((context.run_id, step_key), {})  # for each output of the step
         note = CommitNote(
-            mark=Mark(
-                writer=_writer(dataset, context.run_id, step_key, within),
-                attempt=1 if step is None else step.previous_attempt_count + 1,
-            ),
+            mark=_mark(context, step, dataset, within),
             run_id=context.run_id,
             asset=context.asset_key.to_user_string(),
             partitions=None if within is None else str(within),
@@ -220,8 +221,11 @@ def _expr(context: OutputContext | InputContext) -> object | None:
     return plain((context.definition_metadata or {}).get(PARTITION_EXPR))
 
 
-def _writer(dataset: Dataset, run_id: str, step_key: str, within: Slice | None) -> str:
-    return "/".join((dataset.name, step_key, run_id, "" if within is None else str(within)))
+def _mark(context: OutputContext, step: StepExecutionContext | None, dataset: Dataset, within: Slice | None) -> Mark:
+    """Outside a run nothing is known that could tell a repeat, so the mark has no epoch."""
+    if step is None:
+        return Mark(writer=f"{dataset.name}/{context.run_id}")
+    return Mark(writer=writer(dataset, step, within), epoch=0, attempt=step.previous_attempt_count + 1)
 
 
 def _tell(
@@ -231,7 +235,7 @@ def _tell(
     step = _step_of(context)
     context.add_output_metadata(metadata)
     if step is not None:
-        step.set_data_version(context.asset_key, data_version(result.table_id, result.version))
+        step.set_data_version(context.asset_key, _data_version(step, context.asset_key, keys, result))
     if keys is None:
         # Dagster means the rows of the table, which a replace of all of it has just written.
         if result.committed and isinstance(dataset.write, Replace):
@@ -240,6 +244,19 @@ def _tell(
         counts = rows_by_key(dataset, context.asset_partitions_def, keys, result.rows_by_partition, _expr(context))
         for key, rows in counts.items():
             step.add_asset_metadata({PARTITION_ROWS: rows}, context.asset_key, key)
+
+
+def _data_version(
+    step: StepExecutionContext, key: AssetKey, keys: list[str] | None, result: WriteResult
+) -> DataVersion:
+    """The version of the rows: where a write has changed none, the one that was told before."""
+    if not result.changes_rows and not result.skipped:
+        asked = AssetRecordsFilter(asset_key=key, asset_partitions=keys)
+        for record in step.instance.fetch_materializations(asked, limit=1).records:
+            told = data_version_told(record.asset_materialization)
+            if told is not None:
+                return told
+    return data_version(result.table_id, result.version)
 
 
 def _step_of(context: InputContext | OutputContext) -> StepExecutionContext | None:

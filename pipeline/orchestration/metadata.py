@@ -11,6 +11,7 @@ from typing import Any
 
 from dagster import (
     AssetKey,
+    AssetMaterialization,
     DataVersion,
     MetadataValue,
     TableColumn,
@@ -100,6 +101,12 @@ def data_version_tag(table_id: str, version: int) -> dict[str, str]:
     return {DATA_VERSION_TAG: data_version(table_id, version).value}
 
 
+def data_version_told(event: AssetMaterialization | None) -> DataVersion | None:
+    """The data version that an event carries; None where it carries none."""
+    value = None if event is None or event.tags is None else event.tags.get(DATA_VERSION_TAG)
+    return None if value is None else DataVersion(value)
+
+
 def write_metadata(dataset: Dataset, result: WriteResult, sources: Mapping[str, int]) -> dict[str, Any]:
     """The metadata of a materialization; rows and bytes are those of this commit."""
     commit: dict[str, Any] = {
@@ -108,6 +115,7 @@ def write_metadata(dataset: Dataset, result: WriteResult, sources: Mapping[str, 
         "delta/schema_fingerprint": result.schema_fingerprint,
         "delta/operation": result.operation,
         "delta/committed": MetadataValue.bool(result.committed),
+        "delta/skipped": MetadataValue.bool(result.skipped),
         ROWS_WRITTEN: MetadataValue.int(result.rows_written),
         "delta/files_added": MetadataValue.int(result.files_added),
         "delta/files_removed": MetadataValue.int(result.files_removed),
@@ -116,6 +124,8 @@ def write_metadata(dataset: Dataset, result: WriteResult, sources: Mapping[str, 
         "delta/features": MetadataValue.json(list(result.features)),
         "delta/sources": MetadataValue.json(dict(sources)),
     }
+    if result.rows_updated is not None:
+        commit["delta/rows_updated"] = MetadataValue.int(result.rows_updated)
     if result.rows_deleted is not None:
         commit["delta/rows_deleted"] = MetadataValue.int(result.rows_deleted)
     if result.timestamp is not None:

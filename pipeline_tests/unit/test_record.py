@@ -104,7 +104,7 @@ def test_a_record_says_all_of_its_commit_and_survives_its_file(root: str) -> Non
         ("a", 2),
     ]
     assert record.write_policy == {"mode": "append", "partition_by": ["part"], "keys": ["id"]}
-    assert record.mark == {"writer": "w", "epoch": 0, "attempt": 2, "token": result.mark.token}
+    assert record.mark == {"writer": "w", "epoch": None, "attempt": 2, "token": result.mark.token}
     assert (record.sources, record.partitions) == ({"upstream": 7}, "part = a")
     assert record.storage_options == {"fs.s3a.endpoint": "here"}
     assert record.runtime == {"spark": "none"}

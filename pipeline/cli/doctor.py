@@ -1,0 +1,56 @@
+"""`pipeline doctor`: what ails the tables, read from their files."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+
+import click
+
+from pipeline.cli.output import count, print_json, print_table, size
+from pipeline.cli.registry import declared
+from pipeline.delta.doctor import Diagnosis, examine
+from pipeline.errors import TableNotFoundError
+from pipeline.settings import load_settings
+
+
+@click.command()
+@click.argument("names", metavar="[DATASET]...", nargs=-1)
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
+@click.pass_context
+def doctor(ctx: click.Context, names: tuple[str, ...], as_json: bool) -> None:
+    """Look for damage in the log, files that are missing and files that no version knows; changes nothing.
+
+    The exit status is 1 where something serious was found.
+    """
+    settings = load_settings()
+    registry = declared(settings)
+    found: list[Diagnosis] = []
+    for dataset in [registry.get(name) for name in names] or list(registry):
+        try:
+            found.append(examine(dataset, dataset.location(settings.root)))
+        except TableNotFoundError:
+            if names:
+                raise
+            click.echo(f"{dataset.name}: no table yet", err=True)
+    if as_json:
+        print_json([asdict(diagnosis) | {"healthy": diagnosis.healthy} for diagnosis in found])
+    else:
+        _print(found)
+    if not all(diagnosis.healthy for diagnosis in found):
+        ctx.exit(1)
+
+
+def _print(found: list[Diagnosis]) -> None:
+    rows = [
+        (d.dataset, str(d.version), count(d.files), size(d.bytes), "healthy" if d.healthy else "damaged",
+         count(len(d.findings)))
+        for d in found
+    ]  # fmt: skip
+    print_table(
+        ("dataset", "version", "files", "size", "health", "findings"), rows,
+        right=("version", "files", "size", "findings"),
+    )  # fmt: skip
+    for diagnosis in found:
+        for finding in diagnosis.findings:
+            click.echo(f"\n{diagnosis.dataset}: {finding.kind}: {finding.path}\n  {finding.detail}")
+            click.echo(f"  -> {finding.remedy}")

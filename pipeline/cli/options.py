@@ -1,0 +1,21 @@
+"""Options that several commands have, and how their values are read."""
+
+from __future__ import annotations
+
+import datetime as dt
+
+import click
+
+
+def as_instant(ctx: click.Context, param: click.Parameter, value: str | None) -> dt.datetime | None:  # noqa: ARG001
+    """The callback of an option that is a time; one without a zone is wrong usage, whatever the session's is."""
+    if value is None:
+        return None
+    try:
+        # Python 3.10 does not read the Z.
+        found = dt.datetime.fromisoformat(value[:-1] + "+00:00" if value[-1:] in "Zz" else value)
+    except ValueError as error:
+        raise click.BadParameter(f"{value!r} is not a time as in 2026-01-31T12:00:00Z") from error
+    if found.tzinfo is None:
+        raise click.BadParameter(f"{value!r} has no zone; 2026-01-31T12:00:00Z is UTC")
+    return found
