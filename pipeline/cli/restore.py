@@ -54,8 +54,10 @@ def restore(name: str, version: int | None, timestamp: dt.datetime | None, apply
 
 
 def _document(plan: RestorePlan, result: RestoreResult | None) -> dict[str, object]:
-    done = None if result is None else {"version": result.version, "latest": result.latest,
-                                        "timestamp": instant(result.timestamp), "metrics": dict(result.metrics)}  # fmt: skip
+    done: dict[str, object] | None = None
+    if result is not None:
+        done = {"version": result.version, "latest": result.latest, "metrics": dict(result.metrics)}
+        done["timestamp"] = instant(result.timestamp)
     return {"plan": asdict(plan), "applied": done}
 
 

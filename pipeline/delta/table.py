@@ -25,6 +25,9 @@ from pipeline.errors import (
 )
 
 CHANGE_FEED = "delta.enableChangeDataFeed"
+# What a table gets when it is created, unless the declaration says otherwise; one that lacks it is as good.
+# Transaction identifiers are forgotten no later than the log forgets a restore, which makes them new.
+DEFAULT_PROPERTIES = {"delta.setTransactionRetentionDuration": "interval 30 days"}
 CONSTRAINT_PREFIX = "delta.constraints."
 
 
@@ -58,6 +61,12 @@ def declared_properties(dataset: Dataset) -> dict[str, str]:
     checks = {f"{CONSTRAINT_PREFIX}{check.name}": check.condition for check in dataset.checks}
     feed = {CHANGE_FEED: "true"} if dataset.change_feed else {}
     return dict(dataset.properties) | feed | checks
+
+
+def _properties_at_creation(dataset: Dataset) -> dict[str, str]:
+    declared = declared_properties(dataset)
+    named = {name.lower() for name in declared}
+    return {name: value for name, value in DEFAULT_PROPERTIES.items() if name.lower() not in named} | declared
 
 
 def observe(session: SparkSession, dataset: Dataset, location: str) -> TableState | None:
@@ -184,7 +193,7 @@ def open_or_create(session: SparkSession, dataset: Dataset, location: str) -> Ta
 
 def _create(session: SparkSession, dataset: Dataset, location: str, *, again: bool = True) -> TableState:
     try:
-        session.sql(sql.create_table(dataset, location, declared_properties(dataset)))
+        session.sql(sql.create_table(dataset, location, _properties_at_creation(dataset)))
     except SPARK_ERRORS as error:
         # Whatever was refused: where a table stands now, somebody else has created it in the meantime.
         state = observe(session, dataset, location)
