@@ -48,11 +48,12 @@ def note(writer: str = "test", **fields: Any) -> CommitNote:
 
 
 def frame_of(spark: SparkSession, dataset: Dataset, rows: Sequence[tuple[Any, ...]]) -> DataFrame:
-    """Rows in the declared order as a frame; everything may be NULL, as in the frames that Spark makes.
+    """Rows in the declared order as a frame; everything may be NULL, as in the frames that Spark makes."""
+    return frame_in(spark, StructType([StructField(f.name, f.dataType) for f in dataset.schema.fields]), rows)
 
-    By way of Arrow: rows as they are would cost a classic session two Python workers each time.
-    """
-    schema = StructType([StructField(f.name, f.dataType) for f in dataset.schema.fields])
+
+def frame_in(spark: SparkSession, schema: StructType, rows: Sequence[tuple[Any, ...]]) -> DataFrame:
+    """Rows as a frame, by way of Arrow: rows as they are would cost a classic session two Python workers each time."""
     arrow = to_arrow_schema(schema)
     columns = zip(*rows, strict=True) if rows else [()] * len(arrow)
     arrays = [pa.array(list(values), field.type) for values, field in zip(columns, arrow, strict=True)]

@@ -1,0 +1,84 @@
+"""Trying again: bounded by attempts and by time, with waits that grow and are drawn."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pipeline.delta import retry as retry_module
+from pipeline.delta.retry import RetryPolicy, retried
+from pipeline.errors import CommitConflictError, NullViolationError, PipelineError
+
+CONFLICT = CommitConflictError(dataset="d", location="/d", condition="DELTA_CONCURRENT_APPEND")
+REFUSAL = NullViolationError(dataset="d", counts={"id": 1})
+
+
+class Attempts:
+    """Fails so many times, then returns its number."""
+
+    def __init__(self, failures: int, error: PipelineError) -> None:
+        self.failures, self.error, self.seen = failures, error, list[int]()
+
+    def __call__(self, number: int) -> int:
+        self.seen.append(number)
+        if len(self.seen) <= self.failures:
+            raise self.error
+        return number
+
+
+@pytest.fixture
+def waits(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """The waits that are asked for; the clock moves by them."""
+    asked: list[float] = []
+    monkeypatch.setattr(retry_module.time, "sleep", asked.append)
+    monkeypatch.setattr(retry_module.time, "monotonic", lambda: sum(asked))
+    return asked
+
+
+def test_an_attempt_that_succeeds_is_not_repeated(waits: list[float]) -> None:
+    attempts = Attempts(0, CONFLICT)
+    assert (retried(attempts, RetryPolicy(), "d"), attempts.seen, waits) == (1, [1], [])
+
+
+def test_conflicts_are_tried_again_until_one_attempt_succeeds(waits: list[float]) -> None:
+    attempts = Attempts(3, CONFLICT)
+    assert retried(attempts, RetryPolicy(), "d") == 4
+    assert (attempts.seen, len(waits)) == ([1, 2, 3, 4], 3)
+
+
+def test_what_can_t_change_is_not_tried_again(waits: list[float]) -> None:
+    attempts = Attempts(1, REFUSAL)
+    with pytest.raises(NullViolationError):
+        retried(attempts, RetryPolicy(), "d")
+    assert (attempts.seen, waits) == ([1], [])
+
+
+def test_the_last_conflict_is_told_when_the_attempts_are_used_up(waits: list[float]) -> None:
+    attempts = Attempts(99, CONFLICT)
+    with pytest.raises(CommitConflictError):
+        retried(attempts, RetryPolicy(attempts=4), "d")
+    assert (attempts.seen, len(waits)) == ([1, 2, 3, 4], 3)
+
+
+def test_no_attempt_begins_after_the_time_is_over(waits: list[float]) -> None:
+    attempts = Attempts(10_000, CONFLICT)
+    policy = RetryPolicy(attempts=10_000, first_wait_seconds=1, longest_wait_seconds=1, total_seconds=10)
+    with pytest.raises(CommitConflictError):
+        retried(attempts, policy, "d")
+    assert 10 <= sum(waits) <= 11
+
+
+@given(attempt=st.integers(1, 49), draw=st.floats(0, 1))
+def test_a_wait_is_between_half_and_all_of_the_doubled_one_and_never_above_the_longest(
+    attempt: int, draw: float
+) -> None:
+    policy = RetryPolicy()
+    wait = policy.wait_seconds(attempt, 0.0, draw)
+    assert wait is not None
+    doubled = min(policy.first_wait_seconds * 2.0 ** (attempt - 1), policy.longest_wait_seconds)
+    assert doubled / 2 <= wait <= doubled
+
+
+def test_an_error_that_says_nothing_is_not_retryable() -> None:
+    assert not PipelineError.retryable
