@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import pytest
+from dagster import DagsterEventType
 
 from pipeline.assets.aviation_datasets import SIGHTINGS
 from pipeline_tests.end_to_end.conftest import ProjectFolder
@@ -33,6 +34,14 @@ def test_the_first_day_has_its_842_rows_and_the_event_carries_version_and_finger
     assert metadata["dagster/partition_row_count"] == NEW_YEAR_ROWS
     assert metadata["delta/version"] == 1
     assert metadata["delta/schema_fingerprint"] == SIGHTINGS.fingerprint
+
+
+def test_its_checks_ran_with_it(first: ProjectFolder) -> None:
+    run = first.runs()[-1]
+    with first.instance() as instance:
+        records = instance.get_records_for_run(run.run_id, of_type=DagsterEventType.ASSET_CHECK_EVALUATION).records
+    found = [record.event_log_entry.asset_check_evaluation for record in records]
+    assert {one.check_name: one.passed for one in found} == {"schema": True, "row_count": True}
 
 
 def test_the_run_is_listed_by_a_second_command(first: ProjectFolder) -> None:

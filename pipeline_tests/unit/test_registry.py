@@ -3,12 +3,14 @@
 import itertools
 import sys
 from collections.abc import Callable, Iterator
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
 from pyspark.sql.types import LongType, StructField, StructType
 
-from pipeline.dataset import Dataset
+from pipeline.cli.registry import declaration
+from pipeline.dataset import Dataset, FreshByCron, RowCount
 from pipeline.errors import DeclarationError, RegistryError, SettingsError, UnknownDatasetError
 from pipeline.registry import Registry, load_datasets
 
@@ -299,3 +301,21 @@ def test_a_declaration_error_in_a_users_module_shows_itself(write_module: WriteM
     with pytest.raises(DeclarationError) as caught:
         load_datasets("registry_case_failing:in_tuple")
     assert caught.value.dataset == "_bad"
+
+
+# --- as a document ----------------------------------------------------------------------------------------------------
+
+
+def test_a_declaration_as_a_document_says_its_times_in_seconds_and_its_checks_in_full() -> None:
+    declared = Dataset(
+        name="a",
+        schema=SCHEMA,
+        freshness=FreshByCron(cron="0 4 * * *", window=timedelta(hours=2)),
+        row_count=RowCount(minimum=1, severity="warn"),
+        code_version="3",
+    )
+    document = declaration(declared, "/lake")
+    assert document["freshness"] == {"cron": "0 4 * * *", "window_seconds": 7200.0, "timezone": "UTC"}
+    assert document["row_count"] == {"minimum": 1, "maximum": None, "severity": "warn", "blocking": False}
+    assert document["schema_check"] == {"severity": "error", "blocking": False}
+    assert (document["code_version"], document["starts_on_change"]) == ("3", False)
