@@ -8,6 +8,7 @@ the module and the instance where the user has named none, and is Dagster's own 
 
 from __future__ import annotations
 
+import importlib
 import os
 import sys
 from collections.abc import Mapping, Sequence
@@ -17,6 +18,7 @@ from pipeline.settings import dagster_module
 
 # By subcommand, how many words it has; only these load definitions into their own process.
 _IN_PROCESS: tuple[tuple[str, ...], ...] = (("asset", "materialize"), ("asset", "list"), ("job", "execute"))
+_EXECUTING = (("asset", "materialize"), ("job", "execute"))
 _POINTERS = ("-m", "--module-name", "-f", "--python-file", "-p", "--package-name", "--autoload-defs-module-name")
 _POINTER_VARIABLES = ("DAGSTER_MODULE_NAME", "DAGSTER_PYTHON_FILE", "DAGSTER_PACKAGE_NAME")
 
@@ -40,6 +42,11 @@ def home(environ: Mapping[str, str], folder: Path) -> str | None:
     return str(folder) if (folder / "dagster.yaml").is_file() and dagster_module(folder) is not None else None
 
 
+def executes(arguments: Sequence[str]) -> bool:
+    """Whether the subcommand runs steps in its own process."""
+    return tuple(arguments[:2]) in _EXECUTING and "--help" not in arguments
+
+
 def main() -> None:
     """What the console runs."""
     from dagster._cli import main as dagster
@@ -48,4 +55,17 @@ def main() -> None:
     found = home(os.environ, Path.cwd())
     if found is not None:
         os.environ["DAGSTER_HOME"] = found
+        if executes(sys.argv[1:]):
+            _release_dead()
     dagster()  # type: ignore[no-untyped-call]
+
+
+def _release_dead() -> None:
+    """Where no daemon runs, nobody else gives back what a killed run has held."""
+    from dagster import DagsterInstance
+
+    # By its name: it brings pyspark with it, for which no other subcommand should wait.
+    pools = importlib.import_module("pipeline.orchestration.pools")
+    with DagsterInstance.get() as instance:
+        for run_id in pools.release_dead(instance):
+            print(f"The process of run {run_id} is gone; its slots are given back.", file=sys.stderr)

@@ -33,6 +33,7 @@ from pipeline.errors import DeclarationError
 from pipeline.orchestration.automation import on_changed_source
 from pipeline.orchestration.metadata import DATASET, carried, column_schema
 from pipeline.orchestration.partitions import PARTITION_EXPR, partition_columns
+from pipeline.orchestration.pools import pool
 
 IO_MANAGER = "delta_io_manager"
 KINDS = {"delta", "pyspark"}
@@ -70,6 +71,7 @@ def dataset_asset(
         "backfill_policy": BackfillPolicy.single_run(),
         "retry_policy": retry_policy,
         "io_manager_key": io_manager_key,
+        "pool": pool(dataset),
     } | _computed(dataset, automation_condition)
 
     def decorate(function: Callable[..., Any]) -> AssetsDefinition:

@@ -1,0 +1,62 @@
+"""One write at a time per table: the pool of a dataset, and the slots of runs that died with one.
+
+Here belongs a courtesy that saves retries. Correctness never depends on it: another project, a sink or a person may
+write without asking.
+"""
+
+from __future__ import annotations
+
+from dagster import DagsterInstance, DagsterRun
+from dagster._core.storage.event_log.sqlite import SqliteEventLogStorage
+from psutil import NoSuchProcess, Process
+
+from pipeline.dataset import Dataset
+
+# Clocks of a process's start and of an event may differ by this much.
+_CLOCK_SECONDS = 2.0
+
+
+def pool(dataset: Dataset) -> str:
+    """The pool of a dataset's table; how many slots it has is the instance's to say."""
+    return f"delta/{dataset.name}"
+
+
+def release_dead(instance: DagsterInstance) -> list[str]:
+    """End the runs whose process died while it held a slot or waited for one, and give their slots back; their ids.
+
+    Without a daemon nobody else does, and the next run would wait forever. Only on an instance of this machine: of
+    another machine's processes nothing is known here.
+    """
+    storage = instance.event_log_storage
+    if not isinstance(storage, SqliteEventLogStorage):
+        return []
+    infos = [storage.get_concurrency_info(key) for key in storage.get_concurrency_keys()]
+    holders = {slot.run_id for info in infos for slot in info.claimed_slots}
+    waiting = {step.run_id for info in infos for step in info.pending_steps}
+    released = []
+    for run_id in sorted(holders | waiting):
+        run = instance.get_run_by_id(run_id)
+        if run is not None and not run.is_finished:
+            if _is_alive(instance, run):
+                continue
+            instance.report_run_failed(run, "The process of this run is gone; its slots are given back.")
+        storage.free_concurrency_slots_for_run(run_id)
+        released.append(run_id)
+    return released
+
+
+def _is_alive(instance: DagsterInstance, run: DagsterRun) -> bool:
+    """Whether a process that has reported an event of the run still is that process."""
+    reported: dict[int, float] = {}
+    for entry in instance.all_logs(run.run_id):
+        if entry.dagster_event is not None and entry.dagster_event.pid is not None:
+            reported[entry.dagster_event.pid] = entry.timestamp
+    # A run that no process has begun yet waits for the daemon or the UI.
+    return not reported or any(_began_before(pid, timestamp) for pid, timestamp in reported.items())
+
+
+def _began_before(pid: int, timestamp: float) -> bool:
+    try:
+        return Process(pid).create_time() <= timestamp + _CLOCK_SECONDS
+    except NoSuchProcess:
+        return False
