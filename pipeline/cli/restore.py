@@ -9,13 +9,14 @@ from dataclasses import asdict
 import click
 
 from pipeline.cli.options import as_instant
-from pipeline.cli.output import count, instant, print_json, print_pairs
+from pipeline.cli.output import count, print_json, print_pairs
 from pipeline.cli.registry import declared
 from pipeline.delta.commit import CommitNote, Mark
 from pipeline.delta.read import ReadOptions
 from pipeline.delta.recover import RestorePlan, RestoreResult, plan_restore
 from pipeline.delta.recover import restore as do_restore
 from pipeline.delta.session import open_session
+from pipeline.record import write_record
 from pipeline.settings import load_settings
 
 
@@ -41,8 +42,12 @@ def restore(name: str, version: int | None, timestamp: dt.datetime | None, apply
     plan = plan_restore(session, dataset, location, ReadOptions(version=version, timestamp=timestamp))
     result = None
     if apply:
-        mark = Mark(writer=f"{dataset.name}/restore/{uuid.uuid4().hex[:8]}")
-        result = do_restore(session, dataset, plan, CommitNote(mark=mark))
+        run = f"restore-{uuid.uuid4()}"
+        note = CommitNote(mark=Mark(writer=f"{dataset.name}/{run}"), run_id=run)
+        result = do_restore(session, dataset, plan, note)
+        if result.written is not None:
+            options = dict(settings.spark.conf)
+            write_record(session, dataset, result.written, root=settings.root, run_id=run, sources={}, options=options)
     if as_json:
         print_json(_document(plan, result))
         return
@@ -56,8 +61,9 @@ def restore(name: str, version: int | None, timestamp: dt.datetime | None, apply
 def _document(plan: RestorePlan, result: RestoreResult | None) -> dict[str, object]:
     done: dict[str, object] | None = None
     if result is not None:
-        done = {"version": result.version, "latest": result.latest, "metrics": dict(result.metrics)}
-        done["timestamp"] = instant(result.timestamp)
+        written = result.written
+        done = {"version": result.version, "latest": result.latest}
+        done["metrics"] = dict(written.metrics) if written is not None else {}
     return {"plan": asdict(plan), "applied": done}
 
 

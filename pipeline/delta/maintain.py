@@ -18,7 +18,8 @@ from pipeline.delta import sql
 from pipeline.delta.commit import clone_session
 from pipeline.delta.failures import SPARK_ERRORS, read_failure
 from pipeline.delta.session import embedded_environment, is_connect
-from pipeline.delta.table import existing
+from pipeline.delta.table import TableState, existing
+from pipeline.delta.transaction import INCARNATION, incarnation
 from pipeline.errors import StorageError
 
 CHILD_SECONDS = 900
@@ -71,7 +72,7 @@ def checkpoint(session: SparkSession, dataset: Dataset, location: str) -> Checkp
         TableNotFoundError: it was never written.
         StorageError: the checkpoint could not be written.
     """
-    existing(session, dataset, location)
+    _keep_incarnation(session, dataset, existing(session, dataset, location))
     try:
         version = _checkpoint_in_child(location) if is_connect(session) else checkpoint_embedded(session, location)
     except (*SPARK_ERRORS, subprocess.SubprocessError) as error:
@@ -80,6 +81,18 @@ def checkpoint(session: SparkSession, dataset: Dataset, location: str) -> Checkp
             reason = next(iter(reversed(str(error.stderr).strip().splitlines())), reason)
         raise StorageError(dataset=dataset.name, location=location, reason=reason) from error
     return CheckpointResult(dataset=dataset.name, version=version)
+
+
+def _keep_incarnation(session: SparkSession, dataset: Dataset, state: TableState) -> None:
+    """Write down the newest restore before the log is cleaned of it, which Delta does when it writes a checkpoint."""
+    found = incarnation(session, state)
+    if found == int(state.properties.get(INCARNATION, "0")):
+        return
+    pair = f"{sql.string(INCARNATION)} = {sql.string(str(found))}"
+    try:
+        session.sql(f"ALTER TABLE {sql.path_table(state.location)} SET TBLPROPERTIES ({pair})").collect()
+    except SPARK_ERRORS as error:
+        raise StorageError(dataset=dataset.name, location=state.location, reason=read_failure(error).summary) from error
 
 
 def checkpoint_embedded(session: SparkSession, location: str) -> int:

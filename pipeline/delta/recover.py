@@ -7,7 +7,6 @@ the table is written down: a batch that is replayed after a restore is written a
 
 from __future__ import annotations
 
-import datetime as dt
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
@@ -22,6 +21,7 @@ from pipeline.delta.replay import Replay, replay
 from pipeline.delta.snapshot import local_folder, table_facts
 from pipeline.delta.table import CONSTRAINT_PREFIX, TableState, declared_properties, existing
 from pipeline.delta.transaction import INCARNATION
+from pipeline.delta.write import WriteResult, commit_result
 from pipeline.errors import CommitConflictError, PipelineError, StorageError, VersionVacuumedError
 
 _FEATURE = "feature "
@@ -55,14 +55,13 @@ class RestorePlan:
 class RestoreResult:
     """A restore that was done: the version of its commit, and the newest one after the declaration was applied again.
 
-    Both are the version that was there where the plan changed nothing. `metrics` are Delta's.
+    Both are the version that was there where nothing was to be restored; `written` is None then.
     """
 
     plan: RestorePlan
     version: int
     latest: int
-    timestamp: dt.datetime | None
-    metrics: Mapping[str, str] = field(default_factory=dict)
+    written: WriteResult | None = None
 
 
 def plan_restore(session: SparkSession, dataset: Dataset, location: str, pin: ReadOptions) -> RestorePlan:
@@ -124,7 +123,7 @@ def restore(session: SparkSession, dataset: Dataset, plan: RestorePlan, note: Co
         StorageError: the restore, or what is applied after it, failed.
     """
     if not plan.changes:
-        return RestoreResult(plan=plan, version=plan.version, latest=plan.version, timestamp=None)
+        return RestoreResult(plan=plan, version=plan.version, latest=plan.version)
     table = sql.path_table(plan.location)
     with private_session(session, write_confs(note, session, dataset.fingerprint)) as clone:
         try:
@@ -134,11 +133,10 @@ def restore(session: SparkSession, dataset: Dataset, plan: RestorePlan, note: Co
         commit = own_commit(clone, dataset.name, plan.location, note.mark, dataset.partition_by)
     if commit is None:  # another restore to the same version came first, and there is nothing left to do
         latest = existing(session, dataset, plan.location).version
-        return RestoreResult(plan=plan, version=latest, latest=latest, timestamp=None)
+        return RestoreResult(plan=plan, version=latest, latest=latest)
     state = _apply_declared(session, dataset, plan, commit.version)
-    return RestoreResult(
-        plan=plan, version=commit.version, latest=state.version, timestamp=commit.timestamp, metrics=commit.metrics
-    )
+    written = commit_result(dataset, state, note.mark, commit)
+    return RestoreResult(plan=plan, version=commit.version, latest=state.version, written=written)
 
 
 def _apply_declared(session: SparkSession, dataset: Dataset, plan: RestorePlan, restored: int) -> TableState:

@@ -155,7 +155,7 @@ def _attempt(frame: DataFrame, dataset: Dataset, location: str, note: CommitNote
             else:
                 commit = own_commit(clone, dataset.name, location, note.mark, dataset.partition_by)
     if commit is not None:
-        return _result(dataset, state, note.mark, commit)
+        return commit_result(dataset, state, note.mark, commit)
     skipped_at = None if known is None else holder(session, state, note.mark, known)
     if skipped_at is not None and isinstance(dataset.write, ErrorIfExists):
         raise TableExistsError(dataset=dataset.name, location=location, version=skipped_at)
@@ -286,7 +286,8 @@ def _nothing(dataset: Dataset, state: TableState, mark: Mark, skipped_at: int | 
     )  # fmt: skip
 
 
-def _result(dataset: Dataset, state: TableState, mark: Mark, commit: Commit) -> WriteResult:
+def commit_result(dataset: Dataset, state: TableState, mark: Mark, commit: Commit) -> WriteResult:
+    """What a commit of ours did; `state` is the table as it was opened for it."""
     is_merge = isinstance(dataset.write, Merge | InsertNew)
     return WriteResult(
         dataset=dataset.name,

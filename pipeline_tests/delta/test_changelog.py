@@ -152,14 +152,14 @@ def test_changes_of_one_batch_end_as_the_newest_says_and_deletes_beat_earlier_ro
     assert versions_of(dataset, root) == [0, 1]
 
 
-def test_late_changes_lose_against_the_stored_sequence(spark: SparkSession, root: str) -> None:
+def test_late_changes_lose_against_the_stored_sequence(classic: SparkSession, root: str) -> None:
     dataset = changelog("late")
-    apply(spark, dataset, root, [(1, 10, "ten", None, "c")])
-    apply(spark, dataset, root, [(1, 9, "nine", None, "u"), (1, 8, None, None, "d")])
+    apply(classic, dataset, root, [(1, 10, "ten", None, "c")])
+    apply(classic, dataset, root, [(1, 9, "nine", None, "u"), (1, 8, None, None, "d")])
     assert rows_of(dataset, root) == [(1, 10, "ten", None)]
-    apply(spark, dataset, root, [(1, 10, "again", None, "u"), (1, 10, None, None, "d")])
+    apply(classic, dataset, root, [(1, 10, "again", None, "u"), (1, 10, None, None, "d")])
     assert rows_of(dataset, root) == [(1, 10, "ten", None)]
-    apply(spark, dataset, root, [(1, 11, None, None, "d")])
+    apply(classic, dataset, root, [(1, 11, None, None, "d")])
     assert rows_of(dataset, root) == []
 
 
@@ -175,11 +175,11 @@ def test_a_truncation_empties_what_is_older_and_keeps_what_is_newer(spark: Spark
     assert rows_of(dataset, root) == [(1, 7, "back", None), (2, 9, "b", None), (4, 6, "new", None)]
 
 
-def test_an_update_of_ignored_nulls_keeps_values_but_not_across_an_end(spark: SparkSession, root: str) -> None:
+def test_an_update_of_ignored_nulls_keeps_values_but_not_across_an_end(classic: SparkSession, root: str) -> None:
     dataset = changelog("kept", ignore_nulls=("a", "b"))
-    apply(spark, dataset, root, [(1, 1, "a1", "b1", "c"), (2, 1, "a1", "b1", "c")])
+    apply(classic, dataset, root, [(1, 1, "a1", "b1", "c"), (2, 1, "a1", "b1", "c")])
     apply(
-        spark,
+        classic,
         dataset,
         root,
         [(1, 2, None, "b2", "u"), (1, 3, "a3", None, "u"), (2, 2, None, None, "d"), (2, 3, "a3", None, "c")],
@@ -187,24 +187,24 @@ def test_an_update_of_ignored_nulls_keeps_values_but_not_across_an_end(spark: Sp
     assert rows_of(dataset, root) == [(1, 3, "a3", "b2"), (2, 3, "a3", None)]
 
 
-def test_columns_that_an_update_keeps_are_set_anew_after_an_end(spark: SparkSession, root: str) -> None:
+def test_columns_that_an_update_keeps_are_set_anew_after_an_end(classic: SparkSession, root: str) -> None:
     dataset = changelog("columns", keep_columns=("b",))
-    apply(spark, dataset, root, [(1, 1, "a1", "b1", "c"), (2, 1, "a1", "b1", "c")])
-    apply(spark, dataset, root, [(1, 2, "a2", "b2", "u"), (2, 2, None, None, "d"), (2, 3, "a3", "b3", "c")])
+    apply(classic, dataset, root, [(1, 1, "a1", "b1", "c"), (2, 1, "a1", "b1", "c")])
+    apply(classic, dataset, root, [(1, 2, "a2", "b2", "u"), (2, 2, None, None, "d"), (2, 3, "a3", "b3", "c")])
     assert rows_of(dataset, root) == [(1, 2, "a2", "b1"), (2, 3, "a3", "b3")]
 
 
-def test_a_sequence_that_is_not_stored_orders_the_batch_only(spark: SparkSession, root: str) -> None:
+def test_a_sequence_that_is_not_stored_orders_the_batch_only(classic: SparkSession, root: str) -> None:
     dataset = changelog("unstored", UNSTORED)
-    apply(spark, dataset, root, [(1, 9, "old", None, "u"), (1, 10, "new", None, "u"), (2, 1, "x", None, "c")])
-    apply(spark, dataset, root, [(1, 1, "last batch wins", None, "u"), (2, 2, None, None, "d")])
+    apply(classic, dataset, root, [(1, 9, "old", None, "u"), (1, 10, "new", None, "u"), (2, 1, "x", None, "c")])
+    apply(classic, dataset, root, [(1, 1, "last batch wins", None, "u"), (2, 2, None, None, "d")])
     assert rows_of(dataset, root) == [(1, "last batch wins", None)]
 
 
-def test_delta_s_own_feed_is_a_changelog_and_gives_the_same_table(spark: SparkSession, root: str) -> None:
+def test_delta_s_own_feed_is_a_changelog_and_gives_the_same_table(classic: SparkSession, root: str) -> None:
     """An update of the key itself among it: the row from before has another key than the row from after."""
     feed_on = "TBLPROPERTIES (delta.enableChangeDataFeed = true)"
-    spark.sql(f"CREATE TABLE delta.`{root}/source` (k BIGINT, a STRING, b STRING) USING delta {feed_on}")
+    classic.sql(f"CREATE TABLE delta.`{root}/source` (k BIGINT, a STRING, b STRING) USING delta {feed_on}")
     source = f"delta.`{root}/source`"
     for statement in (
         f"INSERT INTO {source} VALUES (1, 'a', 'b'), (2, 'a', 'b'), (3, 'a', 'b')",
@@ -213,9 +213,12 @@ def test_delta_s_own_feed_is_a_changelog_and_gives_the_same_table(spark: SparkSe
         f"DELETE FROM {source} WHERE k = 3",
         f"INSERT INTO {source} REPLACE WHERE k = 1 SELECT 1, 'replaced', NULL",
     ):
-        spark.sql(statement).collect()
+        classic.sql(statement).collect()
     feed: DataFrame = (
-        spark.read.format("delta").option("readChangeFeed", "true").option("startingVersion", 0).load(f"{root}/source")
+        classic.read.format("delta")
+        .option("readChangeFeed", "true")
+        .option("startingVersion", 0)
+        .load(f"{root}/source")
     )
     log = Changelog(operation="_change_type", sequence="_commit_version")
     dataset = Dataset(name="copy", schema=UNSTORED, keys=("k",), write=Merge(changelog=log))
@@ -260,14 +263,14 @@ def test_a_frame_without_what_a_change_needs_is_refused(
     assert caught.value.differences == (difference,)
 
 
-def test_changes_stay_inside_the_slice_of_the_run(spark: SparkSession, root: str) -> None:
+def test_changes_stay_inside_the_slice_of_the_run(classic: SparkSession, root: str) -> None:
     schema = StructType([StructField("day", DateType()), *ROW.fields])
     log = Changelog(operation="op", sequence="seq")
     dataset = Dataset(name="daily", schema=schema, partition_by=("day",), keys=("day", "k"), write=Merge(changelog=log))
     frame = StructType([*schema.fields, StructField("op", StringType())])
 
     def apply_daily(rows: list[tuple[Any, ...]], number: int) -> None:
-        changes = frame_in(spark, frame, rows)
+        changes = frame_in(classic, frame, rows)
         within = of_values("day", [day(number)])
         write(changes, dataset=dataset, location=dataset.location(root), note=note(), within=within)
 

@@ -79,7 +79,7 @@ def test_without_an_order_two_rows_of_a_key_are_refused_with_keys_and_counts(
 
 @case("T-LAST-WRITE-WINS")
 def test_the_newest_row_of_a_key_wins_within_a_frame_and_against_the_table_however_they_come(
-    spark: SparkSession, root: str
+    classic: SparkSession, root: str
 ) -> None:
     """NULL is the least order; of equal order the greater row by columns wins in a frame, and the table's stays."""
     rows = [(1, 1, "a"), (1, 3, "c"), (1, 2, "b"), (2, None, "x"), (2, 1, "y"), (3, 5, "p"), (3, 5, "q")]
@@ -87,24 +87,24 @@ def test_the_newest_row_of_a_key_wins_within_a_frame_and_against_the_table_howev
         dataset = merged(Merge(order_by="at"), name=f"seed{seed}")
         random.Random(seed).shuffle(rows)
         if seed in (0, 1):  # twice through the table; the order of rows is the frame's affair
-            put(spark, dataset, root, rows)
-            put(spark, dataset, root, [(1, 2, "late"), (2, None, "late"), (3, 5, "z"), (4, None, "n")])
+            put(classic, dataset, root, rows)
+            put(classic, dataset, root, [(1, 2, "late"), (2, None, "late"), (3, 5, "z"), (4, None, "n")])
             expected = [(1, 3, "c"), (2, 1, "y"), (3, 5, "q"), (4, None, "n")]
             assert rows_of(dataset, root) == expected
-            put(spark, dataset, root, [(4, 0, "dated"), (4, None, "undated")])
+            put(classic, dataset, root, [(4, 0, "dated"), (4, None, "undated")])
             assert rows_of(dataset, root) == [*expected[:-1], (4, 0, "dated")]
     halves = merged(Merge(order_by="at"), name="halves")
-    put(spark, halves, root, [(1, 3, "c"), (1, 1, "a")])
-    put(spark, halves, root, [(1, 2, "b")])
+    put(classic, halves, root, [(1, 3, "c"), (1, 1, "a")])
+    put(classic, halves, root, [(1, 2, "b")])
     assert rows_of(halves, root) == [(1, 3, "c")]
 
 
 @case("M-NULL-KEY")
-def test_null_is_a_key_like_any_other(spark: SparkSession, root: str) -> None:
+def test_null_is_a_key_like_any_other(classic: SparkSession, root: str) -> None:
     dataset = merged(Merge(), keys=("k", "v"))
-    put(spark, dataset, root, [(1, 0, None)])
+    put(classic, dataset, root, [(1, 0, None)])
     for at in (1, 2, 3):
-        put(spark, dataset, root, [(1, at, None)])
+        put(classic, dataset, root, [(1, at, None)])
     assert rows_of(dataset, root) == [(1, 3, None)]
 
 
@@ -131,11 +131,11 @@ def test_columns_that_differ_by_case_only_are_named(classic: SparkSession, root:
 
 
 @case("M-CASE-KEY")
-def test_a_key_matches_whatever_its_case_in_the_frame_and_keeps_its_own(spark: SparkSession, root: str) -> None:
+def test_a_key_matches_whatever_its_case_in_the_frame_and_keeps_its_own(classic: SparkSession, root: str) -> None:
     schema = StructType([StructField("UserCode", StringType()), StructField("n", LongType())])
     dataset = Dataset(name="users", schema=schema, keys=("UserCode",), write=Merge())
-    merge_query(spark, dataset, root, "SELECT 'u1' AS UserCode, 1L AS n")
-    merge_query(spark, dataset, root, "SELECT 'u1' AS usercode, 2L AS N")
+    merge_query(classic, dataset, root, "SELECT 'u1' AS UserCode, 1L AS n")
+    merge_query(classic, dataset, root, "SELECT 'u1' AS usercode, 2L AS N")
     assert rows_of(dataset, root) == [("u1", 2)]
 
 
@@ -154,50 +154,52 @@ def test_a_frame_made_from_the_table_itself_deletes_its_rows_and_leaves_all_othe
 
 
 def test_a_row_that_deletes_and_has_no_match_is_not_added_and_a_late_one_deletes_nothing(
-    spark: SparkSession, root: str
+    classic: SparkSession, root: str
 ) -> None:
     dataset = merged(Merge(order_by="at", delete_when="v = 'gone'"))
-    put(spark, dataset, root, [(1, 5, "a"), (2, 5, "b"), (9, 1, "gone")])
-    put(spark, dataset, root, [(1, 4, "gone"), (2, 6, "gone"), (3, 1, "gone"), (3, 1, "stays")])
+    put(classic, dataset, root, [(1, 5, "a"), (2, 5, "b"), (9, 1, "gone")])
+    put(classic, dataset, root, [(1, 4, "gone"), (2, 6, "gone"), (3, 1, "gone"), (3, 1, "stays")])
     assert rows_of(dataset, root) == [(1, 5, "a"), (3, 1, "stays")]
 
 
-def test_an_update_sets_the_named_columns_and_the_order_only(spark: SparkSession, root: str) -> None:
+def test_an_update_sets_the_named_columns_and_the_order_only(classic: SparkSession, root: str) -> None:
     schema = StructType([*ROW.fields, StructField("w", StringType())])
     for name, mode in (
         ("named", Merge(order_by="at", update_columns=("v",))),
         ("kept", Merge(order_by="at", keep_columns=("w",))),
     ):
         dataset = merged(mode, schema=schema, name=name)
-        put(spark, dataset, root, [(1, 1, "a", "first")])
-        put(spark, dataset, root, [(1, 3, "c", "third"), (2, 1, "n", "new")])
-        put(spark, dataset, root, [(1, 2, "late", "late")])
+        put(classic, dataset, root, [(1, 1, "a", "first")])
+        put(classic, dataset, root, [(1, 3, "c", "third"), (2, 1, "n", "new")])
+        put(classic, dataset, root, [(1, 2, "late", "late")])
         assert rows_of(dataset, root) == [(1, 3, "c", "first"), (2, 1, "n", "new")]
 
 
-def test_an_update_happens_only_where_its_condition_holds(spark: SparkSession, root: str) -> None:
+def test_an_update_happens_only_where_its_condition_holds(classic: SparkSession, root: str) -> None:
     dataset = merged(Merge(update_when="source.v > target.v"))
-    put(spark, dataset, root, [(1, 1, "m"), (2, 1, "m")])
-    put(spark, dataset, root, [(1, 2, "z"), (2, 2, "a")])
+    put(classic, dataset, root, [(1, 1, "m"), (2, 1, "m")])
+    put(classic, dataset, root, [(1, 2, "z"), (2, 2, "a")])
     assert rows_of(dataset, root) == [(1, 2, "z"), (2, 1, "m")]
 
 
 @case("M-BY-SOURCE-SCOPE")
-def test_rows_that_the_frame_lacks_are_deleted_inside_the_slice_of_the_run_only(spark: SparkSession, root: str) -> None:
+def test_rows_that_the_frame_lacks_are_deleted_inside_the_slice_of_the_run_only(
+    classic: SparkSession, root: str
+) -> None:
     dataset = daily(Merge(order_by="at", delete_missing=True), keys=("day", "k"))
-    put(spark, dataset, root, [(day(1), 1, 1, "a"), (day(1), 2, 1, "b"), (day(1), 3, 1, "c"), (day(2), 4, 1, "d")])
+    put(classic, dataset, root, [(day(1), 1, 1, "a"), (day(1), 2, 1, "b"), (day(1), 3, 1, "c"), (day(2), 4, 1, "d")])
     untouched = {file for file in files_of(dataset, root) if "2026-01-02" in file}
-    put(spark, dataset, root, [(day(1), 1, 2, "A")], of_values("day", [day(1)]))
+    put(classic, dataset, root, [(day(1), 1, 2, "A")], of_values("day", [day(1)]))
     assert rows_of(dataset, root) == [(day(1), 1, 2, "A"), (day(2), 4, 1, "d")]
     assert untouched <= files_of(dataset, root)
-    put(spark, dataset, root, [], of_values("day", [day(1)]))
+    put(classic, dataset, root, [], of_values("day", [day(1)]))
     assert rows_of(dataset, root) == [(day(2), 4, 1, "d")]
 
 
-def test_a_key_that_moves_to_another_partition_leaves_no_second_row(spark: SparkSession, root: str) -> None:
+def test_a_key_that_moves_to_another_partition_leaves_no_second_row(classic: SparkSession, root: str) -> None:
     dataset = daily(Merge(order_by="at"))
-    put(spark, dataset, root, [(day(1), 1, 1, "a"), (None, 2, 1, "b")])
-    put(spark, dataset, root, [(day(2), 1, 2, "moved"), (day(2), 2, 2, "dated")], of_values("day", [day(2)]))
+    put(classic, dataset, root, [(day(1), 1, 1, "a"), (None, 2, 1, "b")])
+    put(classic, dataset, root, [(day(2), 1, 2, "moved"), (day(2), 2, 2, "dated")], of_values("day", [day(2)]))
     assert rows_of(dataset, root) == [(day(2), 1, 2, "moved"), (day(2), 2, 2, "dated")]
 
 
@@ -210,12 +212,12 @@ def test_null_partitions_are_met_when_the_partition_is_part_of_the_key(spark: Sp
     assert others <= files_of(dataset, root)
 
 
-def test_rows_outside_the_slice_are_refused_and_named(spark: SparkSession, root: str) -> None:
+def test_rows_outside_the_slice_are_refused_and_named(classic: SparkSession, root: str) -> None:
     dataset = daily(Merge(order_by="at"))
-    put(spark, dataset, root, [(day(1), 1, 1, "a")])
+    put(classic, dataset, root, [(day(1), 1, 1, "a")])
     with pytest.raises(StrayRowsError) as caught:
         put(
-            spark,
+            classic,
             dataset,
             root,
             [(day(1), 1, 2, "b"), (day(2), 2, 2, "c"), (None, 3, 2, "d")],
@@ -264,27 +266,29 @@ def test_insert_new_adds_what_is_not_there_and_touches_nothing_that_is(spark: Sp
     assert caught.value.counts == {"k = 7": 2}
 
 
-def test_an_insert_that_finds_every_key_there_commits_nothing(spark: SparkSession, root: str) -> None:
+def test_an_insert_that_finds_every_key_there_commits_nothing(classic: SparkSession, root: str) -> None:
     dataset = merged(InsertNew())
-    put(spark, dataset, root, [(1, 1, "a")])
-    result = put(spark, dataset, root, [(1, 2, "b")])
+    put(classic, dataset, root, [(1, 1, "a")])
+    result = put(classic, dataset, root, [(1, 2, "b")])
     assert (result.changes_rows, result.rows_written, rows_of(dataset, root)) == (False, 0, [(1, 1, "a")])
 
 
 @case("M-NULL-STRUCT")
-def test_a_null_struct_stays_null_through_a_merge(spark: SparkSession, root: str) -> None:
+def test_a_null_struct_stays_null_through_a_merge(classic: SparkSession, root: str) -> None:
     """The columns are declared; adding one to a table is another change (schema evolution)."""
     inner = StructType([StructField("a", LongType()), StructField("b", LongType()), StructField("c", LongType())])
     schema = StructType([StructField("k", LongType()), StructField("s", inner), StructField("x", StringType())])
     dataset = Dataset(name="structs", schema=schema, keys=("k",), write=Merge())
-    merge_query(spark, dataset, root, """
+    merge_query(classic, dataset, root, """
         SELECT 1L AS k, named_struct('b', 2L, 'a', 1L, 'c', CAST(NULL AS BIGINT)) AS s, CAST(NULL AS STRING) AS x
         UNION ALL SELECT 2L, NULL, NULL""")  # fmt: skip
-    merge_query(spark, dataset, root, """
+    merge_query(classic, dataset, root, """
         SELECT 2L AS k, CAST(NULL AS STRUCT<c: BIGINT, b: BIGINT, a: BIGINT>) AS s, 'x' AS x
         UNION ALL SELECT 3L, NULL, 'y'""")  # fmt: skip
     found = (
-        spark.read.format("delta").load(dataset.location(root)).selectExpr("k", "s IS NULL AS gone", "s.a", "s.b", "x")
+        classic.read.format("delta")
+        .load(dataset.location(root))
+        .selectExpr("k", "s IS NULL AS gone", "s.a", "s.b", "x")
     )
     assert sorted(map(tuple, found.collect())) == [
         (1, False, 1, 2, None),
@@ -294,7 +298,7 @@ def test_a_null_struct_stays_null_through_a_merge(spark: SparkSession, root: str
 
 
 @case("M-MAP-STRUCT")
-def test_structs_inside_maps_and_arrays_are_matched_by_name(spark: SparkSession, root: str) -> None:
+def test_structs_inside_maps_and_arrays_are_matched_by_name(classic: SparkSession, root: str) -> None:
     inner = StructType([StructField("id", LongType()), StructField("comment", StringType())])
     schema = StructType(
         [
@@ -305,11 +309,11 @@ def test_structs_inside_maps_and_arrays_are_matched_by_name(spark: SparkSession,
     )
     dataset = Dataset(name="nested", schema=schema, keys=("k",), write=Merge())
     swapped = "named_struct('comment', 'c', 'id', 7L)"
-    merge_query(spark, dataset, root, f"SELECT 1L AS k, map('x', {swapped}) AS m, array({swapped}) AS a")
+    merge_query(classic, dataset, root, f"SELECT 1L AS k, map('x', {swapped}) AS m, array({swapped}) AS a")
     assert rows_of(dataset, root) == [(1, [("x", {"id": 7, "comment": "c"})], [{"id": 7, "comment": "c"}])]
     renamed = "named_struct('id', 7L, 'remark', 'c')"
     with pytest.raises(FrameMismatchError) as caught:
-        merge_query(spark, dataset, root, f"SELECT 1L AS k, map('x', {renamed}) AS m, array({renamed}) AS a")
+        merge_query(classic, dataset, root, f"SELECT 1L AS k, map('x', {renamed}) AS m, array({renamed}) AS a")
     assert "column m.value.comment: missing, declared string" in caught.value.differences
     assert "column a.element.remark: not declared" in caught.value.differences
 

@@ -1,0 +1,146 @@
+"""Restoring: rows, schema and properties of the version asked for, and the declaration applied again after it."""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+
+import deltalake
+import pytest
+from pyspark.errors import PySparkException
+from pyspark.sql import SparkSession
+
+from pipeline.dataset import Check, Dataset
+from pipeline.delta.doctor import examine
+from pipeline.delta.maintain import vacuum
+from pipeline.delta.read import ReadOptions
+from pipeline.delta.recover import RestoreResult, plan_restore, restore
+from pipeline.delta.table import compare, existing
+from pipeline.delta.transaction import INCARNATION
+from pipeline.errors import TableNotFoundError, VersionNotFoundError, VersionVacuumedError
+from pipeline_tests.delta.sample import APPENDED, commit_info, day, note, put, rows_of, versions_of
+
+case = pytest.mark.case
+CHECKED = replace(APPENDED, name="checked", checks=(Check("id_positive", "id > 0"),))
+
+
+def to(session: SparkSession, dataset: Dataset, root: str, pin: ReadOptions) -> RestoreResult:
+    plan = plan_restore(session, dataset, dataset.location(root), pin)
+    return restore(session, dataset, plan, note(writer="restore"))
+
+
+def at(version: int) -> ReadOptions:
+    return ReadOptions(version=version)
+
+
+def test_a_plan_says_what_would_change_and_changes_nothing(spark: SparkSession, root: str) -> None:
+    put(spark, APPENDED, root, [(day(1), 1, "a")])
+    put(spark, APPENDED, root, [(day(2), 2, "b")])
+    plan = plan_restore(spark, APPENDED, APPENDED.location(root), at(1))
+    assert (plan.version, plan.target, plan.changes, plan.files_back, plan.files_gone) == (2, 1, True, 0, 1)
+    assert (plan.flips, plan.reapplied) == ({}, {})
+    assert versions_of(APPENDED, root) == [0, 1, 2]
+
+
+def test_a_restore_brings_back_the_rows_in_a_commit_of_its_own_with_our_mark(spark: SparkSession, root: str) -> None:
+    put(spark, APPENDED, root, [(day(1), 1, "a")])
+    put(spark, APPENDED, root, [(day(2), 2, "b")])
+    result = to(spark, APPENDED, root, at(1))
+    assert rows_of(APPENDED, root) == [(day(1), 1, "a")]
+    assert rows_of(APPENDED, root, version=2) == [(day(1), 1, "a"), (day(2), 2, "b")]
+    assert (result.version, result.latest) == (3, 4)
+    assert commit_info(APPENDED, root, 3)["operation"] == "RESTORE"
+    assert '"writer": "restore"' in commit_info(APPENDED, root, 3)["userMetadata"]
+    assert existing(spark, APPENDED, APPENDED.location(root)).properties[INCARNATION] == "3"
+
+
+@case("X-RESTORE-META")
+def test_a_check_that_was_dropped_comes_back_with_the_version_and_one_that_is_declared_is_applied_again(
+    classic: SparkSession, root: str
+) -> None:
+    location = CHECKED.location(root)
+    plain = replace(CHECKED, checks=())
+    put(classic, plain, root, [(day(1), 1, "a")])
+    classic.sql(f"ALTER TABLE delta.`{location}` ADD CONSTRAINT id_positive CHECK (id > 0)")
+    classic.sql(f"ALTER TABLE delta.`{location}` UNSET TBLPROPERTIES ('delta.enableChangeDataFeed')")
+    # Back to before the check: it is declared now, so it is planned, and set again together with the feed.
+    plan = plan_restore(classic, CHECKED, location, at(1))
+    assert plan.flips == {
+        "delta.constraints.id_positive": ("id > 0", None),
+        "delta.enableChangeDataFeed": (None, "true"),
+    }
+    assert plan.reapplied == {"delta.constraints.id_positive": "id > 0"}
+    result = to(classic, CHECKED, root, at(1))
+    state = existing(classic, CHECKED, location)
+    assert (compare(CHECKED, state), result.latest) == ([], state.version)
+    with pytest.raises(PySparkException, match="id_positive"):
+        classic.sql(f"INSERT INTO delta.`{location}` VALUES (DATE'2026-01-01', -1, 'x')").collect()
+    # Back to the version that had the check, after somebody has dropped it.
+    classic.sql(f"ALTER TABLE delta.`{location}` DROP CONSTRAINT id_positive")
+    to(classic, CHECKED, root, at(state.version))
+    with pytest.raises(PySparkException, match="id_positive"):
+        classic.sql(f"INSERT INTO delta.`{location}` VALUES (DATE'2026-01-01', -1, 'x')").collect()
+
+
+@case("X-RESTORE-CURRENT")
+@case("X-TIME-BOUNDARY")
+def test_a_restore_to_what_is_there_changes_nothing_whatever_the_session_s_zone(
+    classic: SparkSession, root: str
+) -> None:
+    """A time after the last commit means the last version; one before the first is refused, with the first."""
+    put(classic, APPENDED, root, [(day(1), 1, "a")])
+    second = put(classic, APPENDED, root, [(day(2), 2, "b")])
+    tomorrow = dt.datetime.now(dt.timezone.utc) + dt.timedelta(days=1)
+    assert second.timestamp is not None
+    millisecond = dt.timedelta(milliseconds=1)
+    for zone in ("UTC", "Asia/Tokyo"):
+        with zone_of(classic, zone):
+            for pin in (at(2), ReadOptions(timestamp=tomorrow), ReadOptions(timestamp=second.timestamp)):
+                result = to(classic, APPENDED, root, pin)
+                assert (result.plan.changes, result.version, result.latest) == (False, 2, 2)
+            before = ReadOptions(timestamp=second.timestamp - millisecond)
+            assert plan_restore(classic, APPENDED, APPENDED.location(root), before).target == 1
+            with pytest.raises(VersionNotFoundError):
+                to(classic, APPENDED, root, ReadOptions(timestamp=tomorrow - dt.timedelta(days=2)))
+    assert versions_of(APPENDED, root) == [0, 1, 2]
+
+
+@contextmanager
+def zone_of(session: SparkSession, zone: str) -> Iterator[None]:
+    before = session.conf.get("spark.sql.session.timeZone")
+    session.conf.set("spark.sql.session.timeZone", zone)
+    try:
+        yield
+    finally:
+        session.conf.set("spark.sql.session.timeZone", before)
+
+
+@case("X-VACUUM-SHORT")
+def test_a_version_whose_files_were_vacuumed_is_refused_by_name_before_anything_is_done(
+    classic: SparkSession, root: str
+) -> None:
+    dataset = replace(APPENDED, properties=(("delta.deletedFileRetentionDuration", "interval 0 hours"),))
+    put(classic, dataset, root, [(day(1), 1, "a")])
+    classic.sql(f"DELETE FROM delta.`{dataset.location(root)}`").collect()
+    classic.conf.set("spark.databricks.delta.retentionDurationCheck.enabled", "false")
+    try:
+        vacuum(classic, dataset, dataset.location(root), apply=True)
+    finally:
+        classic.conf.unset("spark.databricks.delta.retentionDurationCheck.enabled")
+    versions = versions_of(dataset, root)
+    with pytest.raises(VersionVacuumedError) as caught:
+        to(classic, dataset, root, at(1))
+    assert (caught.value.version, len(caught.value.missing), versions_of(dataset, root)) == (1, 1, versions)
+    assert examine(dataset, dataset.location(root)).findings == ()
+
+
+def test_a_pin_that_names_nothing_and_a_table_that_is_not_there_are_refused(classic: SparkSession, root: str) -> None:
+    with pytest.raises(TableNotFoundError):
+        to(classic, APPENDED, root, at(0))
+    put(classic, APPENDED, root, [(day(1), 1, "a")])
+    with pytest.raises(VersionNotFoundError) as caught:
+        to(classic, APPENDED, root, at(7))
+    assert caught.value.available == "0 to 1"
+    assert deltalake.DeltaTable(APPENDED.location(root)).version() == 1
