@@ -9,16 +9,20 @@ import re
 import shlex
 import signal
 import subprocess
+import time
 import urllib.request
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
+import psutil
 import pytest
 
 from pipeline_tests.conftest import free_port
-from pipeline_tests.end_to_end.conftest import REPOSITORY, SCRIPTS, ProjectFolder
+from pipeline_tests.end_to_end.conftest import COMMAND_SECONDS, REPOSITORY, SCRIPTS, ProjectFolder
 
 STOP_SECONDS = 60
+POLL_SECONDS = 0.3
 MATERIALIZE = "dagster asset materialize --select sightings --partition 2013-01-01"
 # By command line, the test that runs it. Where it needs a port, that test gives it one of its own.
 ELSEWHERE = {
@@ -28,7 +32,7 @@ ELSEWHERE = {
     "dagster asset materialize --select sightings --partition-range 2013-01-01...2013-01-07": (
         "test_materialize.test_a_range_is_one_run_with_seven_counts_and_one_commit"
     ),
-    "dagster dev": "test_readme.test_dagster_dev_shows_the_project_and_ends_on_ctrl_c",
+    "dagster dev": "test_readme.test_dagster_dev_shows_the_project_and_nothing_is_left_after_ctrl_c",
     "pipeline up": "test_up.test_the_ui_and_a_warm_spark_come_up_together_and_nothing_is_left_after_ctrl_c",
 }
 # What starts, names and ends the server of this module's project, or is the shell's own business, or this very run.
@@ -91,37 +95,41 @@ def test_a_command_of_the_readme_runs_as_it_stands_there(served: ProjectFolder, 
     assert "Traceback" not in done.stderr
 
 
-def test_dagster_dev_shows_the_project_and_ends_on_ctrl_c(project_folder: ProjectFolder, tmp_path: Path) -> None:
-    port = free_port()
+def test_dagster_dev_shows_the_project_and_nothing_is_left_after_ctrl_c(
+    project_folder: ProjectFolder, tmp_path: Path
+) -> None:
+    port, log = free_port(), tmp_path / "dev.log"
     command = [str(SCRIPTS / "dagster"), "dev", "--port", str(port)]
-    log = tmp_path / "dev.log"
     with log.open("w") as output, subprocess.Popen(
-        command, cwd=project_folder.folder, env=project_folder.variables(), text=True,
+        command, cwd=project_folder.folder, env=project_folder.variables(),
         stdout=output, stderr=subprocess.STDOUT, start_new_session=True,
     ) as process:  # fmt: skip
         try:
-            keys = {node["assetKey"]["path"][0] for node in _asked(port, process, log)["assetNodes"]}
-            assert keys == {"airport_traffic", "airports", "planes", "sightings"}
+            keys = asked(port, process)
+            assert keys == {"airport_traffic", "airports", "planes", "sightings"}, log.read_text(encoding="utf-8")
+            family = psutil.Process(process.pid).children(recursive=True)
             os.kill(process.pid, signal.SIGINT)
             process.wait(STOP_SECONDS)
+            _, alive = psutil.wait_procs(family, timeout=STOP_SECONDS)
+            assert alive == []
         finally:
-            if process.poll() is None:
+            with suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)
 
 
-def _asked(port: int, process: subprocess.Popen[str], log: Path) -> dict[str, list[dict[str, dict[str, list[str]]]]]:
-    """What the web server answers as soon as it does."""
+def asked(port: int, process: subprocess.Popen[bytes]) -> set[str]:
+    """The assets that the web server names as soon as it answers; none where it does not."""
     request = urllib.request.Request(
         f"http://127.0.0.1:{port}/graphql",
         data=json.dumps({"query": "{ assetNodes { assetKey { path } } }"}).encode(),
         headers={"Content-Type": "application/json"},
     )
-    while process.poll() is None:
-        try:
-            with urllib.request.urlopen(request, timeout=60) as answer:
-                found = json.load(answer)["data"]
-        except OSError:
-            continue
-        if found["assetNodes"]:
-            return dict(found)
-    raise AssertionError(log.read_text(encoding="utf-8"))
+    ends = time.monotonic() + COMMAND_SECONDS
+    while time.monotonic() < ends and process.poll() is None:
+        with suppress(OSError), urllib.request.urlopen(request, timeout=60) as answer:
+            nodes = json.load(answer)["data"]["assetNodes"]
+            if nodes:
+                return {node["assetKey"]["path"][0] for node in nodes}
+        with suppress(subprocess.TimeoutExpired):
+            process.wait(POLL_SECONDS)
+    return set()
