@@ -25,10 +25,12 @@ from dagster import (
 
 from pipeline.assets import aviation
 from pipeline.dataset import Dataset
+from pipeline.errors import RegistryError
 from pipeline.orchestration import DeltaIOManager, DeltaSparkResource, dataset_spec
 from pipeline.orchestration.automation import landing_sensor, table_sensor
 from pipeline.orchestration.dataset_asset import IO_MANAGER
 from pipeline.orchestration.maintenance import maintenance_jobs, maintenance_schedules
+from pipeline.orchestration.metadata import DATASET
 from pipeline.registry import Registry, load_datasets
 from pipeline.settings import DEFAULT_DATASETS, Settings, load_settings
 
@@ -49,11 +51,13 @@ def build_definitions(
         resources: further resources, or others under the names of ours.
 
     Raises:
-        RegistryError: the datasets can't stand together.
+        RegistryError: the datasets can't stand together, or an asset's dataset is declared under another name than the
+            asset's key, so that the command line would look for its table elsewhere.
     """
     shipped = datasets is None and assets is None and settings.datasets is None
     registry = Registry(load_datasets(settings.datasets or DEFAULT_DATASETS) if datasets is None else datasets)
     written = list(aviation.assets) if shipped else list(assets or ())
+    _refuse_undeclared(registry, written)
     covered = {key for asset in written for key in asset.keys}
     specs: list[AssetSpec] = [dataset_spec(d) for d in registry if AssetKey(d.asset_key) not in covered]
     spark = DeltaSparkResource.from_settings(settings.spark)
@@ -80,6 +84,17 @@ def build_definitions(
         # (10 s and 2 GB a step). Spark brings the parallelism inside a step; runs are processes of their own.
         executor=in_process_executor,
     )
+
+
+def _refuse_undeclared(registry: Registry, written: Iterable[AssetsDefinition]) -> None:
+    """Refuse assets that were given another key, such as one with a prefix, than their dataset's name."""
+    problems = []
+    for spec in (spec for asset in written for spec in asset.specs):
+        name = "/".join(spec.key.path)
+        if DATASET in spec.metadata and name not in registry:
+            problems.append(f"the asset {name} is written as a dataset, and none is declared under that name")
+    if problems:
+        raise RegistryError(problems=tuple(problems))
 
 
 def _daily_schedule() -> ScheduleDefinition | Any:

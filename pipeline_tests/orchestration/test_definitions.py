@@ -4,6 +4,7 @@ import json
 import subprocess
 import sys
 import textwrap
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -13,7 +14,7 @@ from pyspark.sql.types import LongType, StructField, StructType
 from pipeline.dataset import Dataset
 from pipeline.definitions import build_definitions
 from pipeline.errors import RegistryError
-from pipeline.orchestration import DeltaSparkResource
+from pipeline.orchestration import DeltaSparkResource, dataset_asset
 from pipeline.settings import Settings
 
 PROJECT = Path(__file__).parents[2]
@@ -88,8 +89,6 @@ def test_schedules_wait_to_be_switched_on_and_vacuum_is_dry(settings: Settings) 
 
 
 def test_the_setting_lets_the_vacuum_schedule_remove_files(settings: Settings) -> None:
-    from dataclasses import replace
-
     repository = build_definitions(replace(settings, vacuum="apply")).get_repository_def()
     assert _run_config(repository.get_schedule_def("vacuum_weekly"))["ops"]["vacuum_tables"]["config"]["apply"] is True
 
@@ -114,6 +113,23 @@ def test_datasets_that_collide_are_refused_when_the_definitions_are_built(settin
         build_definitions(
             settings, datasets=[Dataset(name="a", schema=ONE_COLUMN), Dataset(name="A", schema=ONE_COLUMN)]
         )
+
+
+def test_an_asset_with_a_prefix_is_declared_under_its_full_key_or_refused(settings: Settings) -> None:
+    """Its table lies at its key; under the name alone the command line would show a table that was never written."""
+    declared = Dataset(name="own", schema=ONE_COLUMN)
+
+    @dataset_asset(declared)
+    def own() -> None:
+        pass
+
+    moved = own.with_attributes(asset_key_replacements={own.key: AssetKey(["east", "own"])})
+    with pytest.raises(RegistryError) as caught:
+        build_definitions(settings, datasets=[declared], assets=[moved])
+    assert "east/own" in caught.value.problems[0]
+    east = replace(declared, name="east/own")
+    graph = build_definitions(settings, datasets=[east], assets=[moved]).resolve_asset_graph()
+    assert {key.to_user_string() for key in graph.get_all_asset_keys()} == {"east/own"}
 
 
 def test_the_maintenance_jobs_do_their_work_on_real_tables(settings: Settings, classic) -> None:
