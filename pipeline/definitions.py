@@ -27,7 +27,7 @@ from dagster import (
 
 from pipeline.assets import aviation
 from pipeline.dataset import Dataset
-from pipeline.errors import SettingsError
+from pipeline.errors import RegistryError, SettingsError
 from pipeline.orchestration import DeltaIOManager, DeltaSparkResource, dataset_checks, dataset_spec
 from pipeline.orchestration.automation import (
     CHANGE_SENSOR,
@@ -39,6 +39,7 @@ from pipeline.orchestration.automation import (
 )
 from pipeline.orchestration.dataset_asset import IO_MANAGER
 from pipeline.orchestration.maintenance import maintenance_jobs, maintenance_schedules
+from pipeline.orchestration.metadata import DATASET
 from pipeline.registry import Registry, load_datasets
 from pipeline.settings import DEFAULT_DATASETS, Settings, load_settings
 
@@ -59,12 +60,14 @@ def build_definitions(
         resources: further resources, or others under the names of ours.
 
     Raises:
-        RegistryError: the datasets can't stand together.
+        RegistryError: the datasets can't stand together, or an asset's dataset is declared under another name than the
+            asset's key, so that the command line would look for its table elsewhere.
         SettingsError: a schedule or sensor is to run that these definitions don't have.
     """
     shipped = datasets is None and assets is None and settings.datasets is None
     registry = Registry(load_datasets(settings.datasets or DEFAULT_DATASETS) if datasets is None else datasets)
     written = list(aviation.assets) if shipped else list(assets or ())
+    _refuse_undeclared(registry, written)
     covered = {key for asset in written for key in asset.keys}
     specs: list[AssetSpec] = [dataset_spec(d) for d in registry if AssetKey(d.asset_key) not in covered]
     spark = DeltaSparkResource.from_settings(settings.spark)
@@ -114,6 +117,17 @@ def _refuse_unknown(running: Iterable[str], known: list[str]) -> None:
             near = difflib.get_close_matches(name, known, n=3) or known
             problem = f"no schedule or sensor has the name {name!r}"
             raise SettingsError(setting="running", problem=problem, expected=" or ".join(near))
+
+
+def _refuse_undeclared(registry: Registry, written: Iterable[AssetsDefinition]) -> None:
+    """Refuse assets that were given another key, such as one with a prefix, than their dataset's name."""
+    problems = []
+    for spec in (spec for asset in written for spec in asset.specs):
+        name = "/".join(spec.key.path)
+        if DATASET in spec.metadata and name not in registry:
+            problems.append(f"the asset {name} is written as a dataset, and none is declared under that name")
+    if problems:
+        raise RegistryError(problems=tuple(problems))
 
 
 def _daily_schedule(running: Container[str]) -> ScheduleDefinition | Any:

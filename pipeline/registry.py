@@ -59,8 +59,12 @@ class Registry:
         """
         found = self._by_name.get(name)
         if found is None:
-            near = tuple(difflib.get_close_matches(name, self._by_name, n=3))
-            raise UnknownDatasetError(name=name, near=near, known=self.names)
+            last = name.rsplit("/", 1)[-1]
+            alike = [
+                *difflib.get_close_matches(name, self._by_name, n=3),
+                *(d.name for d in self if d.asset_key[-1] == last),
+            ]
+            raise UnknownDatasetError(name=name, near=tuple(dict.fromkeys(alike)), known=self.names)
         return found
 
     def by_asset_key(self, path: Iterable[str]) -> Dataset:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from dataclasses import asdict
 from datetime import timedelta
 from typing import Any
@@ -15,7 +16,11 @@ from pipeline.settings import DEFAULT_DATASETS, Settings, load_settings
 
 
 def declared(settings: Settings) -> Registry:
-    """The datasets that the settings name, or those that ship."""
+    """The datasets that the settings name, or those that ship; a module of theirs may lie in the project's folder."""
+    folder = str(settings.project)
+    # As Dagster does before it loads a module; a console script has its own folder there in place of the project's.
+    if folder not in sys.path:
+        sys.path.insert(0, folder)
     return Registry(load_datasets(settings.datasets or DEFAULT_DATASETS))
 
 

@@ -46,12 +46,13 @@ def sql(statement: str, pins: dict[str, int], as_of: dt.datetime | None, limit: 
     """
     settings = load_settings()
     registry = declared(settings)
+    pinned = {registry.get(name).name: ReadOptions(version=number) for name, number in pins.items()}
     answer = query(
         open_session(settings.spark),
         statement,
         datasets=registry,
         root=settings.root,
-        pins={registry.get(name).name: ReadOptions(version=number) for name, number in pins.items()},
+        pins=pinned,
         everything=ReadOptions(timestamp=as_of),
         limit=limit,
     )

@@ -37,7 +37,6 @@ from pipeline.errors import FrameKindError, FrameMismatchError, PartitionKeyErro
 from pipeline.orchestration.derived import dataset_of_table, derived_dataset
 from pipeline.orchestration.identity import writer
 from pipeline.orchestration.metadata import (
-    DATASET,
     PARTITION_ROWS,
     TABLE_ROWS,
     VERSION,
@@ -81,7 +80,7 @@ class DeltaIOManager(ConfigurableIOManager):
             PipelineError: the frame, its rows or the table are not as declared; nothing is written.
         """
         keys = _output_keys(context)
-        dataset, obj = self._dataset_of_output(context, obj, partitioned=keys is not None)
+        dataset, obj, table_declares = self._dataset_of_output(context, obj, partitioned=keys is not None)
         within = None if keys is None else slice_of(dataset, context.asset_partitions_def, keys, _expr(context))
         step = _step_of(context)
         step_key = "" if step is None else step.step.key
@@ -94,7 +93,7 @@ class DeltaIOManager(ConfigurableIOManager):
             sources=sources,
         )
         started = dt.datetime.now(dt.timezone.utc)
-        with _told_of(context), to_spark(obj, dataset, lambda: self.spark.spark_session, self._staging) as frame:
+        with _told(table_declares), to_spark(obj, dataset, lambda: self.spark.spark_session, self._staging) as frame:
             result = write(frame, dataset=dataset, location=dataset.location(self.root), note=note, within=within)
         seconds = (dt.datetime.now(dt.timezone.utc) - started).total_seconds()
         metadata = write_metadata(dataset, result, sources) | {"delta/write_seconds": seconds}
@@ -123,17 +122,19 @@ class DeltaIOManager(ConfigurableIOManager):
                 context.add_input_metadata({VERSION: found.version})
         return from_spark(found.frame, kind, dataset, max_bytes=self.local_frame_max_bytes, staging=self._staging)
 
-    def _dataset_of_output(self, context: OutputContext, obj: object, *, partitioned: bool) -> tuple[Dataset, object]:
-        """The dataset that an output is written as, and the frame as it may be read from here on."""
+    def _dataset_of_output(
+        self, context: OutputContext, obj: object, *, partitioned: bool
+    ) -> tuple[Dataset, Any, bool]:
+        """What an output is written as, the frame as it may be read from here on, and whether the table declares it."""
         key, metadata = context.asset_key, _metadata(context)
         declared = declared_dataset(key, metadata)
         if declared is not None:
-            return declared, obj
+            return declared, obj, False
         state = self._table_at(key)
         if state is not None:
-            return dataset_of_table(key, metadata, state), obj
-        obj, schema = with_schema(obj, "/".join(key.path))
-        return derived_dataset(key, metadata, schema, partitioned=partitioned), obj
+            return dataset_of_table(key, metadata, state), obj, True
+        frame, schema = with_schema(obj, "/".join(key.path))
+        return derived_dataset(key, metadata, schema, partitioned=partitioned), frame, False
 
     def _dataset_of_input(self, context: InputContext) -> Dataset:
         key, metadata = context.asset_key, _metadata(context.upstream_output)
@@ -174,12 +175,12 @@ class DeltaIOManager(ConfigurableIOManager):
 
 
 @contextmanager
-def _told_of(context: OutputContext) -> Iterator[None]:
-    """A plain asset's frame that does not fit is refused with what else can be done."""
+def _told(table_declares: bool) -> Iterator[None]:
+    """A frame that does not fit is refused with what else can be done where the table is the declaration."""
     try:
         yield
     except FrameMismatchError as error:
-        if DATASET in _metadata(context):
+        if not table_declares:
             raise
         raise replace(error, table_declares=True) from error
 

@@ -14,7 +14,7 @@ from pyspark.sql.types import LongType, StructField, StructType
 from pipeline.dataset import Dataset
 from pipeline.definitions import build_definitions
 from pipeline.errors import RegistryError, SettingsError
-from pipeline.orchestration import DeltaSparkResource
+from pipeline.orchestration import DeltaSparkResource, dataset_asset
 from pipeline.orchestration.dataset_asset import IO_MANAGER
 from pipeline.settings import Settings
 
@@ -150,6 +150,23 @@ def test_datasets_that_collide_are_refused_when_the_definitions_are_built(settin
         build_definitions(
             settings, datasets=[Dataset(name="a", schema=ONE_COLUMN), Dataset(name="A", schema=ONE_COLUMN)]
         )
+
+
+def test_an_asset_with_a_prefix_is_declared_under_its_full_key_or_refused(settings: Settings) -> None:
+    """Its table lies at its key; under the name alone the command line would show a table that was never written."""
+    declared = Dataset(name="own", schema=ONE_COLUMN)
+
+    @dataset_asset(declared)
+    def own() -> None:
+        pass
+
+    moved = own.with_attributes(asset_key_replacements={own.key: AssetKey(["east", "own"])})
+    with pytest.raises(RegistryError) as caught:
+        build_definitions(settings, datasets=[declared], assets=[moved])
+    assert "east/own" in caught.value.problems[0]
+    east = replace(declared, name="east/own")
+    graph = build_definitions(settings, datasets=[east], assets=[moved]).resolve_asset_graph()
+    assert {key.to_user_string() for key in graph.get_all_asset_keys()} == {"east/own"}
 
 
 def test_the_maintenance_jobs_do_their_work_on_real_tables(settings: Settings, classic) -> None:

@@ -234,6 +234,7 @@ def test_a_window_of_several_days_is_all_its_days_and_counts_come_back(kind) -> 
     assert rows_by_key(BY_DAY, partitions_def, keys, last_days) == {key: n for n, key in enumerate(keys)}
 
 
+@pytest.mark.case("D-QUOTE-INJECTION")
 @pytest.mark.parametrize(
     ("dataset", "partitions_def", "expr"),
     [

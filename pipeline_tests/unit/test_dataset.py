@@ -205,6 +205,7 @@ def test_a_column_that_the_change_feed_adds_is_refused_in_any_case(name: str) ->
     assert "change feed" in problem
 
 
+@pytest.mark.case("S-BAD-CHARS")
 @pytest.mark.parametrize("character", sorted(REFUSED_CHARACTERS))
 def test_a_character_that_parquet_refuses_is_refused_in_a_column_name(character: str) -> None:
     name = f"x{character}y"
@@ -213,6 +214,7 @@ def test_a_character_that_parquet_refuses_is_refused_in_a_column_name(character:
     assert "Parquet" in problem
 
 
+@pytest.mark.case("S-BAD-CHARS")
 def test_a_character_that_parquet_refuses_is_refused_in_a_nested_name() -> None:
     assert "'c.x y'" in one_problem(schema=with_column(StructType([StructField("x y", LongType())])))
 
@@ -226,6 +228,7 @@ def test_names_that_parquet_allows_are_accepted() -> None:
     assert Dataset(name="a", schema=schema).schema == schema
 
 
+@pytest.mark.case("S-ALL-NULL")
 @pytest.mark.parametrize(
     ("data_type", "path"),
     [

@@ -1,0 +1,128 @@
+"""A project outside the package: the README's module and settings as they stand there, and what goes wrong in one."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+from pathlib import Path
+
+import pytest
+
+from pipeline.settings import SparkSettings
+from pipeline_tests.end_to_end.conftest import REPOSITORY, ProjectFolder
+
+# What a user adds next: an asset with a prefix that reads the first, and two that are wrong.
+MORE = """
+from dataclasses import replace
+
+from pyspark.sql.types import LongType
+
+MEAN = Dataset(
+    name="lab/mean", schema=StructType([StructField("mean", DoubleType()), StructField("days", LongType())]),
+    reads=("readings",),
+)
+WRONG = replace(READINGS, name="lab/wrong")
+NOTHING = Dataset(name="lab/nothing", schema=MEAN.schema)
+datasets = (READINGS, MEAN, WRONG, NOTHING)
+
+
+@dataset_asset(MEAN)
+def mean(readings: pd.DataFrame) -> pd.DataFrame:
+    return pd.DataFrame({"mean": [readings["value"].mean()], "days": [readings["day"].nunique()]})
+
+
+@dataset_asset(WRONG, partitions_def=DailyPartitionsDefinition("2025-01-01"))
+def wrong() -> pd.DataFrame:
+    return pd.DataFrame({"value": [1.0]})
+
+
+@dataset_asset(NOTHING)
+def nothing() -> pd.DataFrame:
+    return pd.DataFrame()
+
+
+@definitions
+def defs():
+    return build_definitions(load_settings(), assets=[readings, mean, wrong, nothing])
+"""
+
+
+def block(language: str) -> str:
+    text = (REPOSITORY / "README.md").read_text(encoding="utf-8").partition("## Your own dataset")[2]
+    found = re.search(rf"^```{language}\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
+    assert found is not None
+    return found[1]
+
+
+def project(folder: Path, module: str, cache: Path, remote_url: str) -> ProjectFolder:
+    """A folder with nothing but what the README names."""
+    (folder / "readings.py").write_text(module, encoding="utf-8")
+    (folder / "pyproject.toml").write_text(block("toml"), encoding="utf-8")
+    shutil.copy(REPOSITORY / "dagster.yaml", folder / "dagster.yaml")
+    return ProjectFolder(folder, cache, {"SPARK_REMOTE": remote_url})
+
+
+@pytest.fixture(scope="module")
+def example(tmp_path_factory: pytest.TempPathFactory, spark_settings: SparkSettings, remote_url: str) -> ProjectFolder:
+    """The project with three days and their mean, from two commands."""
+    example = project(tmp_path_factory.mktemp("example"), block("python") + MORE, spark_settings.cache, remote_url)
+    for selected in (
+        ("readings", "--partition-range", "2025-01-01...2025-01-03"),
+        ("lab/mean",),
+    ):
+        done = example.command("dagster", "asset", "materialize", "--select", *selected)
+        assert done.returncode == 0, done.stderr
+    return example
+
+
+def test_the_module_of_the_readme_is_a_project_as_it_stands_there(
+    tmp_path: Path, spark_settings: SparkSettings, remote_url: str
+) -> None:
+    alone = project(tmp_path, block("python"), spark_settings.cache, remote_url)
+    done = alone.command("dagster", "asset", "materialize", "--select", "readings", "--partition", "2025-01-01")
+    assert done.returncode == 0, done.stderr
+    assert alone.table("readings").to_pyarrow_table().column("value").to_pylist() == [20.5]
+
+
+def test_an_asset_with_a_prefix_is_known_under_its_full_key_to_every_command(example: ProjectFolder) -> None:
+    def answer(*arguments: str) -> object:
+        done = example.command("pipeline", *arguments, "--json")
+        assert done.returncode == 0, done.stderr
+        return json.loads(done.stdout)
+
+    registry = {entry["name"]: entry for entry in answer("registry")}
+    assert registry["lab/mean"]["asset_key"] == ["lab", "mean"]
+    assert registry["lab/mean"]["reads"] == ["readings"]
+    shown = answer("show", "lab/mean")
+    assert (shown["standing"], shown["rows"]) == ("ok", 1)
+    assert shown["location"] == f"{example.folder}/.pipeline/tables/lab/mean"
+    newest, *_ = answer("history", "lab/mean")
+    assert newest["note"]["sources"] == {"readings": 1}
+    assert answer("sql", "select days from lab__mean")["rows"] == [[3]]
+    runs = answer("manifest", "list")
+    assert [run["datasets"] for run in runs] == [["lab/mean"], ["readings"]]
+    (record,) = answer("manifest", "show", runs[0]["run_id"])
+    assert (record["name"], record["version"]) == ("lab/mean", 1)
+    missing = example.command("pipeline", "show", "mean")
+    assert (missing.returncode, "Did you mean 'lab/mean'?" in missing.stderr) == (1, True)
+
+
+@pytest.mark.parametrize(
+    ("selected", "said"),
+    [
+        (("readings", "--partition", "nonsense"), "DagsterUnknownPartitionError"),
+        (("lab/wrong", "--partition", "2025-01-01"), "column day: missing, declared date"),
+        (("lab/nothing",), "the frame has no columns"),
+    ],
+    ids=["a key that is none", "a frame without the partition column", "a frame without columns"],
+)
+def test_what_is_wrong_fails_the_command_by_name_and_writes_nothing(
+    example: ProjectFolder, selected: tuple[str, ...], said: str
+) -> None:
+    tables = example.folder / ".pipeline" / "tables"
+    before = (sorted(path.name for path in (tables / "lab").iterdir()), example.table("readings").version())
+    done = example.command("dagster", "asset", "materialize", "--select", *selected)
+    assert done.returncode == 1
+    assert said in done.stderr
+    assert (sorted(path.name for path in (tables / "lab").iterdir()), example.table("readings").version()) == before

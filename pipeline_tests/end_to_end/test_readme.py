@@ -1,0 +1,135 @@
+"""Every command line of the README's code blocks: run here in one project with a warm server, or by a named test."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import os
+import re
+import shlex
+import signal
+import subprocess
+import time
+import urllib.request
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+
+import psutil
+import pytest
+
+from pipeline_tests.conftest import free_port
+from pipeline_tests.end_to_end.conftest import COMMAND_SECONDS, REPOSITORY, SCRIPTS, ProjectFolder
+
+STOP_SECONDS = 60
+POLL_SECONDS = 0.3
+MATERIALIZE = "dagster asset materialize --select sightings --partition 2013-01-01"
+# By command line, the test that runs it. Where it needs a port, that test gives it one of its own.
+ELSEWHERE = {
+    'python3 -m venv .venv && .venv/bin/pip install --quiet -e ".[demo]" && .venv/bin/pipeline demo': (
+        "test_demo.test_the_demonstration_ends_with_a_table_of_what_is_in_delta"
+    ),
+    "dagster asset materialize --select sightings --partition-range 2013-01-01...2013-01-07": (
+        "test_materialize.test_a_range_is_one_run_with_seven_counts_and_one_commit"
+    ),
+    "dagster dev": "test_readme.test_dagster_dev_shows_the_project_and_nothing_is_left_after_ctrl_c",
+    "pipeline up": "test_up.test_the_ui_and_a_warm_spark_come_up_together_and_nothing_is_left_after_ctrl_c",
+}
+# What starts, names and ends the server of this module's project, or is the shell's own business, or this very run.
+AROUND = {
+    'python3 -m venv .venv && .venv/bin/pip install --quiet -e ".[dev]" && .venv/bin/python -m pytest',
+    ". .venv/bin/activate",
+    "pipeline spark start",
+    "export SPARK_REMOTE=sc://127.0.0.1:15002",
+    "pipeline spark status",
+    "pipeline spark stop",
+    MATERIALIZE,
+}
+
+
+def commands() -> list[str]:
+    text = (REPOSITORY / "README.md").read_text(encoding="utf-8")
+    blocks = re.findall(r"^```bash\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
+    lines = [re.sub(r"\s+#.*", "", line).strip() for block in blocks for line in block.splitlines()]
+    return [line for line in lines if line and not line.startswith("#")]
+
+
+COMMANDS = commands()
+HERE = [line for line in COMMANDS if line not in ELSEWHERE and line not in AROUND]
+
+
+@pytest.fixture(scope="module")
+def served(project_folder: ProjectFolder) -> Iterator[ProjectFolder]:
+    """A project with one day of sightings, and the warm server that the README's commands start and end."""
+    started = project_folder.command("pipeline", "spark", "start", "--port", str(free_port()))
+    try:
+        assert started.returncode == 0, started.stderr
+        (exported,) = re.findall(r"export SPARK_REMOTE=(\S+)", started.stdout)
+        served = ProjectFolder(project_folder.folder, project_folder.cache, {"SPARK_REMOTE": exported})
+        status = served.command("pipeline", "spark", "status")
+        assert (status.returncode, exported in status.stdout) == (0, True)
+        first = served.command(*shlex.split(MATERIALIZE))
+        assert first.returncode == 0, first.stderr
+        yield served
+    finally:
+        stopped = project_folder.command("pipeline", "spark", "stop")
+    assert stopped.stdout.startswith("Ended process ")
+    assert project_folder.command("pipeline", "spark", "status").returncode == 1
+
+
+def test_every_command_line_has_its_test() -> None:
+    assert len(COMMANDS) == len(set(COMMANDS))
+    assert set(COMMANDS) == {*ELSEWHERE, *AROUND, *HERE}
+    assert {line.split()[0] for line in HERE} <= {"pipeline", "dagster"}
+    for named in ELSEWHERE.values():
+        module, _, function = named.partition(".")
+        assert callable(getattr(importlib.import_module(f"pipeline_tests.end_to_end.{module}"), function))
+
+
+@pytest.mark.parametrize("line", HERE)
+def test_a_command_of_the_readme_runs_as_it_stands_there(served: ProjectFolder, line: str) -> None:
+    name, *arguments = shlex.split(line)
+    done = served.command(name, *arguments)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.strip()
+    assert "Traceback" not in done.stderr
+
+
+def test_dagster_dev_shows_the_project_and_nothing_is_left_after_ctrl_c(
+    project_folder: ProjectFolder, tmp_path: Path
+) -> None:
+    port, log = free_port(), tmp_path / "dev.log"
+    command = [str(SCRIPTS / "dagster"), "dev", "--port", str(port)]
+    with log.open("w") as output, subprocess.Popen(
+        command, cwd=project_folder.folder, env=project_folder.variables(),
+        stdout=output, stderr=subprocess.STDOUT, start_new_session=True,
+    ) as process:  # fmt: skip
+        try:
+            keys = asked(port, process)
+            assert keys == {"airport_traffic", "airports", "planes", "sightings"}, log.read_text(encoding="utf-8")
+            family = psutil.Process(process.pid).children(recursive=True)
+            os.kill(process.pid, signal.SIGINT)
+            process.wait(STOP_SECONDS)
+            _, alive = psutil.wait_procs(family, timeout=STOP_SECONDS)
+            assert alive == []
+        finally:
+            with suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+
+
+def asked(port: int, process: subprocess.Popen[bytes]) -> set[str]:
+    """The assets that the web server names as soon as it answers; none where it does not."""
+    request = urllib.request.Request(
+        f"http://127.0.0.1:{port}/graphql",
+        data=json.dumps({"query": "{ assetNodes { assetKey { path } } }"}).encode(),
+        headers={"Content-Type": "application/json"},
+    )
+    ends = time.monotonic() + COMMAND_SECONDS
+    while time.monotonic() < ends and process.poll() is None:
+        with suppress(OSError), urllib.request.urlopen(request, timeout=60) as answer:
+            nodes = json.load(answer)["data"]["assetNodes"]
+            if nodes:
+                return {node["assetKey"]["path"][0] for node in nodes}
+        with suppress(subprocess.TimeoutExpired):
+            process.wait(POLL_SECONDS)
+    return set()

@@ -1,0 +1,135 @@
+"""What every subcommand does with wrong usage, wrong settings and names that nobody declared, before Spark starts."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import click
+import pytest
+from click.testing import CliRunner, Result
+
+from pipeline.cli import main
+
+# What a subcommand needs to get past its usage; those that are not named need nothing.
+ARGUMENTS = {
+    ("history",): ["sightings"],
+    ("sql",): ["select 1"],
+    ("manifest", "show"): ["run"],
+    ("manifest", "diff"): ["one", "other"],
+    ("manifest", "verify"): ["run"],
+}
+
+
+def leaves(group: click.Group = main, path: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
+    context = click.Context(group)
+    for name in group.list_commands(context):
+        command = group.get_command(context, name)
+        if isinstance(command, click.Group):
+            yield from leaves(command, (*path, name))
+        else:
+            yield (*path, name)
+
+
+LEAVES = tuple(leaves())
+each = pytest.mark.parametrize("path", LEAVES, ids=" ".join)
+
+
+@pytest.fixture
+def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """Runs the command line in a project without tables; a Spark that is asked for could not be reached."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    monkeypatch.setenv("SPARK_REMOTE", "sc://127.0.0.1:1")
+    (tmp_path / "pyproject.toml").write_text("", encoding="utf-8")
+
+    def invoke(*arguments: str, **environment: str) -> Result:
+        result = CliRunner().invoke(main, list(arguments), env=environment)
+        assert result.exception is None or isinstance(result.exception, SystemExit)
+        return result
+
+    return invoke
+
+
+def test_the_arguments_are_those_of_subcommands_that_there_are() -> None:
+    assert set(ARGUMENTS) <= set(LEAVES)
+    assert len(LEAVES) >= 14
+
+
+@each
+def test_wrong_usage_exits_with_2_and_says_what_is_wrong(run, path: tuple[str, ...]) -> None:
+    result = run(*path, *ARGUMENTS.get(path, []), "--nonsense")
+    assert result.exit_code == 2
+    assert "--nonsense" in result.stderr
+    assert result.stdout == ""
+
+
+@each
+def test_help_exits_with_0(run, path: tuple[str, ...]) -> None:
+    result = run(*path, "--help")
+    assert result.exit_code == 0
+    assert result.stdout.startswith(f"Usage: main {' '.join(path)}")
+
+
+@each
+@pytest.mark.parametrize("verbose", [False, True], ids=["plain", "verbose"])
+def test_an_error_exits_with_1_in_one_message_and_shows_a_traceback_only_when_asked(
+    run, path: tuple[str, ...], verbose: bool
+) -> None:
+    options = ["--verbose"] if verbose else []
+    result = run(*options, *path, *ARGUMENTS.get(path, []), PIPELINE_DRIVER_MEMRY="2g")
+    assert result.exit_code == 1
+    assert result.stdout == ""
+    lines = result.stderr.splitlines()
+    message = lines.index("Error: The setting PIPELINE_DRIVER_MEMRY can't be used: nobody knows that name")
+    assert lines[message + 1 :] == ["  -> Expected: PIPELINE_DRIVER_MEMORY or another of the README's settings."]
+    assert ("Traceback (most recent call last):" in lines) == verbose
+    assert (message == 0) != verbose
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("show", "sightngs"),
+        ("history", "sightngs"),
+        ("sql", "select 1", "--version", "sightngs=1"),
+        ("maintain", "vacuum", "airports", "sightngs"),
+        ("maintain", "vacuum", "sightngs", "--apply"),
+        ("maintain", "checkpoint", "sightngs"),
+    ],
+    ids=" ".join,
+)
+def test_a_name_that_nobody_declared_is_answered_with_near_ones_before_spark_is_asked_for(
+    run, tmp_path: Path, arguments: tuple[str, ...]
+) -> None:
+    result = run(*arguments)
+    assert result.exit_code == 1
+    assert result.stderr.splitlines() == [
+        "Error: No dataset is declared under the name 'sightngs'.",
+        "  -> Did you mean 'sightings'?",
+    ]
+    assert result.stdout == ""
+    assert [path.name for path in tmp_path.iterdir()] == ["pyproject.toml"]
+
+
+@pytest.mark.parametrize("verb", ["show", "verify"])
+def test_a_run_of_which_nothing_is_kept_is_named(run, verb: str) -> None:
+    result = run("manifest", verb, "nonsense")
+    assert result.exit_code == 1
+    assert result.stderr.splitlines()[0].startswith("Error: No records of run 'nonsense' lie under ")
+
+
+def test_a_collection_may_be_a_module_in_the_project_s_folder(run, tmp_path: Path) -> None:
+    """Dagster finds it there; a console script would not by itself."""
+    text = (
+        "from pyspark.sql.types import LongType, StructField, StructType\n"
+        "from pipeline.dataset import Dataset\n"
+        "datasets = [Dataset(name='east/own', schema=StructType([StructField('n', LongType())]))]\n"
+    )
+    (tmp_path / "beside_the_project.py").write_text(text, encoding="utf-8")
+    result = run("registry", PIPELINE_DATASETS="beside_the_project:datasets")
+    assert result.exit_code == 0
+    assert result.stdout.splitlines()[2].split()[0] == "east/own"
+    missing = run("show", "own", PIPELINE_DATASETS="beside_the_project:datasets")
+    assert missing.stderr.splitlines()[1] == "  -> Did you mean 'east/own'?"
