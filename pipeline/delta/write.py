@@ -20,10 +20,10 @@ from pipeline.delta.commit import CommitNote, Mark, marked_commit, own_commit, p
 from pipeline.delta.conform import select_list
 from pipeline.delta.failures import (
     CHECK_BROKEN,
+    LOST_OR_REFUSED,
     NOT_NULL_BROKEN,
     RAISED_BY_US,
     SLICE_BROKEN,
-    SPARK_ERRORS,
     read_failure,
 )
 from pipeline.delta.log import Commit
@@ -82,6 +82,8 @@ def write(
         TableMismatchError, NotADeltaTableError, StorageError: the table can't be opened or created.
         NullViolationError, CheckViolationError, StrayRowsError, PartitionValueError: rows are refused, with counts.
         CommitConflictError: another commit came first.
+        SparkUnavailableError: the server was gone before the write began.
+        CommitUnknownError: it went while it wrote, and can't be asked what became of it.
     """
     session = frame.sparkSession
     selected = select_list(dataset, frame.schema)
@@ -95,7 +97,7 @@ def write(
             commit: Commit | None
             try:
                 clone.sql(statement).collect()
-            except SPARK_ERRORS as error:
+            except LOST_OR_REFUSED as error:
                 commit = _outcome(error, conformed, dataset, location, within=within, mark=note.mark)
             else:
                 commit = own_commit(clone, dataset.name, location, note.mark, dataset.partition_by)
@@ -111,7 +113,7 @@ def _temporary_view(frame: DataFrame, mark: Mark) -> Iterator[str]:
         yield name
     finally:
         # A view that stays behind has a name of its own; a failure here must not hide what became of the write.
-        with suppress(*SPARK_ERRORS):
+        with suppress(*LOST_OR_REFUSED):
             frame.sparkSession.catalog.dropTempView(name)
 
 
