@@ -43,6 +43,8 @@ STATEMENTS = {
     "spark.databricks.delta.replaceWhere.constraintCheck.enabled": "true",
     "spark.databricks.delta.schema.autoMerge.enabled": "false",
 }
+# How its conditions begin where a server was started anew, or has ended a session that was idle for too long.
+_NO_SESSION = "INVALID_HANDLE.SESSION_"
 _CONNECT_MODE = "SPARK_CONNECT_MODE_ENABLED"
 
 
@@ -213,7 +215,22 @@ def _patience(where: str) -> Any:
         def to_state(self) -> RetryPolicyState:
             return Asking(self)
 
+        def can_retry(self, e: BaseException) -> bool:
+            if any(condition.startswith(_NO_SESSION) for condition in _conditions(e)):
+                raise SparkUnavailableError(where=where, reason="the server no longer has this run's session") from e
+            return super().can_retry(e)
+
     return Patience(max_retries=CONNECT_ATTEMPTS, max_backoff=CONNECT_BACKOFF_MILLISECONDS)
+
+
+def _conditions(error: BaseException) -> list[str]:
+    """Spark's error conditions in a gRPC error, which no client has read yet."""
+    from google.rpc.error_details_pb2 import ErrorInfo
+    from grpc_status import rpc_status
+
+    status = rpc_status.from_call(error) if hasattr(error, "trailing_metadata") else None
+    infos = [ErrorInfo.FromString(d.value) for d in status.details if d.Is(ErrorInfo.DESCRIPTOR)] if status else []
+    return [info.metadata.get("errorClass", "") for info in infos]
 
 
 def end_connect(session: SparkSession) -> None:
