@@ -141,8 +141,6 @@ class JarsUnavailableError(PipelineError):
 class SparkUnavailableError(PipelineError):
     """No Spark session: the Connect server does not answer, has no Delta, or the JVM did not start."""
 
-    retryable = True
-
     where: str
     reason: str
 

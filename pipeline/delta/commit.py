@@ -20,7 +20,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pyspark.sql import SparkSession
 
 from pipeline.delta import sql
-from pipeline.delta.failures import SPARK_ERRORS, read_failure
+from pipeline.delta.failures import LOST_OR_REFUSED, read_failure
 from pipeline.delta.log import FORMAT, Commit, commit_file, commit_of, read_commit_file, token_of
 from pipeline.delta.session import bounded, end_connect, hold_statements, is_connect
 from pipeline.delta.snapshot import local_folder
@@ -145,7 +145,7 @@ def own_commit(
             return None
         newest = read_commit(clone, location, int(last), partition_by)
         reason = f"version {last} carries another mark"
-    except SPARK_ERRORS as error:
+    except LOST_OR_REFUSED as error:
         newest, reason = None, read_failure(error).summary
     if newest is not None and newest.token == mark.token and newest.operation not in _FOLLOW_UPS:
         return newest
@@ -169,7 +169,7 @@ def marked_commit(
     try:
         found = find_mark(session, location, mark)
         return None if found is None else read_commit(session, location, found, partition_by)
-    except SPARK_ERRORS as error:
+    except LOST_OR_REFUSED as error:
         raise CommitUnknownError(dataset=dataset_name, location=location, mark=mark.text, reason=reason) from error
 
 

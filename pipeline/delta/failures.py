@@ -13,8 +13,12 @@ from typing import Any
 from py4j.protocol import Py4JError, Py4JJavaError
 from pyspark.errors import PySparkException
 
+from pipeline.errors import PipelineError, SparkUnavailableError
+
 # What any call into Spark may raise, classic or Connect.
 SPARK_ERRORS = (PySparkException, Py4JError)
+# The same where it must be told what became of a call: a server that is gone says so by an error of ours.
+LOST_OR_REFUSED = (*SPARK_ERRORS, SparkUnavailableError)
 
 # Delta's error conditions, from its `delta-error-classes.json`.
 NO_TABLE = frozenset({"DELTA_MISSING_DELTA_TABLE", "DELTA_TABLE_NOT_FOUND", "DELTA_PATH_DOES_NOT_EXIST"})
@@ -85,7 +89,8 @@ def read_failure(error: BaseException) -> Failure:
             classes=below.classes or (type(error).__name__,),
             message=_without_trace(str(error)),
         )
-    return Failure((), (), (type(error).__name__,), str(error))
+    text = error.message() if isinstance(error, PipelineError) else str(error)
+    return Failure((), (), (type(error).__name__,), text)
 
 
 def _without_trace(text: str) -> str:

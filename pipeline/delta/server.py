@@ -22,6 +22,7 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
+from typing import TextIO
 
 import psutil
 
@@ -65,12 +66,19 @@ def running(folder: Path) -> Server | None:
     """
     path = folder / "server.json"
     try:
-        server = Server(**json.loads(path.read_text(encoding="utf-8")))
+        server = _remembered(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         return None
     except (OSError, ValueError, TypeError) as error:
         raise ServerError(folder=str(folder), reason=f"{path.name} can't be read ({error})") from error
     return server if _process(server) is not None else None
+
+
+def _remembered(text: str) -> Server:
+    server = Server(**json.loads(text))
+    if not (type(server.pid) is type(server.port) is int and isinstance(server.began, float) and server.pid > 0):
+        raise ValueError("it names no process")
+    return server
 
 
 def answers(server: Server) -> bool:
@@ -104,11 +112,12 @@ def start(
     Raises:
         ServerError: one runs already, the port is taken, or it did not come up; its log is named.
     """
-    folder.mkdir(parents=True, exist_ok=True)
     with _locked(folder):
         found = running(folder)
-        if found is not None:
+        if found is not None and answers(found):
             raise ServerError(folder=str(folder), reason=f"one runs already, process {found.pid} at {found.remote}")
+        if found is not None:  # what is left of one whose JVM is gone
+            _end(found)
         if not _is_free(port):
             raise ServerError(folder=str(folder), reason=f"port {port} is taken by somebody else")
         log = folder / "server.log"
@@ -171,13 +180,23 @@ def _remember(folder: Path, server: Server) -> None:
 
 
 def stop(folder: Path) -> Server | None:
-    """End the server and everything that it started; None where none ran. Also clears what a crash left."""
-    folder.mkdir(parents=True, exist_ok=True)
+    """End the server and everything that it started; None where none ran. Also clears what a crash left.
+
+    A record that can't be read is cleared too: no process is ended on a guess.
+
+    Raises:
+        ServerError: the folder can't be written.
+    """
     with _locked(folder):
-        server = running(folder)
+        server = None
+        with contextlib.suppress(ServerError):
+            server = running(folder)
         if server is not None:
             _end(server)
-        (folder / "server.json").unlink(missing_ok=True)
+        try:
+            (folder / "server.json").unlink(missing_ok=True)
+        except OSError as error:
+            raise _not_writable(folder, error) from error
         return server
 
 
@@ -208,12 +227,24 @@ def _locked(folder: Path) -> Iterator[None]:
     """One command at a time may change the folder; the lock ends with the process that holds it."""
     import fcntl
 
-    with (folder / "lock").open("w") as lock:
+    with _opened_lock(folder) as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
             raise ServerError(folder=str(folder), reason="another command is starting or stopping it") from error
         yield
+
+
+def _opened_lock(folder: Path) -> TextIO:
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        return (folder / "lock").open("w")
+    except OSError as error:
+        raise _not_writable(folder, error) from error
+
+
+def _not_writable(folder: Path, error: OSError) -> ServerError:
+    return ServerError(folder=str(folder), reason=f"its folder can't be written ({error})")
 
 
 def _is_free(port: int) -> bool:
@@ -244,13 +275,22 @@ def serve(port: int, idle_minutes: int | None) -> None:
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: asked.set())
     session = open_session(serving(load_settings().spark, port))
+    jvm: subprocess.Popen[bytes] = session.sparkContext._gateway.proc  # type: ignore[union-attr]
+    threading.Thread(target=_set_after, args=(jvm, asked), daemon=True).start()
     connected = time.monotonic()
     while not asked.wait(WATCH_SECONDS):
         if _has_clients(port):
             connected = time.monotonic()
         elif idle_minutes is not None and time.monotonic() - connected > idle_minutes * 60:
             break
+    if jvm.poll() is not None:
+        raise SystemExit(f"The JVM ended with status {jvm.returncode}.")
     session.stop()
+
+
+def _set_after(child: subprocess.Popen[bytes], event: threading.Event) -> None:
+    child.wait()
+    event.set()
 
 
 def _has_clients(port: int) -> bool:

@@ -12,6 +12,7 @@ import socket
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import cache
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
@@ -42,6 +43,8 @@ STATEMENTS = {
     "spark.databricks.delta.replaceWhere.constraintCheck.enabled": "true",
     "spark.databricks.delta.schema.autoMerge.enabled": "false",
 }
+# How its conditions begin where a server was started anew, or has ended a session that was idle for too long.
+_NO_SESSION = "INVALID_HANDLE.SESSION_"
 _CONNECT_MODE = "SPARK_CONNECT_MODE_ENABLED"
 
 
@@ -181,14 +184,53 @@ def hold_statements(session: SparkSession) -> None:
 def bounded(session: SparkSession) -> SparkSession:
     """The Connect session with an end to its patience: as it comes it asks a server that is gone for ten minutes.
 
-    That also holds for the process's exit, where the client would ask once more; ours asks only a server that answers.
+    At that end any call raises `SparkUnavailableError`. That also holds for the process's exit, where the client would
+    ask once more; ours asks only a server that answers.
     """
-    from pyspark.sql.connect.client.retries import DefaultPolicy
-
     client: Any = session.client
-    client.set_retry_policies([DefaultPolicy(max_retries=CONNECT_ATTEMPTS, max_backoff=CONNECT_BACKOFF_MILLISECONDS)])
+    client.set_retry_policies([_patience(f"sc://{client._builder.endpoint}")])
     atexit.unregister(client._on_exit)
     return session
+
+
+@cache
+def _patience(where: str) -> Any:
+    """A server's retry policy, which names what it gave up on; after that one attempt must do, in all its sessions.
+
+    It is asked with every failed call of a client, the caller's own included, so nothing comes out as a gRPC error, and
+    no clean-up waits for a server that is known to be gone.
+    """
+    from pyspark.sql.connect.client.retries import DefaultPolicy, RetryPolicyState
+
+    class Asking(RetryPolicyState):
+        def next_attempt(self, exception: BaseException | None = None) -> int | None:
+            wait = super().next_attempt(exception)
+            if wait is None:
+                self.policy.max_retries = 0
+                details = getattr(exception, "details", lambda: None)()
+                raise SparkUnavailableError(where=where, reason=details or "it does not answer") from exception
+            return wait
+
+    class Patience(DefaultPolicy):
+        def to_state(self) -> RetryPolicyState:
+            return Asking(self)
+
+        def can_retry(self, e: BaseException) -> bool:
+            if any(condition.startswith(_NO_SESSION) for condition in _conditions(e)):
+                raise SparkUnavailableError(where=where, reason="the server no longer has this run's session") from e
+            return super().can_retry(e)
+
+    return Patience(max_retries=CONNECT_ATTEMPTS, max_backoff=CONNECT_BACKOFF_MILLISECONDS)
+
+
+def _conditions(error: BaseException) -> list[str]:
+    """Spark's error conditions in a gRPC error, which no client has read yet."""
+    from google.rpc.error_details_pb2 import ErrorInfo
+    from grpc_status import rpc_status
+
+    status = rpc_status.from_call(error) if hasattr(error, "trailing_metadata") else None
+    infos = [ErrorInfo.FromString(d.value) for d in status.details if d.Is(ErrorInfo.DESCRIPTOR)] if status else []
+    return [info.metadata.get("errorClass", "") for info in infos]
 
 
 def end_connect(session: SparkSession) -> None:
@@ -198,7 +240,7 @@ def end_connect(session: SparkSession) -> None:
         return
     try:
         client.release_session()
-    except PySparkException:
+    except (PySparkException, SparkUnavailableError):
         pass
     finally:
         client.close()

@@ -21,10 +21,10 @@ from pipeline.delta.commit import CommitNote, Mark, marked_commit, own_commit, p
 from pipeline.delta.conform import select_list
 from pipeline.delta.failures import (
     CHECK_BROKEN,
+    LOST_OR_REFUSED,
     NOT_NULL_BROKEN,
     RAISED_BY_US,
     SLICE_BROKEN,
-    SPARK_ERRORS,
     read_failure,
 )
 from pipeline.delta.log import Commit
@@ -107,7 +107,8 @@ def write(
         ViolationError: rows are refused, with counts.
         TableExistsError: a first load, and there are rows.
         CommitConflictError: other commits came first, at every attempt.
-        CommitUnknownError: the log can't be asked what became of it.
+        SparkUnavailableError: the server was gone before the write began.
+        CommitUnknownError: it went while it wrote, and can't be asked what became of it.
     """
     selected = select_list(dataset, frame.schema)
     # From here on the frame has the declared columns under the declared names.
@@ -150,7 +151,7 @@ def _attempt(frame: DataFrame, dataset: Dataset, location: str, note: CommitNote
             commit: Commit | None
             try:
                 clone.sql(statement).collect()
-            except SPARK_ERRORS as error:
+            except LOST_OR_REFUSED as error:
                 commit = _outcome(error, frame, dataset, location, within=within, mark=note.mark)
             else:
                 commit = own_commit(clone, dataset.name, location, note.mark, dataset.partition_by)
@@ -194,7 +195,7 @@ def _temporary_view(frame: DataFrame, mark: Mark) -> Iterator[str]:
         yield name
     finally:
         # A view that stays behind has a name of its own; a failure here must not hide what became of the write.
-        with suppress(*SPARK_ERRORS):
+        with suppress(*LOST_OR_REFUSED):
             frame.sparkSession.catalog.dropTempView(name)
 
 

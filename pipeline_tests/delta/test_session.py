@@ -21,10 +21,10 @@ import pytest
 from pyspark.sql import SparkSession
 
 from pipeline.delta.runtime import JARS, MINIMUM_JAVA, Java, delta_jars, find_java, jar_path
-from pipeline.delta.session import DELTA_CATALOG, DELTA_EXTENSION, confs, cores, open_session
+from pipeline.delta.session import DELTA_CATALOG, DELTA_EXTENSION, bounded, confs, cores, open_session
 from pipeline.errors import JarsUnavailableError, JavaNotFoundError, SparkUnavailableError
 from pipeline.settings import SparkSettings
-from pipeline_tests.conftest import free_port
+from pipeline_tests.conftest import connect, connect_mode, free_port
 
 # --- Connect ---------------------------------------------------------------------------------------------------------
 
@@ -71,6 +71,17 @@ def test_a_connect_session_is_opened_where_a_server_answers(remote_url: str) -> 
     finally:
         session.client.release_session()
         session.client.close()
+
+
+def test_a_session_that_its_server_has_ended_is_said_to_be_gone(remote_url: str) -> None:
+    with connect_mode():
+        session: Any = bounded(connect(remote_url))
+        session.client.release_session()  # as the server itself does after a time without a call
+        with pytest.raises(SparkUnavailableError) as caught:
+            session.sql("SELECT 1 AS one").collect()
+        session.client.close()
+    assert caught.value.where == remote_url
+    assert "session" in caught.value.reason
 
 
 # --- the embedded session --------------------------------------------------------------------------------------------

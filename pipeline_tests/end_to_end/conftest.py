@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping
@@ -19,11 +20,29 @@ from deltalake import DeltaTable
 
 from pipeline.assets.aviation_landing import prepare_landing
 from pipeline.settings import SparkSettings
+from pipeline_tests.conftest import BRIEF_JVM, free_port
 
 REPOSITORY = Path(__file__).parents[2]
 FILES = ("pyproject.toml", "dagster.yaml", "workspace.yaml")
 SCRIPTS = Path(sys.executable).parent
 COMMAND_SECONDS = 300
+STOP_SECONDS = 90
+# For a server of a test's own; Java says that it has picked this up, so not where the console is looked at.
+BRIEF = {"JDK_JAVA_OPTIONS": BRIEF_JVM}
+
+
+@dataclass(frozen=True)
+class Up:
+    """A `pipeline up` that has said where its UI and its Spark are."""
+
+    process: subprocess.Popen[str]
+    url: str
+    remote: str
+
+    def interrupt(self) -> int:
+        """Ctrl-C, and the exit status."""
+        self.process.send_signal(signal.SIGINT)
+        return self.process.wait(STOP_SECONDS)
 
 
 @dataclass
@@ -40,6 +59,26 @@ class ProjectFolder:
             [str(SCRIPTS / name), *arguments], cwd=self.folder, env=self.variables() | environment,
             capture_output=True, text=True, timeout=COMMAND_SECONDS, check=False,
         )  # fmt: skip
+
+    @contextmanager
+    def up(self) -> Iterator[Up]:
+        """Run `pipeline up` from the project's root, on ports of its own."""
+        port, spark_port = free_port(), free_port()
+        command = [str(SCRIPTS / "pipeline"), "up", "--port", str(port), "--spark-port", str(spark_port)]
+        complaints = self.folder / "up.stderr"
+        with complaints.open("w") as stderr, subprocess.Popen(
+            command, cwd=self.folder, env=self.variables() | BRIEF, text=True, stdout=subprocess.PIPE, stderr=stderr,
+            start_new_session=True,
+        ) as process:  # fmt: skip
+            found = Up(process, f"http://127.0.0.1:{port}", f"sc://127.0.0.1:{spark_port}")
+            try:
+                assert process.stdout is not None
+                assert found.url in process.stdout.readline(), complaints.read_text(encoding="utf-8")
+                yield found
+            finally:
+                if process.poll() is None:
+                    found.interrupt()
+                process.kill()
 
     def variables(self) -> dict[str, str]:
         """The environment of a command: this process's, without what would name another project or Spark."""

@@ -1,24 +1,18 @@
 """`pipeline up` as a real process: everything comes up on the project's one instance, and all of it ends on Ctrl-C."""
 
 import json
-import os
-import signal
 import socket
-import subprocess
 import urllib.request
 
 import psutil
 import pytest
 
-from pipeline_tests.conftest import free_port
-from pipeline_tests.end_to_end.conftest import SCRIPTS, ProjectFolder
-
-STOP_SECONDS = 90
+from pipeline_tests.end_to_end.conftest import ProjectFolder
 
 
-def ask(port: int, query: str) -> dict:
+def ask(url: str, query: str) -> dict:
     request = urllib.request.Request(
-        f"http://127.0.0.1:{port}/graphql",
+        f"{url}/graphql",
         data=json.dumps({"query": query}).encode(),
         headers={"Content-Type": "application/json"},
     )
@@ -29,31 +23,18 @@ def ask(port: int, query: str) -> dict:
 def test_the_ui_and_a_warm_spark_come_up_together_and_nothing_is_left_after_ctrl_c(
     project_folder: ProjectFolder,
 ) -> None:
-    port, spark_port = free_port(), free_port()
-    command = [str(SCRIPTS / "pipeline"), "up", "--port", str(port), "--spark-port", str(spark_port)]
-    complaints = project_folder.folder / "up.stderr"
-    with complaints.open("w") as stderr, subprocess.Popen(
-        command, cwd=project_folder.folder, env=project_folder.variables(), text=True,
-        stdout=subprocess.PIPE, stderr=stderr, start_new_session=True,
-    ) as process:  # fmt: skip
-        try:
-            assert process.stdout is not None
-            assert f"http://127.0.0.1:{port}" in process.stdout.readline(), complaints.read_text(encoding="utf-8")
-            remote = f"sc://127.0.0.1:{spark_port}"
-            materialize = ("dagster", "asset", "materialize", "--select", "airports")
-            done = project_folder.command(*materialize, SPARK_REMOTE=remote)
-            assert done.returncode == 0, done.stderr
-            runs = ask(port, "{ runsOrError { ... on Runs { results { status assetSelection { path } } } } }")
-            assert runs["runsOrError"]["results"] == [{"status": "SUCCESS", "assetSelection": [{"path": ["airports"]}]}]
-            nodes = ask(port, "{ assetNodes { assetKey { path } } }")["assetNodes"]
-            assert sorted(node["assetKey"]["path"][0] for node in nodes) == [
-                "airport_traffic", "airports", "planes", "sightings",
-            ]  # fmt: skip
-            family = psutil.Process(process.pid).children(recursive=True)
-            os.kill(process.pid, signal.SIGINT)
-            assert process.wait(STOP_SECONDS) == 130
-        finally:
-            process.kill()
+    with project_folder.up() as up:
+        materialize = ("dagster", "asset", "materialize", "--select", "airports")
+        done = project_folder.command(*materialize, SPARK_REMOTE=up.remote)
+        assert done.returncode == 0, done.stderr
+        runs = ask(up.url, "{ runsOrError { ... on Runs { results { status assetSelection { path } } } } }")
+        assert runs["runsOrError"]["results"] == [{"status": "SUCCESS", "assetSelection": [{"path": ["airports"]}]}]
+        nodes = ask(up.url, "{ assetNodes { assetKey { path } } }")["assetNodes"]
+        assert sorted(node["assetKey"]["path"][0] for node in nodes) == [
+            "airport_traffic", "airports", "planes", "sightings",
+        ]  # fmt: skip
+        family = psutil.Process(up.process.pid).children(recursive=True)
+        assert up.interrupt() == 130
     _, alive = psutil.wait_procs(family, timeout=10)
     assert alive == []
     status = project_folder.command("pipeline", "spark", "status")

@@ -1,0 +1,160 @@
+"""The warm server's JVM killed at every point of a run: a named error, nothing half written, and a retry that works."""
+
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import psutil
+import pytest
+
+from pipeline.delta import server as servers
+from pipeline.delta.server import Server
+from pipeline_tests.conftest import free_port
+from pipeline_tests.end_to_end.conftest import BRIEF, COMMAND_SECONDS, SCRIPTS, ProjectFolder
+
+# Both assets say that they have come so far by a file `here`, and go no further while a file `armed` lies beside it.
+OUTSIDE = """
+import time
+from pathlib import Path
+
+from dagster import definitions
+from pyspark.sql import DataFrame
+from pyspark.sql.types import LongType, StructField, StructType
+
+from pipeline.dataset import Dataset
+from pipeline.definitions import build_definitions
+from pipeline.orchestration import DeltaSparkResource, dataset_asset
+from pipeline.settings import load_settings
+
+HERE = Path(__file__).parent
+NUMBERS = StructType([StructField("n", LongType())])
+FIRST = Dataset(name="first", schema=NUMBERS)
+SECOND = Dataset(name="second", schema=NUMBERS, reads=("first",))
+
+
+def wait_here(folder):
+    while (folder / "armed").exists():
+        (folder / "here").touch()
+        time.sleep(0.1)
+
+
+@dataset_asset(FIRST)
+def first(spark: DeltaSparkResource) -> DataFrame:
+    folder, wait = HERE, wait_here
+    wait.__module__ = "__main__"  # so that it travels to Spark by value
+
+    def rows(batches):
+        wait(folder)
+        yield from batches
+
+    return spark.spark_session.range(3).selectExpr("id AS n").mapInArrow(rows, "n BIGINT")
+
+
+@dataset_asset(SECOND)
+def second(first: DataFrame) -> DataFrame:
+    wait_here(HERE)
+    return first
+
+
+@definitions
+def defs():
+    return build_definitions(load_settings(), datasets=[FIRST, SECOND], assets=[first, second])
+"""
+
+
+@pytest.fixture(scope="module")
+def project(project_folder: ProjectFolder) -> Iterator[ProjectFolder]:
+    (project_folder.folder / "outside.py").write_text(OUTSIDE, encoding="utf-8")
+    yield project_folder
+    servers.stop(state(project_folder))
+
+
+def state(project: ProjectFolder) -> Path:
+    return project.folder / ".pipeline" / "spark"
+
+
+def start(project: ProjectFolder) -> Server:
+    done = project.command("pipeline", "spark", "start", "--port", str(free_port()), **BRIEF)
+    assert done.returncode == 0, done.stderr
+    server = servers.running(state(project))
+    assert server is not None
+    return server
+
+
+def kill_jvm(server: Server) -> None:
+    process = psutil.Process(server.pid)
+    (jvm,) = (child for child in process.children(recursive=True) if child.name() == "java")
+    jvm.kill()
+    process.wait(COMMAND_SECONDS)
+
+
+@contextmanager
+def armed(project: ProjectFolder) -> Iterator[None]:
+    (project.folder / "armed").touch()
+    try:
+        yield
+    finally:
+        for name in ("armed", "here"):
+            (project.folder / name).unlink(missing_ok=True)
+
+
+def command(name: str) -> tuple[str, ...]:
+    return "dagster", "asset", "materialize", "-m", "outside", "--select", name
+
+
+def killed_while_it_runs(project: ProjectFolder, server: Server, name: str) -> str:
+    """What a run says whose server is killed at the place where its asset waits."""
+    program, *arguments = command(name)
+    log = project.folder / f"{name}.log"
+    with armed(project), log.open("w") as output, subprocess.Popen(
+        [str(SCRIPTS / program), *arguments], cwd=project.folder, stdout=output, stderr=output,
+        env=project.variables() | {"SPARK_REMOTE": server.remote},
+    ) as process:  # fmt: skip
+        until((project.folder / "here").exists, lambda: process.poll() is None)
+        kill_jvm(server)
+        (project.folder / "armed").unlink()
+        assert process.wait(COMMAND_SECONDS) != 0
+    return log.read_text(encoding="utf-8")
+
+
+def until(condition: Callable[[], bool], possible: Callable[[], bool]) -> None:
+    end = time.monotonic() + COMMAND_SECONDS
+    while not condition():
+        assert possible()
+        assert time.monotonic() < end
+        time.sleep(0.1)
+
+
+def numbers(project: ProjectFolder, name: str) -> tuple[int, list[int]]:
+    """Version and values of a table, read by another engine."""
+    table = project.table(name)
+    return table.version(), sorted(table.to_pyarrow_table()["n"].to_pylist())
+
+
+def test_a_server_that_dies_is_named_at_every_point_of_a_run_and_the_retry_works(project: ProjectFolder) -> None:
+    server = start(project)
+    done = project.command(*command("first"), SPARK_REMOTE=server.remote)
+    assert done.returncode == 0, done.stderr
+    assert numbers(project, "first") == (1, [0, 1, 2])
+
+    between_input_and_output = killed_while_it_runs(project, server, "second")
+    assert "pipeline.errors.SparkUnavailableError: No Spark session on sc://" in between_input_and_output
+    assert not (project.folder / ".pipeline" / "tables" / "second").exists()
+    status = project.command("pipeline", "spark", "status")
+    assert (status.returncode, status.stdout.strip()) == (1, "No server runs.")
+
+    before_the_session = project.command(*command("first"), SPARK_REMOTE=server.remote)
+    assert before_the_session.returncode != 0
+    assert "pipeline.errors.SparkUnavailableError: No Spark session on sc://" in before_the_session.stderr
+
+    server = start(project)
+    in_the_write = killed_while_it_runs(project, server, "first")
+    assert "pipeline.errors.CommitUnknownError: The write to dataset 'first'" in in_the_write
+    assert numbers(project, "first") == (1, [0, 1, 2])
+
+    server = start(project)
+    done = project.command(*command("first,second"), SPARK_REMOTE=server.remote)
+    assert done.returncode == 0, done.stderr
+    assert [numbers(project, name) for name in ("first", "second")] == [(2, [0, 1, 2]), (1, [0, 1, 2])]
