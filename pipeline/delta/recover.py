@@ -14,8 +14,8 @@ from pyspark.sql import SparkSession
 
 from pipeline.dataset import Dataset
 from pipeline.delta import sql
-from pipeline.delta.commit import CommitNote, own_commit, private_session, write_confs
-from pipeline.delta.failures import SPARK_ERRORS, read_failure
+from pipeline.delta.commit import CommitNote, marked_commit, own_commit, private_session, write_confs
+from pipeline.delta.failures import LOST_OR_REFUSED, SPARK_ERRORS, read_failure
 from pipeline.delta.read import ReadOptions, resolve
 from pipeline.delta.replay import Replay, replay
 from pipeline.delta.snapshot import local_folder, table_facts
@@ -128,9 +128,13 @@ def restore(session: SparkSession, dataset: Dataset, plan: RestorePlan, note: Co
     with private_session(session, write_confs(note, session, dataset.fingerprint)) as clone:
         try:
             clone.sql(f"RESTORE TABLE {table} TO VERSION AS OF {plan.target}").collect()
-        except SPARK_ERRORS as error:
-            raise _translated(error, dataset, plan) from error
-        commit = own_commit(clone, dataset.name, plan.location, note.mark, dataset.partition_by)
+        except LOST_OR_REFUSED as error:
+            reason = read_failure(error).summary
+            commit = marked_commit(session, dataset.name, plan.location, note.mark, dataset.partition_by, reason=reason)
+            if commit is None:
+                raise _translated(error, dataset, plan) from error
+        else:
+            commit = own_commit(clone, dataset.name, plan.location, note.mark, dataset.partition_by)
     if commit is None:  # another restore to the same version came first, and there is nothing left to do
         latest = existing(session, dataset, plan.location).version
         return RestoreResult(plan=plan, version=latest, latest=latest)

@@ -132,7 +132,7 @@ def _held(frame: DataFrame, dataset: Dataset, within: Slice | None) -> Iterator[
     try:
         yield held
     finally:
-        with suppress(*SPARK_ERRORS):  # must not hide what became of the write
+        with suppress(*LOST_OR_REFUSED):  # must not hide what became of the write
             held.unpersist()
 
 
