@@ -59,6 +59,7 @@ DELTA_ORDER = (
     "query",
     "quality",
     "conform",
+    "arrow_types",
     "arrow",
     "staging",
     "frames",

@@ -26,21 +26,17 @@ from pyspark.sql.types import (
     DecimalType,
     DoubleType,
     FloatType,
-    IntegerType,
     IntegralType,
-    LongType,
     MapType,
-    ShortType,
-    StringType,
-    StructField,
     StructType,
     TimestampNTZType,
     TimestampType,
     VariantType,
 )
 
-from pipeline.dataset import RESERVED_COLUMNS, Dataset, is_string, walk
+from pipeline.dataset import RESERVED_COLUMNS, Dataset, is_string
 from pipeline.delta import sql
+from pipeline.delta.arrow_types import INTEGER_DIGITS, arrow_type, is_list
 from pipeline.delta.conform import passed_over
 from pipeline.errors import FrameMismatchError
 
@@ -48,12 +44,6 @@ from pipeline.errors import FrameMismatchError
 _EPOCH = dt.date(1970, 1, 1)
 _FIRST_DAY, _LAST_DAY = (dt.date.min - _EPOCH).days, (dt.date.max - _EPOCH).days
 _MICROS_A_DAY = 86_400_000_000
-# What an integer of any width needs, unsigned ones included.
-_DIGITS = 20
-# Spark's widest decimal.
-_MOST_DIGITS = 38
-# By the width in bits of an unsigned integer.
-_UNSIGNED: Mapping[int, DataType] = {8: ShortType(), 16: IntegerType(), 32: LongType(), 64: DecimalType(_DIGITS, 0)}
 
 Path = tuple[str, ...]
 
@@ -95,71 +85,6 @@ def fitting(dataset: Dataset, schema: Any) -> Fitting:
         raise FrameMismatchError(dataset=dataset.name, differences=tuple(problems))
     names = [*dataset.schema.names, *dataset.frame_columns]
     return Fitting(dataset, positions, pa.schema(list(zip(names, (a.type for a in arrays), strict=True))))
-
-
-def stored(data_type: DataType) -> DataType:
-    """The type as a file holds it: everything may be NULL, `char` and `varchar` are strings, without comments."""
-    if isinstance(data_type, StructType):
-        return StructType([StructField(field.name, stored(field.dataType)) for field in data_type.fields])
-    if isinstance(data_type, ArrayType):
-        return ArrayType(stored(data_type.elementType))
-    if isinstance(data_type, MapType):
-        return MapType(stored(data_type.keyType), stored(data_type.valueType))
-    return StringType() if is_string(data_type) else data_type
-
-
-def arrow_type(data_type: DataType) -> Any:
-    """The Arrow type in which a value of the declared type is handed out: microseconds, instants in UTC."""
-    return to_arrow_type(stored(data_type), timezone="UTC")
-
-
-def spark_schema(schema: Any, name: str) -> StructType:
-    """The columns of an Arrow schema as Spark would declare them, all of them nullable.
-
-    An unsigned integer becomes the narrowest type that holds all of its values, a time without a zone a TIMESTAMP_NTZ.
-
-    Raises:
-        FrameMismatchError: with every column whose type Spark lacks.
-    """
-    fields, problems = [], []
-    for field in schema:
-        try:
-            fields.append(StructField(field.name, _spark_type(field.type)))
-        except PySparkTypeError:
-            problems.append(f"column {field.name}: has type {field.type}, which Spark lacks")
-    if problems:
-        raise FrameMismatchError(dataset=name, differences=tuple(problems))
-    return StructType(fields)
-
-
-def _spark_type(given: Any) -> DataType:
-    """PySparkTypeError where there is none."""
-    from pyarrow import types
-
-    if types.is_dictionary(given) or types.is_run_end_encoded(given):
-        return _spark_type(given.value_type)
-    if _is_list(given):
-        return ArrayType(_spark_type(given.value_type))
-    if types.is_map(given):
-        return MapType(_spark_type(given.key_type), _spark_type(given.item_type))
-    if types.is_struct(given):
-        return StructType([StructField(field.name, _spark_type(field.type)) for field in given])
-    if types.is_decimal(given) and given.precision > _MOST_DIGITS:
-        raise PySparkTypeError(
-            errorClass="UNSUPPORTED_DATA_TYPE_FOR_ARROW_CONVERSION", messageParameters={"data_type": str(given)}
-        )
-    if types.is_unsigned_integer(given):
-        return _UNSIGNED[given.bit_width]
-    for is_kind, data_type in ((types.is_string_view, StringType()), (types.is_binary_view, BinaryType()),
-                               (types.is_date, DateType()), (types.is_float16, FloatType())):  # fmt: skip
-        if is_kind(given):
-            return data_type
-    return from_arrow_type(given)
-
-
-def holds_variant(schema: StructType) -> bool:
-    """Whether a variant is anywhere in the schema: `toArrow` of Spark 4.2 fails on a NULL one, and files shred it."""
-    return any(isinstance(field.dataType, VariantType) for _, field in walk(schema))
 
 
 def _matched(dataset: Dataset, names: Sequence[str]) -> tuple[list[str], dict[str, int]]:
@@ -306,7 +231,7 @@ def _casts(given: Any, declared: DataType) -> list[Any] | None:
     target = arrow_type(declared)
     if isinstance(declared, DecimalType):
         if types.is_integer(given):
-            return [pa.decimal128(_DIGITS, 0), target]
+            return [pa.decimal128(INTEGER_DIGITS, 0), target]
         return [target] if types.is_decimal(given) else None
     return [target] if _same_kind(given, declared) else None
 
@@ -344,13 +269,6 @@ def _in_range(values: Any, declared: DataType) -> bool:
     return found["min"] is None or bool(first <= found["min"] and found["max"] <= last)
 
 
-def _is_list(given: Any) -> bool:
-    from pyarrow import types
-
-    kinds = (types.is_list, types.is_large_list, types.is_fixed_size_list, types.is_list_view, types.is_large_list_view)
-    return any(kind(given) for kind in kinds)
-
-
 def _offsets(lists: Any) -> Any:
     """Where each list begins in the flattened values; NULL lists are empty there."""
     import pyarrow as pa
@@ -364,7 +282,7 @@ def _fit_array(path: Path, values: Any, declared: ArrayType, problems: list[str]
     import pyarrow as pa
     import pyarrow.compute as pc
 
-    if not _is_list(values.type):
+    if not is_list(values.type):
         return None
     elements = _fit((*path, "element"), pc.list_flatten(values), declared.elementType, problems)
     return pa.LargeListArray.from_arrays(_offsets(values), elements, mask=values.is_null())
@@ -378,7 +296,7 @@ def _fit_map(path: Path, values: Any, declared: MapType, problems: list[str]) ->
     given = values.type
     if pa.types.is_map(given):
         values = values.cast(pa.list_(pa.struct([("key", given.key_type), ("value", given.item_type)])))
-    elif not _is_list(given) or not pa.types.is_struct(given.value_type):
+    elif not is_list(given) or not pa.types.is_struct(given.value_type):
         return None
     entries = pc.list_flatten(values)
     if [field.name for field in entries.type] != ["key", "value"]:

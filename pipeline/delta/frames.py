@@ -19,7 +19,8 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import IntegralType, MapType, StructType
 
 from pipeline.dataset import Dataset
-from pipeline.delta.arrow import arrow_type, fitting, holds_variant, spark_schema
+from pipeline.delta.arrow import fitting
+from pipeline.delta.arrow_types import arrow_type, holds_variant, spark_schema
 from pipeline.delta.staging import Staging
 from pipeline.errors import FrameKindError, FrameMismatchError, FrameTooLargeError
 

@@ -18,7 +18,7 @@ from pyspark.sql.pandas.types import from_arrow_type
 from pyspark.sql.types import StructField, StructType
 
 from pipeline.dataset import Dataset
-from pipeline.delta.arrow import stored
+from pipeline.delta.arrow_types import stored
 from pipeline.delta.failures import SPARK_ERRORS, read_failure
 from pipeline.delta.log import file_system
 from pipeline.delta.sql import path_pattern

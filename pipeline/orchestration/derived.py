@@ -15,7 +15,7 @@ from dagster import AssetKey
 from pyspark.sql.types import StructField, StructType
 
 from pipeline.dataset import Append, Check, Dataset, Replace, WriteMode
-from pipeline.delta.arrow import stored
+from pipeline.delta.arrow_types import stored
 from pipeline.delta.table import CHANGE_FEED, CONSTRAINT_PREFIX, TableState
 from pipeline.errors import DeclarationError
 from pipeline.orchestration.metadata import plain

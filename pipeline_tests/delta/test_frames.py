@@ -44,7 +44,7 @@ from pyspark.sql.types import (
 
 from pipeline.dataset import Append, Dataset, Replace
 from pipeline.delta import frames
-from pipeline.delta.arrow import arrow_type
+from pipeline.delta.arrow_types import arrow_type
 from pipeline.delta.frames import FrameKindError, FrameTooLargeError, from_spark, kind_of, to_spark
 from pipeline.delta.read import read
 from pipeline.delta.staging import ROW_GROUP_ROWS, STAGING, StagingError

@@ -19,6 +19,7 @@ ARGUMENTS = {
     ("manifest", "show"): ["run"],
     ("manifest", "diff"): ["one", "other"],
     ("manifest", "verify"): ["run"],
+    ("restore",): ["sightings", "--version", "0"],
 }
 
 
@@ -54,7 +55,7 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
 
 def test_the_arguments_are_those_of_subcommands_that_there_are() -> None:
     assert set(ARGUMENTS) <= set(LEAVES)
-    assert len(LEAVES) >= 14
+    assert len(LEAVES) >= 16
 
 
 @each
@@ -97,6 +98,8 @@ def test_an_error_exits_with_1_in_one_message_and_shows_a_traceback_only_when_as
         ("maintain", "vacuum", "airports", "sightngs"),
         ("maintain", "vacuum", "sightngs", "--apply"),
         ("maintain", "checkpoint", "sightngs"),
+        ("restore", "sightngs", "--version", "1"),
+        ("doctor", "sightngs"),
     ],
     ids=" ".join,
 )

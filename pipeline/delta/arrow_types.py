@@ -1,0 +1,117 @@
+"""Types of Arrow and of Spark, each as the other's.
+
+Here belongs what is known from a type alone; what becomes of values is `arrow`'s. pyarrow is imported where it is used:
+loading definitions must not wait for it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from pyspark.errors import PySparkTypeError
+from pyspark.sql.pandas.types import from_arrow_type, to_arrow_type
+from pyspark.sql.types import (
+    ArrayType,
+    BinaryType,
+    DataType,
+    DateType,
+    DecimalType,
+    FloatType,
+    IntegerType,
+    LongType,
+    MapType,
+    ShortType,
+    StringType,
+    StructField,
+    StructType,
+    VariantType,
+)
+
+from pipeline.dataset import is_string, walk
+from pipeline.errors import FrameMismatchError
+
+# What an integer of any width needs, unsigned ones included.
+INTEGER_DIGITS = 20
+# Spark's widest decimal.
+_MOST_DIGITS = 38
+# By the width in bits of an unsigned integer.
+_UNSIGNED: Mapping[int, DataType] = {
+    8: ShortType(),
+    16: IntegerType(),
+    32: LongType(),
+    64: DecimalType(INTEGER_DIGITS, 0),
+}
+
+
+def stored(data_type: DataType) -> DataType:
+    """The type as a file holds it: everything may be NULL, `char` and `varchar` are strings, without comments."""
+    if isinstance(data_type, StructType):
+        return StructType([StructField(field.name, stored(field.dataType)) for field in data_type.fields])
+    if isinstance(data_type, ArrayType):
+        return ArrayType(stored(data_type.elementType))
+    if isinstance(data_type, MapType):
+        return MapType(stored(data_type.keyType), stored(data_type.valueType))
+    return StringType() if is_string(data_type) else data_type
+
+
+def arrow_type(data_type: DataType) -> Any:
+    """The Arrow type in which a value of the declared type is handed out: microseconds, instants in UTC."""
+    return to_arrow_type(stored(data_type), timezone="UTC")
+
+
+def is_list(given: Any) -> bool:
+    """Whether the Arrow type is a list of any kind."""
+    from pyarrow import types
+
+    kinds = (types.is_list, types.is_large_list, types.is_fixed_size_list, types.is_list_view, types.is_large_list_view)
+    return any(kind(given) for kind in kinds)
+
+
+def spark_schema(schema: Any, name: str) -> StructType:
+    """The columns of an Arrow schema as Spark would declare them, all of them nullable.
+
+    An unsigned integer becomes the narrowest type that holds all of its values, a time without a zone a TIMESTAMP_NTZ.
+
+    Raises:
+        FrameMismatchError: with every column whose type Spark lacks.
+    """
+    fields, problems = [], []
+    for field in schema:
+        try:
+            fields.append(StructField(field.name, _spark_type(field.type)))
+        except PySparkTypeError:
+            problems.append(f"column {field.name}: has type {field.type}, which Spark lacks")
+    if problems:
+        raise FrameMismatchError(dataset=name, differences=tuple(problems))
+    return StructType(fields)
+
+
+def _spark_type(given: Any) -> DataType:
+    """PySparkTypeError where there is none."""
+    from pyarrow import types
+
+    if types.is_dictionary(given) or types.is_run_end_encoded(given):
+        return _spark_type(given.value_type)
+    if is_list(given):
+        return ArrayType(_spark_type(given.value_type))
+    if types.is_map(given):
+        return MapType(_spark_type(given.key_type), _spark_type(given.item_type))
+    if types.is_struct(given):
+        return StructType([StructField(field.name, _spark_type(field.type)) for field in given])
+    if types.is_decimal(given) and given.precision > _MOST_DIGITS:
+        raise PySparkTypeError(
+            errorClass="UNSUPPORTED_DATA_TYPE_FOR_ARROW_CONVERSION", messageParameters={"data_type": str(given)}
+        )
+    if types.is_unsigned_integer(given):
+        return _UNSIGNED[given.bit_width]
+    for is_kind, data_type in ((types.is_string_view, StringType()), (types.is_binary_view, BinaryType()),
+                               (types.is_date, DateType()), (types.is_float16, FloatType())):  # fmt: skip
+        if is_kind(given):
+            return data_type
+    return from_arrow_type(given)
+
+
+def holds_variant(schema: StructType) -> bool:
+    """Whether a variant is anywhere in the schema: `toArrow` of Spark 4.2 fails on a NULL one, and files shred it."""
+    return any(isinstance(field.dataType, VariantType) for _, field in walk(schema))
