@@ -116,9 +116,9 @@ def watch_memory(project: ProjectFolder, server: Server, runs: int) -> None:
         if number in (FIRST_COUNTED_RUN, runs):  # seldom, since it is a collection that the server would not make
             live[number] = live_heap(server)
         print(f"run {number}: {taken:.2f} s, resident {resident[-1]:.0f} MB, load {os.getloadavg()[0]:.1f}", flush=True)
-    counted = range(FIRST_COUNTED_RUN, runs + 1)
-    slope = statistics.linear_regression([*counted], resident[FIRST_COUNTED_RUN - 1 :]).slope
-    print(f"resident: {slope:+.2f} MB a run over runs {FIRST_COUNTED_RUN} to {runs}")
+    for first in (FIRST_COUNTED_RUN, runs // 2):  # the heap grows to what it may take before it is flat
+        slope = statistics.linear_regression([*range(first, runs + 1)], resident[first - 1 :]).slope
+        print(f"resident: {slope:+.2f} MB a run over runs {first} to {runs}")
     print(
         "live heap after a collection: " + ", ".join(f"{mb:.1f} MB after run {number}" for number, mb in live.items())
     )
