@@ -22,7 +22,7 @@ from pyspark.sql import SparkSession
 from pipeline.delta import sql
 from pipeline.delta.failures import LOST_OR_REFUSED, read_failure
 from pipeline.delta.log import FORMAT, Commit, commit_file, commit_of, read_commit_file, token_of
-from pipeline.delta.session import bounded, end_connect, hold_statements, is_connect
+from pipeline.delta.session import clone_connect, end_connect, hold_statements, is_connect
 from pipeline.delta.snapshot import local_folder
 from pipeline.errors import CommitUnknownError
 
@@ -115,7 +115,7 @@ def private_session(session: SparkSession, confs: Mapping[str, str]) -> Iterator
 def clone_session(session: SparkSession) -> SparkSession:
     """A session with the same views and confs, and its own from now on."""
     if is_connect(session):
-        return bounded(session.cloneSession())  # type: ignore[attr-defined]
+        return clone_connect(session)
     return SparkSession(session.sparkContext, session._jsparkSession.cloneSession())
 
 

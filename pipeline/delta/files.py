@@ -69,7 +69,7 @@ def _write_by_hadoop(session: SparkSession, path: str, text: str) -> None:
 
 
 def _write_by_server(session: SparkSession, path: str, text: str) -> None:
-    import grpc  # type: ignore[import-untyped]
+    import grpc
 
     client: Any = session
     with tempfile.TemporaryDirectory() as folder:

@@ -223,6 +223,19 @@ def _patience(where: str) -> Any:
     return Patience(max_retries=CONNECT_ATTEMPTS, max_backoff=CONNECT_BACKOFF_MILLISECONDS)
 
 
+def clone_connect(session: SparkSession) -> SparkSession:
+    """A clone of a Connect session. The client asks for it past its retries and its reading of errors."""
+    from grpc import RpcError
+
+    parent: Any = session
+    try:
+        clone = parent.cloneSession()
+    except RpcError as error:
+        where = f"sc://{parent.client._builder.endpoint}"
+        raise SparkUnavailableError(where=where, reason=error.details()) from error
+    return bounded(clone)
+
+
 def _conditions(error: BaseException) -> list[str]:
     """Spark's error conditions in a gRPC error, which no client has read yet."""
     from google.rpc.error_details_pb2 import ErrorInfo

@@ -20,6 +20,7 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
+from pipeline.delta.commit import clone_session
 from pipeline.delta.runtime import JARS, MINIMUM_JAVA, Java, delta_jars, find_java, jar_path
 from pipeline.delta.session import DELTA_CATALOG, DELTA_EXTENSION, bounded, confs, cores, open_session
 from pipeline.errors import JarsUnavailableError, JavaNotFoundError, SparkUnavailableError
@@ -77,6 +78,8 @@ def test_a_session_that_its_server_has_ended_is_said_to_be_gone(remote_url: str)
     with connect_mode():
         session: Any = bounded(connect(remote_url))
         session.client.release_session()  # as the server itself does after a time without a call
+        with pytest.raises(SparkUnavailableError):
+            clone_session(session)
         with pytest.raises(SparkUnavailableError) as caught:
             session.sql("SELECT 1 AS one").collect()
         session.client.close()
