@@ -1,5 +1,6 @@
 """The price of the guarantees: the IO manager's writes against bare delta-spark, with the same options and frames.
 
+    pip install -e ".[bench]"
     python -m pytest pipeline_tests/benchmarks/bench_writes.py --benchmark-columns=median,iqr,rounds
 
 Each group holds the same write by both; the number in brackets behind a median is its ratio to the lesser one. Targets
