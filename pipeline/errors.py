@@ -236,13 +236,19 @@ class VersionNotFoundError(TableError):
 
 @dataclass(eq=False, kw_only=True)
 class VersionVacuumedError(TableError):
-    """The log holds a version, but a vacuum has removed files of it; `missing` are their paths below the table."""
+    """The log holds a version, but a vacuum has removed files of it, or may have.
+
+    `missing` are their paths below the table; empty for a version that is older than the table's retention.
+    """
 
     version: int
-    missing: tuple[str, ...]
+    missing: tuple[str, ...] = ()
 
     def message(self) -> str:
         """The version and the first of its files."""
+        if not self.missing:
+            kept = "delta.deletedFileRetentionDuration"
+            return f"Version {self.version} of dataset {self.dataset!r} is older than {kept}: its files may be gone."
         named = "".join(f"\n  - {path}" for path in self.missing[:10])
         return f"{len(self.missing)} files of version {self.version} of dataset {self.dataset!r} were vacuumed:{named}"
 

@@ -31,6 +31,7 @@ RAISED_BY_US = frozenset({"USER_RAISED_EXCEPTION"})
 VERSION_GONE = frozenset(
     {"DELTA_VERSION_NOT_FOUND", "DELTA_NO_REPRODUCIBLE_HISTORY_FOUND", "DELTA_TRUNCATED_TRANSACTION_LOG"}
 )
+BEYOND_RETENTION = frozenset({"DELTA_UNSUPPORTED_TIME_TRAVEL_BEYOND_DELETED_FILE_RETENTION_DURATION"})
 # What CREATE TABLE says of a location that holds something and no table.
 NOT_EMPTY_LOCATION = frozenset({"DELTA_CREATE_TABLE_WITH_NON_EMPTY_LOCATION", "TABLE_OR_VIEW_ALREADY_EXISTS"})
 # The seven conflict classes of `io.delta.exceptions`; the conditions of the typed ones begin alike.

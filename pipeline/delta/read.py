@@ -16,7 +16,14 @@ from pyspark.sql.types import DateType, IntegralType, StringType
 
 from pipeline.dataset import Dataset
 from pipeline.delta import sql
-from pipeline.delta.failures import NO_TABLE, NOTHING_TO_READ, SPARK_ERRORS, VERSION_GONE, read_failure
+from pipeline.delta.failures import (
+    BEYOND_RETENTION,
+    NO_TABLE,
+    NOTHING_TO_READ,
+    SPARK_ERRORS,
+    VERSION_GONE,
+    read_failure,
+)
 from pipeline.delta.slices import Slice
 from pipeline.delta.table import latest_version, load
 from pipeline.errors import (
@@ -25,6 +32,7 @@ from pipeline.errors import (
     StorageError,
     TableNotFoundError,
     VersionNotFoundError,
+    VersionVacuumedError,
 )
 
 NULL_FOLDER = "__HIVE_DEFAULT_PARTITION__"
@@ -81,6 +89,7 @@ def read(
     Raises:
         TableNotFoundError: it was never written.
         VersionNotFoundError: the pin names nothing that is there.
+        VersionVacuumedError: it names a version that is older than the table keeps its files.
         FrameMismatchError: a column is asked for that the table does not have.
         FilesNotFoundError: a file is asked for that the version does not hold.
     """
@@ -113,7 +122,7 @@ def resolve(session: SparkSession, dataset: Dataset, location: str, options: Rea
 
     Raises:
         TableNotFoundError: it was never written.
-        VersionNotFoundError: the pin names nothing that is there.
+        VersionNotFoundError, VersionVacuumedError: the pin names nothing that is there, or files of it may be gone.
     """
     try:
         number = _resolved(session, dataset, location, options)
@@ -155,6 +164,9 @@ def _translated(
     failure = read_failure(error)
     if failure.has(NO_TABLE | NOTHING_TO_READ) or not _is_there(session, location):
         return TableNotFoundError(dataset=dataset.name, location=location)
+    if failure.has(BEYOND_RETENTION):
+        number = _resolved(session, dataset, location, options)
+        return VersionVacuumedError(dataset=dataset.name, location=location, version=number)
     if failure.has(VERSION_GONE):
         history = session.sql(f"DESCRIBE HISTORY {sql.path_table(location)}")
         first, last = history.selectExpr("min(version)", "max(version)").collect()[0]

@@ -9,13 +9,13 @@ from dataclasses import replace
 
 import deltalake
 import pytest
-from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from pipeline.dataset import Check, Dataset
 from pipeline.delta.doctor import examine
+from pipeline.delta.failures import SPARK_ERRORS
 from pipeline.delta.maintain import vacuum
-from pipeline.delta.read import ReadOptions
+from pipeline.delta.read import ReadOptions, read
 from pipeline.delta.recover import RestoreResult, plan_restore, restore
 from pipeline.delta.table import compare, existing
 from pipeline.delta.transaction import INCARNATION
@@ -75,12 +75,12 @@ def test_a_check_that_was_dropped_comes_back_with_the_version_and_one_that_is_de
     result = to(classic, CHECKED, root, at(1))
     state = existing(classic, CHECKED, location)
     assert (compare(CHECKED, state), result.latest) == ([], state.version)
-    with pytest.raises(PySparkException, match="id_positive"):
+    with pytest.raises(SPARK_ERRORS, match="id_positive"):
         classic.sql(f"INSERT INTO delta.`{location}` VALUES (DATE'2026-01-01', -1, 'x')").collect()
     # Back to the version that had the check, after somebody has dropped it.
     classic.sql(f"ALTER TABLE delta.`{location}` DROP CONSTRAINT id_positive")
     to(classic, CHECKED, root, at(state.version))
-    with pytest.raises(PySparkException, match="id_positive"):
+    with pytest.raises(SPARK_ERRORS, match="id_positive"):
         classic.sql(f"INSERT INTO delta.`{location}` VALUES (DATE'2026-01-01', -1, 'x')").collect()
 
 
@@ -121,19 +121,27 @@ def zone_of(session: SparkSession, zone: str) -> Iterator[None]:
 def test_a_version_whose_files_were_vacuumed_is_refused_by_name_before_anything_is_done(
     classic: SparkSession, root: str
 ) -> None:
+    """Also after the retention was set back, when Delta no longer knows that the files may be gone."""
     dataset = replace(APPENDED, properties=(("delta.deletedFileRetentionDuration", "interval 0 hours"),))
+    location = dataset.location(root)
     put(classic, dataset, root, [(day(1), 1, "a")])
-    classic.sql(f"DELETE FROM delta.`{dataset.location(root)}`").collect()
+    classic.sql(f"DELETE FROM delta.`{location}`").collect()
     classic.conf.set("spark.databricks.delta.retentionDurationCheck.enabled", "false")
     try:
-        vacuum(classic, dataset, dataset.location(root), apply=True)
+        vacuum(classic, dataset, location, apply=True)
     finally:
         classic.conf.unset("spark.databricks.delta.retentionDurationCheck.enabled")
-    versions = versions_of(dataset, root)
-    with pytest.raises(VersionVacuumedError) as caught:
+    with pytest.raises(VersionVacuumedError) as old:
         to(classic, dataset, root, at(1))
-    assert (caught.value.version, len(caught.value.missing), versions_of(dataset, root)) == (1, 1, versions)
-    assert examine(dataset, dataset.location(root)).findings == ()
+    assert (old.value.version, old.value.missing) == (1, ())
+    with pytest.raises(VersionVacuumedError):
+        read(classic, dataset, location, at(1))
+    classic.sql(f"ALTER TABLE delta.`{location}` UNSET TBLPROPERTIES ('delta.deletedFileRetentionDuration')")
+    versions = versions_of(dataset, root)
+    with pytest.raises(VersionVacuumedError) as gone:
+        to(classic, dataset, root, at(1))
+    assert (gone.value.version, len(gone.value.missing), versions_of(dataset, root)) == (1, 1, versions)
+    assert examine(dataset, location).findings == ()
 
 
 def test_a_pin_that_names_nothing_and_a_table_that_is_not_there_are_refused(classic: SparkSession, root: str) -> None:
