@@ -74,7 +74,12 @@ def is_truncation(changelog: Changelog) -> str:
 
 def kept_column(column: str) -> str:
     """The column, quoted, that holds the newest value of one in which NULL means "as it is", and its place."""
-    return sql.identifier(f"kept {column}")
+    return sql.identifier(kept_name(column))
+
+
+def kept_name(column: str) -> str:
+    """The same, as it is."""
+    return f"kept {column}"
 
 
 def folded(dataset: Dataset, changelog: Changelog, view: str, within: Slice | None, truncated: str | None) -> str:

@@ -9,33 +9,37 @@ Columns that we add to a frame have a space in their names, which no declared co
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
 
 from pyspark.sql import DataFrame
 from pyspark.sql.types import TimestampType
 
 from pipeline.dataset import Dataset, InsertNew, Merge
 from pipeline.delta import quality, sql
-from pipeline.delta.changelog import ALIVE, AT, ENDED, folded, is_row, kept_column, truncated_at
+from pipeline.delta.changelog import ALIVE, AT, ENDED, folded, is_row, kept_column, kept_name, truncated_at
 from pipeline.delta.slices import Box, Slice, Values, of_values
 
 # More partitions than this are not named one by one: the statement would take longer to plan than to run.
 TOUCHED_PARTITIONS = 200
 _EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.timezone.utc)
 SOURCE, TARGET = "source", "target"
-_RANK, _FLAG = "row rank", "deletes key"
+_RANK, _FLAG, _MISSING = "row rank", "deletes key", "is missing"
 
 
 @dataclass(frozen=True)
 class Source:
     """The rows of a merge: the query that makes them from the frame, at most one a key.
 
-    `deletes` is SQL over `source` that is true for a row that only deletes; None where none does.
+    `deletes` is SQL over `source` that is true for a row that only deletes; None where none does. `columns` are those
+    of the query beside the declared ones. `missing` is SQL that is true for a row that stands for one of the table
+    which the frame lacks; None where there are none such.
     """
 
     query: str
     deletes: str | None = None
+    columns: tuple[str, ...] = ()
+    missing: str | None = None
 
 
 def order_column(dataset: Dataset) -> str | None:
@@ -64,7 +68,7 @@ def repeats_differ(mode: Merge) -> bool:
 def looks_first(dataset: Dataset, within: Slice | None) -> bool:
     """Whether the frame is looked at before it is merged, and so must be materialized."""
     mode = dataset.write
-    if isinstance(mode, Merge) and mode.changelog is not None:
+    if isinstance(mode, Merge) and (mode.changelog is not None or (mode.delete_missing and within is not None)):
         return True
     return isinstance(mode, Merge | InsertNew) and within is None and addresses_partitions(dataset)
 
@@ -82,6 +86,8 @@ def merge_statement(frame: DataFrame, dataset: Dataset, location: str, view: str
     else:
         touched = _touched(frame, dataset) if addresses_partitions(dataset) else None
     rows = source(dataset, view, within, since)
+    if within is not None and _deletes_missing(dataset, since):
+        rows = _with_missing(dataset, location, rows, within)
     return statement(dataset, location, rows, within=within, touched=touched, truncated_at=since)
 
 
@@ -141,9 +147,33 @@ def source(dataset: Dataset, view: str, within: Slice | None, truncated_at: str 
         return Source(_distinct(dataset, view, within))
     assert isinstance(mode, Merge)  # noqa: S101
     if mode.changelog is not None:
-        return Source(folded(dataset, mode.changelog, view, within, truncated_at), f"NOT {sql.column(ALIVE, SOURCE)}")
+        query = folded(dataset, mode.changelog, view, within, truncated_at)
+        columns = (AT, ENDED, ALIVE, *(kept_name(name) for name in mode.changelog.ignore_nulls))
+        return Source(query, f"NOT {sql.column(ALIVE, SOURCE)}", columns)
     deletes = f"coalesce(({mode.delete_when}), FALSE)" if mode.delete_when is not None else None
-    return Source(_newest(dataset, mode, view, within, deletes), sql.column(_FLAG, SOURCE) if deletes else None)
+    query = _newest(dataset, mode, view, within, deletes)
+    return Source(query, sql.column(_FLAG, SOURCE), (_FLAG,)) if deletes else Source(query)
+
+
+def _deletes_missing(dataset: Dataset, truncated_at: str | None) -> bool:
+    return isinstance(dataset.write, Merge) and (dataset.write.delete_missing or truncated_at is not None)
+
+
+def _with_missing(dataset: Dataset, location: str, rows: Source, within: Slice) -> Source:
+    """The rows, and one for each key of the slice in the table that they lack.
+
+    Delta's own clause for such rows makes it write every file of the table again, whatever its condition says, and
+    conflict with the writers of all other partitions.
+    """
+    same = " AND ".join(_same_key(dataset, key) for key in dataset.keys)
+    keys = [sql.column(name, TARGET) if name in dataset.keys else "NULL" for name in dataset.schema.names]
+    lacking = ", ".join([*keys, *("NULL" for _ in rows.columns), "TRUE"])
+    there = f"{sql.path_table(location)} AS {TARGET} LEFT ANTI JOIN rows AS {SOURCE} ON {same}"
+    query = (
+        f"WITH rows AS ({rows.query}) SELECT *, FALSE AS {sql.identifier(_MISSING)} FROM rows "
+        f"UNION ALL SELECT {lacking} FROM {there} WHERE {within.predicate(dataset, of=TARGET)}"
+    )
+    return replace(rows, query=query, missing=sql.column(_MISSING, SOURCE))
 
 
 def _distinct(dataset: Dataset, view: str, within: Slice | None) -> str:
@@ -190,7 +220,10 @@ def statement(
     on = [_same_key(dataset, key) for key in dataset.keys]
     if touched is not None:
         on.append(f"({touched.predicate(dataset, of=TARGET)})")
-    clauses = list(_clauses(dataset, rows.deletes, within, truncated_at))
+    clauses = [*_clauses(dataset, rows), *_by_source(dataset, within, truncated_at)]
+    if rows.missing is not None:
+        gone = _and([rows.missing, _older(dataset, truncated_at)])
+        clauses.insert(0, f"WHEN MATCHED AND {gone} THEN DELETE")
     into = f"MERGE INTO {sql.path_table(location)} AS {TARGET} USING ({rows.query}) AS {SOURCE}"
     return f"{into} ON {' AND '.join(on)} {' '.join(clauses)}"
 
@@ -201,14 +234,15 @@ def _same_key(dataset: Dataset, key: str) -> str:
     return f"{sql.column(key, TARGET)} {operator} {sql.column(key, SOURCE)}"
 
 
-def _clauses(dataset: Dataset, deletes: str | None, within: Slice | None, truncated_at: str | None) -> Iterator[str]:
+def _clauses(dataset: Dataset, rows: Source) -> Iterator[str]:
     mode, names = dataset.write, dataset.schema.names
     inserted = dict(zip(names, (sql.column(name, SOURCE) for name in names), strict=True))
     if isinstance(mode, InsertNew):
         yield _insert(inserted)
         return
     assert isinstance(mode, Merge)  # noqa: S101
-    alive = f"NOT {deletes}" if deletes else "TRUE"
+    deletes = _and([rows.deletes, None if rows.missing is None else f"NOT {rows.missing}"]) if rows.deletes else None
+    alive = _and([None if flag is None else f"NOT {flag}" for flag in (rows.missing, rows.deletes)])
     if mode.changelog is None:
         newer = _newer(dataset, f"{SOURCE}.{sql.identifier(mode.order_by)}") if mode.order_by else "TRUE"
         if deletes:
@@ -230,7 +264,10 @@ def _clauses(dataset: Dataset, deletes: str | None, within: Slice | None, trunca
         yield f"WHEN MATCHED AND {alive} AND {is_past} THEN UPDATE SET {_assignments(inserted)}"
         yield _update(mode, [alive, newer], partly)
     yield _insert(inserted, alive)
-    yield from _missing(dataset, mode, within, truncated_at)
+
+
+def _and(conditions: Iterable[str | None]) -> str:
+    return " AND ".join(f"({condition})" for condition in conditions if condition is not None) or "TRUE"
 
 
 def _newer(dataset: Dataset, place: str) -> str:
@@ -261,11 +298,12 @@ def _insert(values: dict[str, str], condition: str = "TRUE") -> str:
     return f"WHEN NOT MATCHED AND {condition} THEN INSERT ({sql.names(values)}) VALUES ({', '.join(values.values())})"
 
 
-def _missing(dataset: Dataset, mode: Merge, within: Slice | None, truncated_at: str | None) -> Iterator[str]:
-    """What becomes of rows that the frame has none of: nothing outside the run's slice, whatever the statement says."""
-    if not mode.delete_missing and truncated_at is None:
-        return
-    conditions = [f"({within.predicate(dataset, of=TARGET)})"] if within is not None else []
-    if truncated_at is not None and order_column(dataset) is not None:
-        conditions.append(_newer(dataset, truncated_at))
-    yield f"WHEN NOT MATCHED BY SOURCE{''.join(f' AND {c}' for c in conditions)} THEN DELETE"
+def _older(dataset: Dataset, truncated_at: str | None) -> str | None:
+    """Whether the row in the table is older than the truncation; None where nothing says so."""
+    return None if truncated_at is None or order_column(dataset) is None else _newer(dataset, truncated_at)
+
+
+def _by_source(dataset: Dataset, within: Slice | None, truncated_at: str | None) -> Iterator[str]:
+    """What becomes of rows that the frame has none of, where the run addresses the whole table."""
+    if within is None and _deletes_missing(dataset, truncated_at):
+        yield f"WHEN NOT MATCHED BY SOURCE AND {_and([_older(dataset, truncated_at)])} THEN DELETE"

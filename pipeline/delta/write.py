@@ -20,6 +20,7 @@ from pipeline.delta import merge, quality, sql
 from pipeline.delta.commit import CommitNote, Mark, marked_commit, own_commit, private_session, write_confs
 from pipeline.delta.conform import select_list
 from pipeline.delta.failures import (
+    CAUSE_UNTOLD,
     CHECK_BROKEN,
     LOST_OR_REFUSED,
     NOT_NULL_BROKEN,
@@ -242,7 +243,7 @@ def _outcome(
         CommitUnknownError: the log can't be asked.
     """
     failure = read_failure(error)
-    refused = CHECK_BROKEN | NOT_NULL_BROKEN | RAISED_BY_US | SLICE_BROKEN
+    refused = CAUSE_UNTOLD | CHECK_BROKEN | NOT_NULL_BROKEN | RAISED_BY_US | SLICE_BROKEN
     violation = _violation(frame, dataset, within) if failure.has(refused) else None
     if violation is not None:
         raise violation from error
