@@ -14,7 +14,7 @@ from typing import Any
 from dagster import AssetKey
 from pyspark.sql.types import StructField, StructType
 
-from pipeline.dataset import Append, Check, Dataset, Replace, WriteMode
+from pipeline.dataset import Append, Check, Dataset, InsertNew, Merge, Replace, WriteMode
 from pipeline.delta.arrow_types import stored
 from pipeline.delta.table import CHANGE_FEED, CONSTRAINT_PREFIX, TableState
 from pipeline.errors import DeclarationError
@@ -24,7 +24,13 @@ from pipeline.orchestration.partitions import PARTITION_EXPR
 # What a plain asset may say in its metadata, beside Dagster's own `partition_expr`.
 WRITE_MODE = "delta/write_mode"
 KEYS = "delta/keys"
-_WRITE_MODES: Mapping[object, WriteMode] = {"append": Append(), "replace": Replace()}
+ORDER_BY = "delta/order_by"
+_WRITE_MODES: Mapping[str, WriteMode] = {
+    "append": Append(),
+    "replace": Replace(),
+    "merge": Merge(),
+    "insert_new": InsertNew(),
+}
 
 
 def derived_dataset(
@@ -80,7 +86,12 @@ def _write_mode(key: AssetKey, metadata: Mapping[str, Any]) -> WriteMode:
     mode = _WRITE_MODES.get(said) if isinstance(said, str) else None
     if mode is None:
         raise _refusal(key, f"{WRITE_MODE} is {said!r}; expected {' or '.join(map(repr, _WRITE_MODES))}")
-    return mode
+    order_by = _names(key, metadata, ORDER_BY)
+    if not order_by:
+        return mode
+    if not isinstance(mode, Merge) or len(order_by) > 1:
+        raise _refusal(key, f"{ORDER_BY} is {order_by}; it is one column, and of a merge only")
+    return Merge(order_by=order_by[0])
 
 
 def _names(key: AssetKey, metadata: Mapping[str, Any], name: str) -> tuple[str, ...]:

@@ -149,7 +149,9 @@ def test_the_table_is_the_declaration_of_every_later_frame(foreign: Foreign) -> 
         (readings(1, 1.0), {}, DAILY, "name the column that its keys stand for as 'partition_expr'"),
         (readings(1, 1.0), {"partition_expr": "hour"}, DAILY, "partition column 'hour' is not in the schema"),
         (readings(1, 1.0), {"partition_expr": "day OR 1=1"}, DAILY, "'day OR 1=1' is not in the schema"),
-        (readings(1, 1.0), {"delta/write_mode": "upsert"}, None, "expected 'append' or 'replace'"),
+        (readings(1, 1.0), {"delta/write_mode": "upsert"}, None, "'replace' or 'merge' or 'insert_new'"),
+        (readings(1, 1.0), {"delta/order_by": "value"}, None, "it is one column, and of a merge only"),
+        (readings(1, 1.0), {"delta/write_mode": "merge"}, None, "Merge needs keys"),
         (readings(1, 1.0), {"delta/keys": ["id"]}, None, "key column 'id' is not in the schema"),
         (pa.table({"n": pa.nulls(2), "m": [1, 2]}), {}, None, "column 'n' has type void"),
         (pa.table({}), {}, None, "the schema has no columns"),
@@ -157,7 +159,8 @@ def test_the_table_is_the_declaration_of_every_later_frame(foreign: Foreign) -> 
         (pa.table({"_change_type": [1]}), {}, None, "has a name that the change feed adds itself"),
     ],
     ids=[
-        "no partition_expr", "another column", "an expression", "an unknown write mode", "an unknown key",
+        "no partition_expr", "another column", "an expression", "an unknown write mode",
+        "an order without a merge", "a merge without keys", "an unknown key",
         "only NULL", "no columns", "a space", "reserved",
     ],
 )  # fmt: skip
@@ -190,6 +193,13 @@ def test_the_metadata_says_the_write_mode_and_the_keys(foreign: Foreign) -> None
     with pytest.raises(DeclarationError) as caught:
         foreign.run(plain(readings(1, 1.0), metadata={"partition_expr": "value"}))
     assert "its table is partitioned by (day)" in caught.value.problems[0]
+
+
+def test_a_plain_asset_may_be_merged_by_its_keys_and_an_order(foreign: Foreign) -> None:
+    merged = {"delta/write_mode": "merge", "delta/keys": "day", "delta/order_by": "value"}
+    for value in (2.0, 3.0, 1.0):
+        foreign.run(plain(readings(1, value), metadata=merged))
+    assert foreign.rows("readings") == [(day(1), 3.0)]
 
 
 def test_cells_take_their_columns_from_an_expr_by_dimension(foreign: Foreign) -> None:
