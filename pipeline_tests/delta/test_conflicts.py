@@ -117,7 +117,7 @@ class Gate:
     def frame(self, session: SparkSession, dataset: Dataset, rows: list[tuple[Any, ...]]) -> DataFrame:
         entered, opened, seconds = str(self.entered), str(self.opened), WAIT_SECONDS
 
-        def passes(text: str) -> str:
+        def passes(text):  # Spark would take hints for those of another kind of function
             Path(entered).touch()
             deadline = time.monotonic() + seconds
             while not Path(opened).exists():
