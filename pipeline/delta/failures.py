@@ -36,10 +36,22 @@ VERSION_GONE = frozenset(
 BEYOND_RETENTION = frozenset({"DELTA_UNSUPPORTED_TIME_TRAVEL_BEYOND_DELETED_FILE_RETENTION_DURATION"})
 # What CREATE TABLE says of a location that holds something and no table.
 NOT_EMPTY_LOCATION = frozenset({"DELTA_CREATE_TABLE_WITH_NON_EMPTY_LOCATION", "TABLE_OR_VIEW_ALREADY_EXISTS"})
-# The seven conflict classes of `io.delta.exceptions`; the conditions of the typed ones begin alike.
+# The classes of `io.delta.exceptions`, by which alone a conflict is known where `delta.exceptions` has made a classic
+# error its own: what it makes has no condition. SQL state 2D521 says less: it is also that of errors that stay.
+CONFLICT_CLASSES = frozenset(
+    {
+        "ConcurrentAppendException",
+        "ConcurrentDeleteDeleteException",
+        "ConcurrentDeleteReadException",
+        "ConcurrentTransactionException",
+        "ConcurrentWriteException",
+        "DeltaConcurrentModificationException",
+        "MetadataChangedException",
+        "ProtocolChangedException",
+    }
+)
 CONFLICT_CONDITIONS = frozenset({"DELTA_PROTOCOL_CHANGED", "DELTA_METADATA_CHANGED"})
 CONFLICT_PREFIX = "DELTA_CONCURRENT_"
-CONFLICT_SQLSTATE = "2D521"
 
 
 @dataclass(frozen=True)
@@ -62,9 +74,9 @@ class Failure:
     def is_conflict(self) -> bool:
         """Whether Delta refused the commit because of another one; nothing was committed."""
         return (
-            CONFLICT_SQLSTATE in self.sql_states
-            or self.has(CONFLICT_CONDITIONS)
+            self.has(CONFLICT_CONDITIONS)
             or any(condition.startswith(CONFLICT_PREFIX) for condition in self.conditions)
+            or any(name.rpartition(".")[2] in CONFLICT_CLASSES for name in self.classes)
         )
 
     @property

@@ -62,7 +62,8 @@ def addresses_partitions(dataset: Dataset) -> bool:
 def repeats_differ(mode: Merge) -> bool:
     """Whether the same frame, merged a second time after others, may give another table than once."""
     deletes = mode.delete_when is not None or mode.delete_missing or mode.changelog is not None
-    return deletes or mode.order_by is None
+    # A condition on the row in the table may hold the second time.
+    return deletes or mode.order_by is None or mode.update_when is not None
 
 
 def looks_first(dataset: Dataset, within: Slice | None) -> bool:

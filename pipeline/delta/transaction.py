@@ -10,6 +10,8 @@ the incarnation of the table, which every restore makes a new one.
 
 from __future__ import annotations
 
+import json
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -18,16 +20,18 @@ from pyspark.sql import SparkSession
 from pipeline.delta import sql
 from pipeline.delta.commit import HISTORY_LIMIT, Mark
 from pipeline.delta.log import commit_file, note_of, versions
-from pipeline.delta.snapshot import local_folder, transaction_version
-from pipeline.delta.table import TableState
+from pipeline.delta.snapshot import local_folder, table_facts, transaction_version
+from pipeline.delta.table import TableState, latest_version
 
 INCARNATION = "pipeline.incarnation"
 _APP_ID = "spark.databricks.delta.write.txnAppId"
 _VERSION = "spark.databricks.delta.write.txnVersion"
 _RESTORE = "RESTORE"
+_KIND_LENGTH = 16  # of the name of an action at the head of its line
 _CHANGES_ROWS = ("WRITE", "MERGE", "UPDATE", "DELETE", "TRUNCATE", _RESTORE, "STREAMING UPDATE", "COPY INTO")
-# By location and table id: up to which version the log was searched, and the newest restore in it.
-_SEARCHED: dict[tuple[str, str], tuple[int, int]] = {}
+# By location and table id: up to which version the log was searched, and the restores in it by version, each with the
+# version that it brought back; None where it was told a time.
+_SEARCHED: dict[tuple[str, str], tuple[int, Mapping[int, int | None]]] = {}
 
 
 @dataclass(frozen=True)
@@ -43,11 +47,23 @@ class Identifier:
         return {_APP_ID: self.app_id, _VERSION: str(self.version)}
 
 
-def identifier(session: SparkSession, state: TableState, mark: Mark) -> Identifier | None:
-    """The identifier of a mark in the table as it is now; None for a mark without an epoch."""
+def identifier(session: SparkSession, state: TableState, mark: Mark) -> Identifier | int | None:
+    """The identifier of a mark in the table as it is now; None for a mark without an epoch.
+
+    The version that holds the rows where they are from before a restore that has kept them: under the identifier of
+    the incarnation that it began they would be written again.
+    """
     if mark.epoch is None:
         return None
-    return Identifier(f"pipeline/{incarnation(session, state)}/{mark.writer}", mark.epoch)
+    number = incarnation(session, state)
+    if _is_kept(session, state, number, mark):
+        found = _version_of_epoch(session, state.location, mark)
+        return state.version if found is None else found
+    return Identifier(_application(number, mark.writer), mark.epoch)
+
+
+def _application(incarnation: int, writer: str) -> str:
+    return f"pipeline/{incarnation}/{writer}"
 
 
 def incarnation(session: SparkSession, state: TableState) -> int:
@@ -55,32 +71,88 @@ def incarnation(session: SparkSession, state: TableState) -> int:
 
     The log decides, since a restore brings old properties back; the property outlives the log's clean-up.
     """
-    kept = next((value for name, value in state.properties.items() if name.lower() == INCARNATION), "0")
+    return max((_property(state.properties), *_restores(session, state)))
+
+
+def _property(properties: Mapping[str, str]) -> int:
+    kept = next((value for name, value in properties.items() if name.lower() == INCARNATION), "0")
+    return int(kept) if kept.isdigit() else 0
+
+
+def _restores(session: SparkSession, state: TableState) -> Mapping[int, int | None]:
+    """The restores that stand in the log, each with the version that it brought back."""
     key = (state.location, state.table_id)
-    searched, newest = _SEARCHED.get(key, (-1, 0))
-    if state.version > searched:
-        found = _newest_restore(session, state, searched)
-        newest = max(newest, found if found is not None else 0)
-        _SEARCHED[key] = (state.version, newest)
-    return max(int(kept) if kept.isdigit() else 0, newest)
-
-
-def _newest_restore(session: SparkSession, state: TableState, after: int) -> int | None:
+    searched, known = _SEARCHED.get(key, (-1, {}))
+    if state.version <= searched:
+        return known
     folder = local_folder(state.location)
-    if folder is not None:
-        numbers = (number for number in reversed(versions(str(folder), after)) if number <= state.version)
-        return next((number for number in numbers if _is_restore(folder, number)), None)
-    history = session.sql(f"DESCRIBE HISTORY {sql.path_table(state.location)} LIMIT {state.version - after}")
-    rows = history.filter(f"operation = {sql.string(_RESTORE)}").selectExpr("max(version) AS newest").collect()
-    return None if rows[0]["newest"] is None else int(rows[0]["newest"])
+    if folder is None:
+        newest, found = _restores_in_history(session, state, searched)
+    else:
+        numbers = versions(str(folder), searched)
+        newest, found = max(numbers, default=searched), {n: t for n in numbers for t in _restored(folder, n)}
+    known = {**known, **found}
+    _SEARCHED[key] = (newest, known)
+    return known
 
 
-def _is_restore(folder: Path, number: int) -> bool:
+def _restores_in_history(session: SparkSession, state: TableState, after: int) -> tuple[int, Mapping[int, int | None]]:
+    limit = state.version - after
+    while True:
+        history = session.sql(f"DESCRIBE HISTORY {sql.path_table(state.location)} LIMIT {limit}")
+        rows = history.selectExpr("version", "operation", "operationParameters['version'] AS target").collect()
+        # The limit counts from the newest commit, and others commit while we look.
+        if len(rows) < limit or rows[-1]["version"] <= after + 1:
+            break
+        limit *= 2
+    found = {int(row["version"]): _number(row["target"]) for row in rows if row["operation"] == _RESTORE}
+    return max((int(row["version"]) for row in rows), default=after), found
+
+
+def _restored(folder: Path, number: int) -> list[int | None]:
+    """What a commit has brought back, where it is a restore; empty for any other."""
     try:
-        text = Path(commit_file(str(folder), number)).read_text(encoding="utf-8")
+        with Path(commit_file(str(folder), number)).open(encoding="utf-8") as file:
+            infos = [json.loads(line)["commitInfo"] for line in file if line[:_KIND_LENGTH].find("commitInfo") > 0]
     except FileNotFoundError:  # cleaned up in the meantime; then a property says it
-        return False
-    return f'"operation":"{_RESTORE}"' in text.replace(" ", "")
+        return []
+    restores = [info for info in infos if info.get("operation") == _RESTORE]
+    return [_number((info.get("operationParameters") or {}).get("version")) for info in restores]
+
+
+def _number(text: object) -> int | None:
+    return int(str(text)) if str(text).isdigit() else None
+
+
+def _is_kept(session: SparkSession, state: TableState, number: int, mark: Mark) -> bool:
+    """Whether what this mark's epoch has written before the restore `number` was in the version that it brought back.
+
+    That version may stand on earlier restores; what they brought back counts as well.
+    """
+    restores, folder = _restores(session, state), local_folder(state.location)
+    target = restores.get(number)
+    while target is not None:
+        before = max((n for n in restores if n <= target), default=0)
+        if folder is None:
+            recorded = _epoch_in_history(session, state, mark, before, target)
+        else:
+            facts = table_facts(folder, target)
+            before = max(before, _property(facts.properties) if facts is not None else 0)
+            recorded = transaction_version(folder, target, _application(before, mark.writer))
+        if recorded is not None and mark.epoch is not None and recorded >= mark.epoch:
+            return True
+        target = restores.get(before)
+    return False
+
+
+def _epoch_in_history(session: SparkSession, state: TableState, mark: Mark, after: int, until: int) -> int | None:
+    """The greatest epoch of the mark's writer among the commits above `after`, as far as the history is searched."""
+    limit = state.version - until + HISTORY_LIMIT
+    history = session.sql(f"DESCRIBE HISTORY {sql.path_table(state.location)} LIMIT {limit}")
+    rows = history.filter(f"version > {after} AND version <= {until}").select("userMetadata").collect()
+    marks = [(note_of(row["userMetadata"]) or {}).get("mark") or {} for row in rows]
+    epochs = [found["epoch"] for found in marks if found.get("writer") == mark.writer]
+    return max((epoch for epoch in epochs if epoch is not None), default=None)
 
 
 def first_load(session: SparkSession, state: TableState, mark: Mark) -> Identifier | int | None:
@@ -92,10 +164,17 @@ def first_load(session: SparkSession, state: TableState, mark: Mark) -> Identifi
     if session.sql(f"SELECT 1 AS one FROM {table} LIMIT 1").collect():  # noqa: S608  quoted
         return None if mark.epoch is None else _version_of_epoch(session, state.location, mark)
     # A table that was emptied may be loaded again: the commit that emptied it begins another time.
-    operations = ", ".join(map(sql.string, _CHANGES_ROWS))
-    history = session.sql(f"DESCRIBE HISTORY {table} LIMIT {HISTORY_LIMIT}").filter(f"operation IN ({operations})")
-    newest = history.selectExpr("coalesce(max(version), 0) AS newest").collect()[0]["newest"]
+    newest = _newest_change(session, table, f" LIMIT {HISTORY_LIMIT}")
+    if newest is None:
+        newest = _newest_change(session, table, "") or 0
     return Identifier(f"pipeline/{incarnation(session, state)}/first load after {newest}", 0)
+
+
+def _newest_change(session: SparkSession, table: str, limit: str) -> int | None:
+    operations = ", ".join(map(sql.string, _CHANGES_ROWS))
+    history = session.sql(f"DESCRIBE HISTORY {table}{limit}").filter(f"operation IN ({operations})")
+    newest = history.selectExpr("max(version) AS newest").collect()[0]["newest"]
+    return None if newest is None else int(newest)
 
 
 def holder(session: SparkSession, state: TableState, mark: Mark, known: Identifier) -> int | None:
@@ -109,7 +188,7 @@ def holder(session: SparkSession, state: TableState, mark: Mark, known: Identifi
     if folder is not None and (recorded is None or recorded < known.version):
         return None
     found = _version_of_epoch(session, state.location, mark)
-    return state.version if found is None and recorded is not None else found
+    return latest_version(session, state.location) if found is None and recorded is not None else found
 
 
 def _version_of_epoch(session: SparkSession, location: str, mark: Mark) -> int | None:

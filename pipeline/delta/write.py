@@ -31,7 +31,7 @@ from pipeline.delta.failures import (
 from pipeline.delta.log import Commit
 from pipeline.delta.retry import RetryPolicy, retried
 from pipeline.delta.slices import Slice
-from pipeline.delta.table import TableState, open_or_create
+from pipeline.delta.table import TableState, existing, open_or_create
 from pipeline.delta.transaction import Identifier, first_load, holder, identifier
 from pipeline.errors import (
     CheckViolationError,
@@ -158,18 +158,21 @@ def _attempt(frame: DataFrame, dataset: Dataset, location: str, note: CommitNote
                 commit = own_commit(clone, dataset.name, location, note.mark, dataset.partition_by)
     if commit is not None:
         return commit_result(dataset, state, note.mark, commit)
-    skipped_at = None if known is None else holder(session, state, note.mark, known)
-    if skipped_at is not None and isinstance(dataset.write, ErrorIfExists):
-        raise TableExistsError(dataset=dataset.name, location=location, version=skipped_at)
+    # Delta made none: there was nothing to write, or it was written before.
+    state = existing(session, dataset, location)
+    again = _identifier(session, dataset, state, note.mark)
+    if isinstance(again, Identifier) and again != known:  # a restore came between, and what was written is gone
+        raise CommitConflictError(dataset=dataset.name, location=location, condition="RESTORE")
+    skipped_at = holder(session, state, note.mark, again) if isinstance(again, Identifier) else again
     return _nothing(dataset, state, note.mark, skipped_at=skipped_at)
 
 
 def _identifier(session: SparkSession, dataset: Dataset, state: TableState, mark: Mark) -> Identifier | int | None:
     """The identifier under which Delta refuses a repeat; None where one does no harm or, for a first load, rows exist.
 
-    The version that holds the rows where a first load finds its own. A replace and a merge by order come to the same
-    when they are repeated, and are spared the three Spark jobs that Delta needs to look an identifier up; a merge that
-    deletes does not, since a row that a later batch has deleted would come back.
+    The version that holds the rows where they were written before and Delta would not know it. A replace and a merge by
+    order come to the same when they are repeated, and are spared the three Spark jobs that Delta needs to look an
+    identifier up; a merge that deletes does not, since a row that a later batch has deleted would come back.
 
     Raises:
         TableExistsError: a first load that found rows of others.

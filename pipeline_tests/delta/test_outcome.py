@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
 from typing import Any
 
 import pytest
@@ -12,42 +10,13 @@ from pyspark.sql import SparkSession
 
 from pipeline.dataset import Dataset
 from pipeline.delta import commit as commit_module
-from pipeline.delta import write as write_module
 from pipeline.delta.slices import Slice, of_values
 from pipeline.errors import CommitUnknownError
+from pipeline_tests.delta.lost_answers import lose_answers
 from pipeline_tests.delta.sample import APPENDED, REPLACED, day, put, rows_of, versions_of
 
 WRITES = [(APPENDED, None), (REPLACED, of_values("day", [day(1)])), (REPLACED, None)]
 WRITE_IDS = ["append", "replace of a slice", "replace of the table"]
-
-
-class LosesAnswers:
-    """A session whose statements reach Delta, or do not, and whose answers never come back."""
-
-    def __init__(self, session: SparkSession, *, arrives: bool) -> None:
-        self.session = session
-        self.arrives = arrives
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self.session, name)
-
-    def sql(self, statement: str) -> Any:
-        if statement.startswith("INSERT"):
-            if self.arrives:
-                self.session.sql(statement).collect()
-            raise PySparkRuntimeError("the answer was lost")
-        return self.session.sql(statement)
-
-
-def lose_answers(monkeypatch: pytest.MonkeyPatch, *, arrives: bool) -> None:
-    real = write_module.private_session
-
-    @contextmanager
-    def losing(session: SparkSession, confs: Mapping[str, str]) -> Iterator[Any]:
-        with real(session, confs) as clone:
-            yield LosesAnswers(clone, arrives=arrives)
-
-    monkeypatch.setattr(write_module, "private_session", losing)
 
 
 @pytest.mark.parametrize(("dataset", "within"), WRITES, ids=WRITE_IDS)

@@ -1,0 +1,43 @@
+"""Sessions whose statements reach Delta, or do not, and whose answers never come back."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+from pyspark.errors import PySparkRuntimeError
+from pyspark.sql import SparkSession
+
+from pipeline.delta import write as write_module
+
+
+class LosesAnswers:
+    """A session that raises in place of the answer to a statement that writes."""
+
+    def __init__(self, session: SparkSession, *, arrives: bool) -> None:
+        self.session = session
+        self.arrives = arrives
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.session, name)
+
+    def sql(self, statement: str) -> Any:
+        if statement.startswith(("INSERT", "MERGE")):
+            if self.arrives:
+                self.session.sql(statement).collect()
+            raise PySparkRuntimeError("the answer was lost")
+        return self.session.sql(statement)
+
+
+def lose_answers(monkeypatch: pytest.MonkeyPatch, *, arrives: bool) -> None:
+    """From now on every write loses the answer to its statement."""
+    real = write_module.private_session
+
+    @contextmanager
+    def losing(session: SparkSession, confs: Mapping[str, str]) -> Iterator[Any]:
+        with real(session, confs) as clone:
+            yield LosesAnswers(clone, arrives=arrives)
+
+    monkeypatch.setattr(write_module, "private_session", losing)
