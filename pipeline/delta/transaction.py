@@ -56,7 +56,7 @@ def identifier(session: SparkSession, state: TableState, mark: Mark) -> Identifi
     if mark.epoch is None:
         return None
     number = incarnation(session, state)
-    if _is_kept(session, state, number, mark):
+    if number and _is_kept(session, state, number, mark):
         found = _version_of_epoch(session, state.location, mark)
         return state.version if found is None else found
     return Identifier(_application(number, mark.writer), mark.epoch)
@@ -125,24 +125,27 @@ def _number(text: object) -> int | None:
 
 
 def _is_kept(session: SparkSession, state: TableState, number: int, mark: Mark) -> bool:
-    """Whether what this mark's epoch has written before the restore `number` was in the version that it brought back.
+    """Whether rows of this mark's epoch are in the table: written before the restore `number` and kept by it, or after.
 
-    That version may stand on earlier restores; what they brought back counts as well.
+    The version that it brought back may stand on earlier restores, and what they brought back counts as well.
     """
-    restores, folder = _restores(session, state), local_folder(state.location)
-    target = restores.get(number)
-    while target is not None:
-        before = max((n for n in restores if n <= target), default=0)
-        if folder is None:
-            recorded = _epoch_in_history(session, state, mark, before, target)
-        else:
-            facts = table_facts(folder, target)
-            before = max(before, _property(facts.properties) if facts is not None else 0)
-            recorded = transaction_version(folder, target, _application(before, mark.writer))
-        if recorded is not None and mark.epoch is not None and recorded >= mark.epoch:
+    restores, folder, until = _restores(session, state), local_folder(state.location), state.version
+    while True:
+        reached = None
+        if folder is not None:
+            reached = transaction_version(folder, until, _application(number, mark.writer))
+        if folder is None or until == state.version:
+            # A write that had not seen the restore yet has recorded its epoch elsewhere; its mark says it.
+            marked = _epoch_in_history(session, state, mark, number, until)
+            reached = max((epoch for epoch in (reached, marked) if epoch is not None), default=None)
+        if reached is not None and mark.epoch is not None and reached >= mark.epoch:
             return True
-        target = restores.get(before)
-    return False
+        target = restores.get(number)
+        if target is None:
+            return False
+        facts = table_facts(folder, target) if folder is not None else None
+        kept = _property(facts.properties) if facts is not None else 0
+        number, until = max((kept, *(n for n in restores if n <= target))), target
 
 
 def _epoch_in_history(session: SparkSession, state: TableState, mark: Mark, after: int, until: int) -> int | None:

@@ -41,7 +41,7 @@ ROW = StructType(
 # Batches of the merges meet in these keys, three at a time.
 SHARED_KEYS = 7
 # Every so many merges of the counters one stays in the partition of its writer.
-ALONE_EVERY = 5
+ALONE_EVERY = 3
 PARTS = 3
 Row = tuple[str, str, int, str]
 

@@ -188,17 +188,19 @@ def by_us_and_then_the_log_is_cleaned(spark: SparkSession, dataset: Dataset, roo
 
 
 @case("T-RESTORE-REPLAY")
-@pytest.mark.parametrize("undo", [by_sql, by_us, by_us_and_then_the_log_is_cleaned])
+@pytest.mark.parametrize(
+    "undo", [(by_sql, by_us), (by_us_and_then_the_log_is_cleaned, by_sql)], ids=["by sql, by us", "log cleaned, by sql"]
+)
 def test_a_batch_that_a_restore_has_undone_is_written_again_exactly_once_after_each_restore(
-    classic: SparkSession, root: str, undo: Restore
+    classic: SparkSession, root: str, undo: tuple[Restore, Restore]
 ) -> None:
     """RESTORE undoes the rows of a batch and not its transaction identifier, so Delta would skip the replay."""
     dataset = table_of(Append())
     deliver(classic, dataset, root, 1, [(1, 1, "one")])
     deliver(classic, dataset, root, 2, [(2, 1, "two")])
     target = 1
-    for _ in range(2):
-        undo(classic, dataset, root, target)
+    for restores in undo:
+        restores(classic, dataset, root, target)
         transaction._SEARCHED.clear()  # as in another process, which remembers nothing of the log
         assert rows_in(dataset, root) == [(1, 1, "one")]
         target = versions_of(dataset, root)[-1]
@@ -234,22 +236,25 @@ def test_a_batch_that_a_restore_has_kept_is_not_written_again(
 def test_a_restore_that_comes_between_a_look_at_the_table_and_the_write_is_noticed(
     classic: SparkSession, root: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The replay was about to be skipped for rows that are gone by then."""
+    """The replay was about to be skipped for rows that are gone by then; a new one was written all the same."""
     dataset = table_of(Append())
     deliver(classic, dataset, root, 1, [(1, 1, "one")])
     deliver(classic, dataset, root, 2, [(2, 1, "two")])
-    real = write_module.write_confs
-    restores = iter([1])
+    real, restores = write_module.write_confs, [1]
 
     def restored_meanwhile(*arguments: Any) -> dict[str, str]:
-        for version in restores:
-            by_sql(classic, dataset, root, version)
+        if restores:
+            by_sql(classic, dataset, root, restores.pop())
         return real(*arguments)
 
     monkeypatch.setattr(write_module, "write_confs", restored_meanwhile)
     replay = deliver(classic, dataset, root, 2, [(2, 1, "two")])
     assert (replay.skipped, replay.version, replay.mark.attempt) == (False, 4, 2)
-    assert rows_in(dataset, root) == [(1, 1, "one"), (2, 1, "two")]
+    restores.append(2)
+    new = deliver(classic, dataset, root, 3, [(3, 1, "three")], writer="other")
+    assert (new.skipped, new.version, commit_info(dataset, root, 5)["operation"]) == (False, 6, "RESTORE")
+    assert was_skipped(deliver(classic, dataset, root, 3, [(3, 1, "three")], writer="other"), version=6)
+    assert rows_in(dataset, root) == [(1, 1, "one"), (2, 1, "two"), (3, 1, "three")]
 
 
 # --- first loads ------------------------------------------------------------------------------------------------------
