@@ -23,6 +23,7 @@ from pipeline.delta.maintain import checkpoint
 from pipeline.delta.query import Answer, QueryError, query
 from pipeline.delta.read import ReadOptions
 from pipeline.delta.session import is_connect
+from pipeline.delta.table import DEFAULT_PROPERTIES
 from pipeline.delta.write import WriteResult, write
 from pipeline.errors import (
     RegistryError,
@@ -95,7 +96,7 @@ def test_a_description_says_what_another_engine_counts(spark: SparkSession, told
     assert (found.table.files, found.table.bytes) == (len(files_of(REPLACED, told)), sum(sizes))
     assert found.table.table_id == str(table.metadata().id)
     assert found.table.fingerprint == REPLACED.fingerprint
-    assert found.table.properties == {"delta.enableChangeDataFeed": "true"}
+    assert found.table.properties == {"delta.enableChangeDataFeed": "true"} | DEFAULT_PROPERTIES
     assert "changeDataFeed" in found.table.features
     assert found.last_write is not None
     assert (found.last_write.version, found.last_write.rows_written) == (2, 2)
@@ -329,7 +330,7 @@ def test_the_record_of_a_write_says_what_the_log_says(
     assert (record.version, record.rows_written, record.sources) == (2, 2, {"up": 4})
     assert record.rows_by_partition == ({"partition": {"day": "2026-01-02"}, "rows": 2},)
     assert record.table_id == str(deltalake.DeltaTable(REPLACED.location(told)).metadata().id)
-    assert record.properties == {"delta.enableChangeDataFeed": "true"}
+    assert record.properties == {"delta.enableChangeDataFeed": "true"} | DEFAULT_PROPERTIES
     assert record.schema["fields"][1]["name"] == "id"
     assert record.runtime["mode"] == "local[2]", "what wrote the rows, not what wrote the record"
     info = commit_info(REPLACED, told, 2)

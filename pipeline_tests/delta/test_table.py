@@ -129,6 +129,7 @@ def test_creation_is_one_commit_with_properties_checks_and_comments(spark: Spark
         "delta.enableChangeDataFeed": "true",
         "delta.logRetentionDuration": "interval 60 days",
         "owner.team": "it's \\ ours",
+        "delta.setTransactionRetentionDuration": "interval 30 days",
     }
     fields = {field["name"]: field for field in json.loads(metadata["schemaString"])["fields"]}
     assert list(fields) == WIDE.names
