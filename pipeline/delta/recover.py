@@ -2,7 +2,7 @@
 
 Here belongs the restore: what it would change, and doing it. A restore brings back rows, schema and properties, and
 forgets nothing of the transaction identifiers, so what we declare is applied again afterwards and the incarnation of
-the table is written down: a batch that is replayed after a restore is written again.
+the table is written down: a batch that the restore has undone is written again when it is replayed.
 """
 
 from __future__ import annotations
