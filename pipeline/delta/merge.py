@@ -146,6 +146,13 @@ def source(dataset: Dataset, view: str, within: Slice | None, truncated_at: str 
     return Source(_newest(dataset, mode, view, within, deletes), sql.column(_FLAG, SOURCE) if deletes else None)
 
 
+def fresh_rows(dataset: Dataset, view: str) -> str:
+    """The query of what a merge of the frame makes of an empty table."""
+    found = source(dataset, view, None)
+    alive = f" WHERE NOT {found.deletes}" if found.deletes else ""
+    return f"SELECT {sql.names(dataset.schema.names)} FROM ({found.query}) AS {SOURCE}{alive}"
+
+
 def _distinct(dataset: Dataset, view: str, within: Slice | None) -> str:
     """One row of those that are equal in every column."""
     row, keys = quality.row_value(dataset), sql.names(dataset.keys)
