@@ -59,6 +59,7 @@ DELTA_ORDER = (
     "read",
     "describe",
     "query",
+    "diff",
     "quality",
     "conform",
     "arrow_types",
