@@ -26,6 +26,7 @@ _COMMANDS: Mapping[str, tuple[str, str]] = {
     "spark": ("pipeline.cli.spark", "A warm local Spark in the background: start, status, stop."),
     "show": ("pipeline.cli.show", "Every table at a glance, or one of them in full."),
     "history": ("pipeline.cli.history", "The commits of a table, and who made them."),
+    "diff": ("pipeline.cli.diff", "What differs between two versions of a table."),
     "sql": ("pipeline.cli.sql", "Ask the tables, at their newest or at a named version."),
     "registry": ("pipeline.cli.registry", "What is declared; needs no Spark."),
     "manifest": ("pipeline.cli.manifest", "The records of runs: list, show, compare, verify."),

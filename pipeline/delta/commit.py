@@ -16,6 +16,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field
 from importlib.metadata import PackageNotFoundError, version
+from typing import Any
 
 from pyspark.sql import SparkSession
 
@@ -61,10 +62,42 @@ class Mark:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Cursor:
+    """How far a consumer has read a source: the last version consumed, of the table of that id."""
+
+    table_id: str
+    version: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cursors:
+    """The cursors that a commit of a consumer puts in force, by the names of its sources.
+
+    `number` is one more than that of the cursors it follows, never more than the version of the commit, and Delta lets
+    only one commit of a number through. `read_at` is the consumer's own version at which those before were read, -1
+    where there was no table: a restore in between has undone them.
+    """
+
+    number: int
+    read_at: int
+    sources: Mapping[str, Cursor]
+
+    @classmethod
+    def from_note(cls, note: Mapping[str, Any] | None) -> Cursors | None:
+        """The cursors in a commit's note; None where it puts none in force."""
+        found = (note or {}).get("cursors")
+        if not found:
+            return None
+        sources = {name: Cursor(**cursor) for name, cursor in found["sources"].items()}
+        return cls(number=found["number"], read_at=found["read_at"], sources=sources)
+
+
+@dataclass(frozen=True, kw_only=True)
 class CommitNote:
     """What we write into a commit beside the rows.
 
-    `sources` maps dataset names to the versions read; `partitions` says which slice was addressed, in words.
+    `sources` maps dataset names to the versions read; `partitions` says which slice was addressed, in words; `cursors`
+    are those of a consumer of changes, in force once the rows are.
     """
 
     mark: Mark
@@ -72,10 +105,13 @@ class CommitNote:
     asset: str | None = None
     partitions: str | None = None
     sources: Mapping[str, int] = field(default_factory=dict)
+    cursors: Cursors | None = None
 
     def to_json(self, session: SparkSession, fingerprint: str) -> str:
         """The user metadata of the commit."""
         note = asdict(self) | {"sources": dict(self.sources)}
+        if self.cursors is None:
+            del note["cursors"]
         profile = runtime_profile(session)
         return json.dumps(
             {"pipeline": FORMAT} | note | {"schema_fingerprint": fingerprint, "runtime": profile}, sort_keys=True

@@ -34,6 +34,14 @@ VERSION_GONE = frozenset(
     {"DELTA_VERSION_NOT_FOUND", "DELTA_NO_REPRODUCIBLE_HISTORY_FOUND", "DELTA_TRUNCATED_TRANSACTION_LOG"}
 )
 BEYOND_RETENTION = frozenset({"DELTA_UNSUPPORTED_TIME_TRAVEL_BEYOND_DELETED_FILE_RETENTION_DURATION"})
+# What reading a change feed says: that it was not recorded, and that its rows don't fit the newest schema.
+FEED_MISSING = frozenset({"DELTA_MISSING_CHANGE_DATA"})
+FEED_UNREADABLE = frozenset(
+    {"DELTA_CHANGE_DATA_FEED_INCOMPATIBLE_DATA_SCHEMA", "DELTA_CHANGE_DATA_FEED_INCOMPATIBLE_SCHEMA_CHANGE"}
+)
+# A file that is not there, as it shows while a frame is executed: with a condition over Connect, else by class.
+FILE_GONE = frozenset({"FAILED_READ_FILE.FILE_NOT_EXIST"})
+FILE_GONE_CLASSES = frozenset({"java.io.FileNotFoundException", "org.apache.spark.SparkFileNotFoundException"})
 # What CREATE TABLE says of a location that holds something and no table.
 NOT_EMPTY_LOCATION = frozenset({"DELTA_CREATE_TABLE_WITH_NON_EMPTY_LOCATION", "TABLE_OR_VIEW_ALREADY_EXISTS"})
 # The classes of `io.delta.exceptions`, by which alone a conflict is known where `delta.exceptions` has made a classic
@@ -69,6 +77,11 @@ class Failure:
     def has(self, conditions: frozenset[str]) -> bool:
         """Whether any cause carries one of these conditions."""
         return any(condition in conditions for condition in self.conditions)
+
+    @property
+    def is_file_gone(self) -> bool:
+        """Whether a file that was to be read is not there."""
+        return self.has(FILE_GONE) or not FILE_GONE_CLASSES.isdisjoint(self.classes)
 
     @property
     def is_conflict(self) -> bool:

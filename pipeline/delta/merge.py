@@ -177,6 +177,13 @@ def _with_missing(dataset: Dataset, location: str, rows: Source, within: Slice) 
     return replace(rows, query=query, missing=sql.column(_MISSING, SOURCE))
 
 
+def fresh_rows(dataset: Dataset, view: str) -> str:
+    """The query of what a merge of the frame makes of an empty table."""
+    found = source(dataset, view, None)
+    alive = f" WHERE NOT {found.deletes}" if found.deletes else ""
+    return f"SELECT {sql.names(dataset.schema.names)} FROM ({found.query}) AS {SOURCE}{alive}"
+
+
 def _distinct(dataset: Dataset, view: str, within: Slice | None) -> str:
     """One row of those that are equal in every column."""
     row, keys = quality.row_value(dataset), sql.names(dataset.keys)

@@ -126,7 +126,7 @@ def query(
         RegistryError: two datasets would be the same view.
     """
     views = _names(datasets)
-    with _quiet(), _clone(session) as clone:
+    with _quiet(), query_session(session) as clone:
         versions: dict[str, int] = {}
         missing: dict[str, PipelineError] = {}
         for name, dataset in _visible(statement, views, pins):
@@ -140,20 +140,24 @@ def query(
             found.frame.createOrReplaceTempView(sql.identifier(name))
             versions[dataset.name] = found.version
         try:
-            frame = _frame(clone, statement)
-            columns = tuple(frame.columns)
-            types = tuple(field.dataType for field in frame.schema.fields)
-            rows = _exact(frame, types).limit(limit + 1).collect()
+            return answer_of(_frame(clone, statement), versions, limit)
         except SPARK_ERRORS as error:
             raise _translated(error, views, missing) from error
+
+
+def answer_of(frame: DataFrame, versions: Mapping[str, int], limit: int) -> Answer:
+    """At most `limit` rows of a frame of a `query_session`, as text."""
+    types = tuple(field.dataType for field in frame.schema.fields)
+    rows = _exact(frame, types).limit(limit + 1).collect()
     return Answer(
-        columns=columns, types=types, rows=tuple(tuple(row) for row in rows[:limit]), versions=versions,
+        columns=tuple(frame.columns), types=types, rows=tuple(tuple(row) for row in rows[:limit]), versions=versions,
         more=len(rows) > limit,
     )  # fmt: skip
 
 
 @contextmanager
-def _clone(session: SparkSession) -> Iterator[SparkSession]:
+def query_session(session: SparkSession) -> Iterator[SparkSession]:
+    """A clone of the session in UTC and without its variables, for rows that are shown."""
     clone = clone_session(session)
     try:
         for name, value in _CONFS.items():

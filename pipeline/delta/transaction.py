@@ -66,6 +66,11 @@ def _application(incarnation: int, writer: str) -> str:
     return f"pipeline/{incarnation}/{writer}"
 
 
+def cursor_identifier(session: SparkSession, state: TableState, number: int) -> Identifier:
+    """The identifier that all runs of a consumer share: of those with cursors of one number Delta lets one through."""
+    return Identifier(f"pipeline/{incarnation(session, state)}/cursors", number)
+
+
 def incarnation(session: SparkSession, state: TableState) -> int:
     """The version of the newest restore of the table, 0 where there was none.
 

@@ -32,7 +32,7 @@ from pipeline.delta.log import Commit
 from pipeline.delta.retry import RetryPolicy, retried
 from pipeline.delta.slices import Slice
 from pipeline.delta.table import TableState, existing, open_or_create
-from pipeline.delta.transaction import Identifier, first_load, holder, identifier
+from pipeline.delta.transaction import Identifier, cursor_identifier, first_load, holder, identifier
 from pipeline.errors import (
     CheckViolationError,
     CommitConflictError,
@@ -43,6 +43,9 @@ from pipeline.errors import (
     StrayRowsError,
     TableExistsError,
 )
+
+# What a conflict says of a run whose cursors another run has moved on.
+CURSOR_MOVED = "CURSOR_MOVED"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -89,6 +92,7 @@ def write(
     location: str,
     note: CommitNote,
     within: Slice | None = None,
+    anew: bool = False,
     retry: RetryPolicy | None = None,
 ) -> WriteResult:
     """Write a frame as the dataset's write mode says, creating the table where there is none.
@@ -100,6 +104,8 @@ def write(
         frame: rows of the dataset; columns are matched by name.
         within: the slice that this write addresses. A replace replaces exactly it, an empty frame empties it; rows
             outside it are refused. The whole table where None.
+        anew: whether the rows that are there go, whatever the mode: the table holds what the write would make of an
+            empty one.
         retry: when a write that met another commit gives up; the default policy where None.
 
     Raises:
@@ -118,7 +124,7 @@ def write(
 
         def attempt(number: int) -> WriteResult:
             mark = changed(note.mark, attempt=note.mark.attempt + number - 1)
-            return _attempt(held, dataset, location, changed(note, mark=mark), within)
+            return _attempt(held, dataset, location, changed(note, mark=mark), within, anew=anew)
 
         return retried(attempt, retry or RetryPolicy(), dataset.name)
 
@@ -137,16 +143,18 @@ def _held(frame: DataFrame, dataset: Dataset, within: Slice | None) -> Iterator[
             held.unpersist()
 
 
-def _attempt(frame: DataFrame, dataset: Dataset, location: str, note: CommitNote, within: Slice | None) -> WriteResult:
+def _attempt(
+    frame: DataFrame, dataset: Dataset, location: str, note: CommitNote, within: Slice | None, *, anew: bool
+) -> WriteResult:
     session = frame.sparkSession
     state = open_or_create(session, dataset, location)
-    known = _identifier(session, dataset, state, note.mark)
+    known = _identifier(session, dataset, state, note)
     if isinstance(known, int):
         return _nothing(dataset, state, note.mark, skipped_at=known)
     if isinstance(dataset.write, ErrorIfExists | Ignore) and known is None:
         return _nothing(dataset, state, note.mark)
     with _temporary_view(frame, note.mark) as view:
-        statement = _statement(frame, dataset, location, view, within)
+        statement = _statement(frame, dataset, location, view, within, anew=anew)
         confs = write_confs(note, session, dataset.fingerprint) | (known.confs if known is not None else {})
         with private_session(session, confs) as clone:
             commit: Commit | None
@@ -158,16 +166,20 @@ def _attempt(frame: DataFrame, dataset: Dataset, location: str, note: CommitNote
                 commit = own_commit(clone, dataset.name, location, note.mark, dataset.partition_by)
     if commit is not None:
         return commit_result(dataset, state, note.mark, commit)
+    if note.cursors is not None:  # Delta commits an identifier even without rows, unless another run was first
+        raise CommitConflictError(dataset=dataset.name, location=location, condition=CURSOR_MOVED)
     # Delta made none: there was nothing to write, or it was written before.
     state = existing(session, dataset, location)
-    again = _identifier(session, dataset, state, note.mark)
+    again = _identifier(session, dataset, state, note)
     if isinstance(again, Identifier) and again != known:  # a restore came between, and what was written is gone
         raise CommitConflictError(dataset=dataset.name, location=location, condition="RESTORE")
     skipped_at = holder(session, state, note.mark, again) if isinstance(again, Identifier) else again
     return _nothing(dataset, state, note.mark, skipped_at=skipped_at)
 
 
-def _identifier(session: SparkSession, dataset: Dataset, state: TableState, mark: Mark) -> Identifier | int | None:
+def _identifier(
+    session: SparkSession, dataset: Dataset, state: TableState, note: CommitNote
+) -> Identifier | int | None:
     """The identifier under which Delta refuses a repeat; None where one does no harm or, for a first load, rows exist.
 
     The version that holds the rows where they were written before and Delta would not know it. A replace and a merge by
@@ -177,7 +189,9 @@ def _identifier(session: SparkSession, dataset: Dataset, state: TableState, mark
     Raises:
         TableExistsError: a first load that found rows of others.
     """
-    mode = dataset.write
+    mode, mark = dataset.write, note.mark
+    if note.cursors is not None:
+        return cursor_identifier(session, state, note.cursors.number)
     if isinstance(mode, ErrorIfExists | Ignore):
         found = first_load(session, state, mark)
         if found is None and isinstance(mode, ErrorIfExists):
@@ -203,13 +217,17 @@ def _temporary_view(frame: DataFrame, mark: Mark) -> Iterator[str]:
             frame.sparkSession.catalog.dropTempView(name)
 
 
-def _statement(frame: DataFrame, dataset: Dataset, location: str, view: str, within: Slice | None) -> str:
+def _statement(
+    frame: DataFrame, dataset: Dataset, location: str, view: str, within: Slice | None, *, anew: bool
+) -> str:
+    if anew and isinstance(dataset.write, Merge | InsertNew):
+        return f"INSERT OVERWRITE TABLE {sql.path_table(location)} BY NAME {merge.fresh_rows(dataset, view)}"
     if isinstance(dataset.write, Merge | InsertNew):
         return merge.merge_statement(frame, dataset, location, view, within)
     target = sql.path_table(location)
     query = f"SELECT {', '.join(_guarded_columns(dataset, within))} FROM {sql.identifier(view)}"  # noqa: S608  all quoted
     # A slice of nothing is replaced by nothing; Delta would take rows for `REPLACE WHERE FALSE`, the guard does not.
-    if not isinstance(dataset.write, Replace) or (within is not None and not within.boxes):
+    if not (anew or isinstance(dataset.write, Replace)) or (within is not None and not within.boxes):
         return f"INSERT INTO {target} BY NAME {query}"
     if within is None:
         return f"INSERT OVERWRITE TABLE {target} BY NAME {query}"

@@ -104,7 +104,7 @@ def test_help_names_every_command_and_loads_neither_spark_nor_dagster() -> None:
         "print(sorted({'pyspark', 'dagster', 'rich'} & set(sys.modules)))"
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, cwd=REPOSITORY)
-    for name in ("show", "history", "sql", "registry", "manifest"):
+    for name in ("show", "history", "diff", "sql", "registry", "manifest"):
         assert f"\n  {name} " in done.stdout
     assert done.stdout.endswith("[]\n")
 
@@ -148,6 +148,23 @@ def test_the_history_names_runs_slices_and_commits_without_a_mark(shop: Shop) ->
     (entry,) = shop.json("history", "shop/orders", "--limit", "1")
     assert entry["note"]["mark"]["token"] == shop.commits[1].mark.token
     assert entry["metrics"]["numOutputRows"] == "2"
+
+
+def test_a_diff_has_one_line_a_key_from_the_feed_or_by_comparison(shop: Shop) -> None:
+    """What is at the first version came with a table that had no version before it; the feed has it all the same."""
+    text = shop.cells("diff", "shop/orders", "--from", "1", "--to", "2")
+    assert [line[0] for line in text[:3]] == ["delete", "insert", "insert"]
+    assert text[0][1:] == ["2026-07-02", "2", "2.00", "NULL", "NULL"]
+    assert text[-1] == ["2 inserts, 0 updates, 1 delete"]
+    found = shop.json("diff", "shop/orders", "--from", "0", "--to", "2", "--limit", "2")
+    assert (found["from"], found["to"], found["compared_because"], found["more"]) == (0, 2, None, True)
+    assert found["counts"] == {"insert": 3, "update": 0, "delete": 0}
+    assert [column["name"] for column in found["columns"]] == ["day", "id", "price", "at", "text"]
+    assert found["rows"][0] == {
+        "change": "insert", "values": ["2026-07-01", 1, "1.10", "2026-07-01 10:00:00.5Z", "[red]"],
+    }  # fmt: skip
+    beyond = shop.run("diff", "shop/orders", "--from", "0", "--to", "9", status=1)
+    assert "up to 2" in beyond.stderr
 
 
 def test_sql_prints_values_exactly_at_the_version_that_is_asked_for(shop: Shop) -> None:

@@ -15,6 +15,7 @@ from pipeline.cli import main
 # What a subcommand needs to get past its usage; those that are not named need nothing.
 ARGUMENTS = {
     ("history",): ["sightings"],
+    ("diff",): ["sightings", "--from", "0", "--to", "1"],
     ("sql",): ["select 1"],
     ("manifest", "show"): ["run"],
     ("manifest", "diff"): ["one", "other"],
@@ -94,6 +95,7 @@ def test_an_error_exits_with_1_in_one_message_and_shows_a_traceback_only_when_as
     [
         ("show", "sightngs"),
         ("history", "sightngs"),
+        ("diff", "sightngs", "--from", "0", "--to", "1"),
         ("sql", "select 1", "--version", "sightngs=1"),
         ("maintain", "vacuum", "airports", "sightngs"),
         ("maintain", "vacuum", "sightngs", "--apply"),
@@ -114,6 +116,11 @@ def test_a_name_that_nobody_declared_is_answered_with_near_ones_before_spark_is_
     ]
     assert result.stdout == ""
     assert [path.name for path in tmp_path.iterdir()] == ["pyproject.toml"]
+
+
+def test_a_diff_backwards_is_wrong_usage(run) -> None:
+    result = run("diff", "sightings", "--from", "2", "--to", "1")
+    assert (result.exit_code, "--from must not be after --to" in result.stderr) == (2, True)
 
 
 @pytest.mark.parametrize("verb", ["show", "verify"])

@@ -1,0 +1,260 @@
+"""The changes of a source as a frame: raw, or net by key; the whole of it where changes can't be read.
+
+Here belongs what becomes of a verdict. A change frame is materialized and counted before it is handed out: that a file
+of it is gone shows only when it is executed (delta#1365), and then the verdict is turned.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field, replace
+from types import MappingProxyType
+
+from pyspark.sql import DataFrame, SparkSession
+
+from pipeline.dataset import Dataset
+from pipeline.delta import sql
+from pipeline.delta.commit import Cursor
+from pipeline.delta.failures import (
+    BEYOND_RETENTION,
+    FEED_MISSING,
+    FEED_UNREADABLE,
+    LOST_OR_REFUSED,
+    SPARK_ERRORS,
+    VERSION_GONE,
+    Failure,
+    read_failure,
+)
+from pipeline.delta.feed import InForce, Kind, Reason, Verdict, full, judge
+from pipeline.delta.table import existing, load
+from pipeline.errors import SettingsError
+from pipeline.write_mode import is_comparable
+
+CHANGE_TYPE, COMMIT_VERSION = "_change_type", "_commit_version"
+INSERT, UPDATED, DELETE = "insert", "update_postimage", "delete"
+_IGNORE_MISSING = "spark.sql.files.ignoreMissingFiles"
+# Whether a change brings a row in, rather than takes it out.
+_IS_AFTER = f"({CHANGE_TYPE} IN ('{INSERT}', '{UPDATED}'))"
+# Columns that we add have a space in their names, which no column of a table has.
+_RANK, _BEFORE, _SURPLUS = "row rank", "row before", "rows surplus"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Source:
+    """A source that is read as changes, and where its table is."""
+
+    dataset: Dataset
+    location: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Changes:
+    """What has changed in a source, or all of it.
+
+    The frame has the source's columns and `_change_type`. Of a source with keys, which must be unique in it, it has one
+    row a key: `insert` or `update_postimage` with what the row is now, or `delete` with what it was last; a row that is
+    as it was before is left out. Of any other source it has the raw rows of the feed, with `_commit_version`. A full
+    snapshot has every row as an `insert`, and a source with nothing new none.
+
+    `feed` holds the raw rows of the feed, and `counts` their number by change type; None and empty but for changes.
+    """
+
+    dataset: str
+    verdict: Verdict
+    frame: DataFrame
+    feed: DataFrame | None = None
+    counts: Mapping[str, int] = field(default_factory=dict)
+
+    @property
+    def is_full(self) -> bool:
+        """Whether the frame is all of the source."""
+        return self.verdict.kind is Kind.FULL
+
+
+@dataclass(frozen=True, kw_only=True)
+class SourceChanges:
+    """The changes of every source of a consumer; if one is a full snapshot, all are."""
+
+    sources: Mapping[str, Changes]
+
+    def __getitem__(self, name: str) -> Changes:
+        """The changes of the source of that name."""
+        return self.sources[name]
+
+    @property
+    def is_full(self) -> bool:
+        """Whether the consumer is to be made anew."""
+        return any(changes.is_full for changes in self.sources.values())
+
+    @property
+    def nothing_new(self) -> bool:
+        """Whether no source has changed."""
+        return all(changes.verdict.kind is Kind.NOTHING_NEW for changes in self.sources.values())
+
+    @property
+    def cursors(self) -> dict[str, Cursor]:
+        """The cursors once these were consumed."""
+        return {name: changes.verdict.cursor for name, changes in self.sources.items()}
+
+    @property
+    def versions(self) -> dict[str, int]:
+        """The versions that the changes lead to."""
+        return {name: changes.verdict.version for name, changes in self.sources.items()}
+
+
+@contextmanager
+def changes_since(session: SparkSession, sources: Sequence[Source], cursors: InForce) -> Iterator[SourceChanges]:
+    """What has changed in the sources since the cursors; the change frames are held for as long as the block lasts.
+
+    Raises:
+        TableNotFoundError: a source was never written.
+        SettingsError: the session passes over files that are missing, which would lose changes without a word.
+    """
+    verdicts = {
+        source.dataset.name: judge(
+            session, source.dataset, source.location, cursors.sources.get(source.dataset.name), cursors.missing
+        )
+        for source in sources
+    }
+    held: dict[str, Changes] = {}
+    try:
+        for source in sources:
+            name = source.dataset.name
+            if any(verdict.kind is Kind.FULL for verdict in verdicts.values()):
+                break
+            held[name] = read_changes(session, source, verdicts[name])
+            verdicts[name] = held[name].verdict
+        yield SourceChanges(sources=MappingProxyType(_all_or_none(session, sources, verdicts, held)))
+    finally:
+        for changes in held.values():
+            release(changes)
+
+
+def _all_or_none(
+    session: SparkSession, sources: Sequence[Source], verdicts: Mapping[str, Verdict], held: Mapping[str, Changes]
+) -> dict[str, Changes]:
+    """The changes that were read, or full snapshots of all sources where one needs one."""
+    if all(verdict.kind is not Kind.FULL for verdict in verdicts.values()):
+        return dict(held)
+    made = {}
+    for source in sources:
+        verdict = verdicts[source.dataset.name]
+        wanted = verdict if verdict.kind is Kind.FULL else full(verdict, Reason.OTHER_SOURCE)
+        made[source.dataset.name] = _snapshot(session, source, wanted)
+    return made
+
+
+def read_changes(session: SparkSession, source: Source, verdict: Verdict) -> Changes:
+    """What a verdict says is to be read; changes are held until `release`. Two Spark jobs for changes, else none.
+
+    A verdict that proves wrong as its files are read becomes one of a full snapshot; of the newest version where that
+    of the verdict is past the table's retention by now.
+
+    Raises:
+        SettingsError: as in `changes_since`.
+    """
+    if verdict.window is None:
+        return _snapshot(session, source, verdict)
+    if session.conf.get(_IGNORE_MISSING, "false") == "true":
+        raise SettingsError(setting=_IGNORE_MISSING, problem="it loses changes without a word", expected="false")
+    raw: DataFrame | None = None
+    try:
+        raw = _feed(session, source, verdict.window, verdict.schema.names).persist()
+        counts = {row[CHANGE_TYPE]: row["count"] for row in raw.groupBy(CHANGE_TYPE).count().collect()}
+    except SPARK_ERRORS as error:
+        if raw is not None:
+            with suppress(*LOST_OR_REFUSED):
+                raw.unpersist()
+        reason = _reason(read_failure(error))
+        if reason is None:
+            raise
+        return _snapshot(session, source, full(verdict, reason))
+    frame = net(raw, source.dataset.keys) if source.dataset.keys else raw
+    return Changes(
+        dataset=source.dataset.name, verdict=verdict, frame=frame, feed=raw,
+        counts=MappingProxyType(counts),
+    )  # fmt: skip
+
+
+def release(changes: Changes) -> None:
+    """Let go of the rows that are held."""
+    if changes.feed is not None:
+        with suppress(*LOST_OR_REFUSED):  # must not hide what became of the rows
+            changes.feed.unpersist()
+
+
+def _feed(session: SparkSession, source: Source, window: tuple[int, int], columns: Sequence[str]) -> DataFrame:
+    """The raw rows of the feed, both ends of the window included, with the columns of the version that is led to."""
+    reader = session.read.format("delta").option("readChangeFeed", "true")
+    pinned = reader.option("startingVersion", window[0]).option("endingVersion", window[1])
+    return pinned.load(source.location).selectExpr(
+        *map(sql.identifier, columns), sql.identifier(CHANGE_TYPE), sql.identifier(COMMIT_VERSION)
+    )
+
+
+def _snapshot(session: SparkSession, source: Source, verdict: Verdict) -> Changes:
+    """All rows as inserts; none where the verdict says that nothing is new."""
+    if verdict.kind is not Kind.FULL:
+        whole = session.createDataFrame([], verdict.schema)
+    else:
+        try:
+            whole = load(session, source.location, verdict.version)
+        except SPARK_ERRORS as error:
+            newest = existing(session, source.dataset, source.location)
+            if newest.version == verdict.version or not read_failure(error).has(BEYOND_RETENTION | VERSION_GONE):
+                raise
+            return _snapshot(session, source, replace(verdict, version=newest.version, schema=newest.schema))
+    version = [] if source.dataset.keys else [f"{verdict.version}L AS {COMMIT_VERSION}"]
+    frame = whole.selectExpr("*", f"'{INSERT}' AS {CHANGE_TYPE}", *version)
+    return Changes(dataset=source.dataset.name, verdict=verdict, frame=frame)
+
+
+def _reason(failure: Failure) -> Reason | None:
+    """Why a feed can't be read; None where the failure says nothing of that."""
+    if failure.is_file_gone or failure.has(BEYOND_RETENTION):
+        return Reason.CHANGE_FILES_GONE
+    found = {FEED_MISSING: Reason.FEED_OFF, FEED_UNREADABLE: Reason.SCHEMA_CHANGED, VERSION_GONE: Reason.LOG_CLEANED}
+    return next((reason for conditions, reason in found.items() if failure.has(conditions)), None)
+
+
+# --- net changes ------------------------------------------------------------------------------------------------------
+
+
+def net(raw: DataFrame, keys: Sequence[str]) -> DataFrame:
+    """Raw rows of a feed as at most one row a key: what it is now, or that it is gone; lazily.
+
+    Within one commit what comes in beats what goes out. A key whose row is as it was before is left out.
+    """
+    columns, value = _columns(raw)
+    of_key, place = f"PARTITION BY {sql.names(keys)}", f"struct({COMMIT_VERSION}, {_IS_AFTER})"
+    rank, before = sql.identifier(_RANK), sql.identifier(_BEFORE)
+    ranked = raw.selectExpr(
+        "*",
+        f"row_number() OVER ({of_key} ORDER BY {COMMIT_VERSION} DESC, {_IS_AFTER} DESC) AS {rank}",
+        f"min_by(named_struct('was', NOT {_IS_AFTER}, 'row', {value}), {place}) OVER ({of_key}) AS {before}",
+    )
+    changed = f"CASE WHEN {_IS_AFTER} THEN NOT ({before}.was AND {before}.row <=> {value}) ELSE {before}.was END"
+    kind = f"CASE WHEN NOT {_IS_AFTER} THEN '{DELETE}' WHEN {before}.was THEN '{UPDATED}' ELSE '{INSERT}' END"
+    return ranked.filter(f"{rank} = 1 AND {changed}").selectExpr(*columns, f"{kind} AS {CHANGE_TYPE}")
+
+
+def net_rows(raw: DataFrame) -> DataFrame:
+    """Raw rows of a feed as those that there are more of now, and those that there are fewer of; lazily."""
+    columns, value = _columns(raw)
+    rank, surplus = sql.identifier(_RANK), sql.identifier(_SURPLUS)
+    ranked = raw.selectExpr(
+        "*",
+        f"row_number() OVER (PARTITION BY {value}, {_IS_AFTER} ORDER BY {COMMIT_VERSION}) AS {rank}",
+        f"sum(if({_IS_AFTER}, 1, -1)) OVER (PARTITION BY {value}) AS {surplus}",
+    )
+    kept = ranked.filter(f"{rank} <= abs({surplus}) AND {_IS_AFTER} = ({surplus} > 0)")
+    return kept.selectExpr(*columns, f"if({_IS_AFTER}, '{INSERT}', '{DELETE}') AS {CHANGE_TYPE}")
+
+
+def _columns(raw: DataFrame) -> tuple[list[str], str]:
+    """The source's columns, and all of them as one value that can be compared."""
+    fields = [f for f in raw.schema.fields if f.name not in (CHANGE_TYPE, COMMIT_VERSION)]
+    named = [sql.identifier(f.name) for f in fields]
+    parts = [n if is_comparable(f.dataType) else f"to_json(struct({n}))" for n, f in zip(named, fields, strict=True)]
+    return named, f"struct({', '.join(parts)})"

@@ -1,0 +1,337 @@
+"""What a consumer of changes may read: the cursors in force, and the verdict on the change feed of a source.
+
+Here belong the reading of both logs, without Spark where they lie on this machine. The frames are made by `changes`.
+
+The cursors stand in the consumer's own commits and nowhere else. Those in force are in its newest commit that still
+counts: after a restore of the consumer they are those that were in force at the version restored.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from enum import Enum
+from typing import Any
+from urllib.parse import unquote
+
+from pyspark.sql import SparkSession
+from pyspark.sql.types import ArrayType, DataType, MapType, StructType
+
+from pipeline.dataset import Dataset
+from pipeline.delta import sql
+from pipeline.delta.commit import Cursor, Cursors
+from pipeline.delta.log import commit_file, note_of, versions
+from pipeline.delta.snapshot import local_folder, table_facts
+from pipeline.delta.table import CHANGE_FEED, TableState, existing
+
+_RESTORE = "RESTORE"
+
+
+class Kind(Enum):
+    """What a verdict says."""
+
+    NOTHING_NEW = "nothing new"
+    CHANGES = "changes"
+    FULL = "full snapshot"
+
+
+class Reason(Enum):
+    """Why changes can't be read and a full snapshot is needed."""
+
+    FIRST_RUN = "nothing was consumed before"
+    CONSUMER_RESTORED = "the consumer was restored to before its first run, or while it ran"
+    CURSOR_LOST = "the consumer's log no longer holds its cursor"
+    RECREATED = "the table was made anew"
+    CURSOR_AHEAD = "the cursor is beyond the newest version"
+    LOG_CLEANED = "commits are gone from the log"
+    SCHEMA_CHANGED = "the schema has changed in a way that the feed can't carry"
+    FEED_OFF = "the change feed was off"
+    CHANGE_FILES_GONE = "files of the changes are gone"
+    OTHER_SOURCE = "another source needs a full snapshot"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Verdict:
+    """What is to be read of a source to get from a cursor to a version.
+
+    `version` is the newest of the table of that id as the verdict was made, `schema` the table's at that version, and
+    `after` the last version consumed, None where that is unknown. `window` holds the first and the last commit between
+    them that change rows, both inclusive; None but for changes. `at_fault` are the versions for which `reason` holds,
+    where it holds for single ones.
+    """
+
+    kind: Kind
+    table_id: str
+    version: int
+    schema: StructType = field(compare=False, repr=False)
+    after: int | None = None
+    window: tuple[int, int] | None = None
+    reason: Reason | None = None
+    at_fault: tuple[int, ...] = ()
+
+    def __str__(self) -> str:
+        """The verdict in one line."""
+        if self.reason is None:
+            return self.kind.value
+        shown = f" (versions {', '.join(map(str, self.at_fault))})" if self.at_fault else ""
+        return f"{self.kind.value}: {self.reason.value}{shown}"
+
+    @property
+    def cursor(self) -> Cursor:
+        """The cursor once this was consumed."""
+        return Cursor(table_id=self.table_id, version=self.version)
+
+
+@dataclass(frozen=True, kw_only=True)
+class InForce:
+    """The cursors in force at a version of the consumer; `missing` says why there are none."""
+
+    number: int
+    read_at: int
+    sources: Mapping[str, Cursor] = field(default_factory=dict)
+    missing: Reason = Reason.FIRST_RUN
+
+    def followed_by(self, sources: Mapping[str, Cursor]) -> Cursors:
+        """The cursors that the next commit puts in force."""
+        return Cursors(number=self.number + 1, read_at=self.read_at, sources=sources)
+
+
+# --- the cursors of a consumer ----------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class _Entry:
+    """What a commit of the consumer says of cursors; `restored` is the version of a restore that names one."""
+
+    is_restore: bool
+    restored: int | None
+    cursors: Cursors | None
+
+
+def cursors_in_force(session: SparkSession, state: TableState | None) -> InForce:
+    """The cursors in force in a consumer's table as it was observed; there are none in one that was never written."""
+    if state is None:
+        return InForce(number=0, read_at=-1)
+    log = _ConsumerLog(session, state)
+    number, was_restored = state.version, False
+    while number >= 0:
+        entry = log.entry(number)
+        if entry is None or (entry.is_restore and entry.restored is None):
+            break
+        if entry.is_restore:
+            assert entry.restored is not None  # noqa: S101
+            number, was_restored = min(entry.restored, number - 1), True
+        elif entry.cursors is None:
+            number -= 1
+        else:
+            return _trusted(log, number, entry.cursors, state.version)
+    else:
+        missing = Reason.CONSUMER_RESTORED if was_restored else Reason.FIRST_RUN
+        return InForce(number=0, read_at=state.version, missing=missing)
+    # Greater than the number of any commit that there may have been.
+    return InForce(number=state.version, read_at=state.version, missing=Reason.CURSOR_LOST)
+
+
+def _trusted(log: _ConsumerLog, number: int, found: Cursors, latest: int) -> InForce:
+    """The cursors of a commit, unless a restore came between the reading of those before and that commit."""
+    between = [log.entry(version) for version in range(found.read_at + 1, number)]
+    if any(entry is None or entry.is_restore for entry in between):
+        missing = Reason.CURSOR_LOST if None in between else Reason.CONSUMER_RESTORED
+        return InForce(number=latest, read_at=latest, missing=missing)
+    return InForce(number=found.number, read_at=latest, sources=found.sources)
+
+
+class _ConsumerLog:
+    """The entries of a log, each read when it is asked for."""
+
+    def __init__(self, session: SparkSession, state: TableState) -> None:
+        self._location = state.location
+        self._remote: dict[int, _Entry] | None = None
+        if local_folder(state.location) is None:
+            history = session.sql(f"DESCRIBE HISTORY {sql.path_table(state.location)}")
+            rows = history.select("version", "operation", "operationParameters", "userMetadata").collect()
+            self._remote = {
+                row["version"]: _entry(row["operation"], row["operationParameters"] or {}, row["userMetadata"])
+                for row in rows
+            }
+
+    def entry(self, number: int) -> _Entry | None:
+        """What that commit says; None where it is gone."""
+        if self._remote is not None:
+            return self._remote.get(number)
+        try:
+            with open(commit_file(str(local_folder(self._location)), number), encoding="utf-8") as file:
+                line = next((line for line in file if line.startswith('{"commitInfo"')), "{}")
+        except FileNotFoundError:
+            return None
+        info = json.loads(line).get("commitInfo") or {}
+        return _entry(info.get("operation"), info.get("operationParameters") or {}, info.get("userMetadata"))
+
+
+def _entry(operation: str | None, parameters: Mapping[str, Any], user_metadata: str | None) -> _Entry:
+    if operation == _RESTORE:
+        # A restore by time names no version, and its time has no zone.
+        named = str(parameters.get("version"))
+        return _Entry(True, int(named) if named.isdigit() else None, None)
+    return _Entry(False, None, Cursors.from_note(note_of(user_metadata)))
+
+
+# --- the verdict on a source ------------------------------------------------------------------------------------------
+
+
+def judge(
+    session: SparkSession, dataset: Dataset, location: str, cursor: Cursor | None,
+    missing: Reason = Reason.FIRST_RUN, *, up_to: int | None = None,
+) -> Verdict:  # fmt: skip
+    """What is to be read of a source to get from the cursor to its newest version, or `up_to` another one.
+
+    Raises:
+        TableNotFoundError: the source was never written.
+    """
+    state = existing(session, dataset, location)
+    latest = state.version if up_to is None else up_to
+    described = None if latest == state.version else _facts(state, latest)
+    verdict = Verdict(
+        kind=Kind.NOTHING_NEW, table_id=state.table_id, version=latest,
+        schema=state.schema if described is None else described.schema,
+    )  # fmt: skip
+    if cursor is None:
+        return full(verdict, missing)
+    verdict = replace(verdict, after=cursor.version)
+    if cursor.table_id != state.table_id:
+        return full(verdict, Reason.RECREATED)
+    if cursor.version > latest:
+        return full(verdict, Reason.CURSOR_AHEAD)
+    if cursor.version == latest:
+        return verdict
+    return _judge_window(session, state, verdict, range(cursor.version + 1, latest + 1))
+
+
+def _judge_window(session: SparkSession, state: TableState, verdict: Verdict, numbers: range) -> Verdict:
+    there = _versions(session, state, numbers.start - 1)
+    gone = [number for number in numbers if number not in there]
+    before = _facts(state, numbers.start - 1)
+    if gone or (before is None and local_folder(state.location) is not None):
+        return full(verdict, Reason.LOG_CLEANED, gone)
+    commits = [_commit(session, state.location, number) for number in numbers]
+    described = [commit.metadata for commit in commits if commit.metadata is not None]
+    if before is None:
+        # Only Spark reads this log. What held before the first description is not known.
+        if described:
+            return full(verdict, Reason.SCHEMA_CHANGED)
+        before = _Described(state.schema, state.partition_by, _is_on(state.properties))
+    shapes = [before, *described]
+    if not all(_carries(older, shapes[-1]) for older in shapes):
+        return full(verdict, Reason.SCHEMA_CHANGED)
+    changing = [commit.number for commit in commits if commit.changes_rows]
+    if not changing:
+        return verdict
+    off = list(_without_feed([commit for commit in commits if commit.number <= changing[-1]], before.feed_on))
+    if off:
+        return full(verdict, Reason.FEED_OFF, off)
+    vacuumed = [commit.number for commit in commits if not _files_are_there(state.location, commit)]
+    if vacuumed:
+        return full(verdict, Reason.CHANGE_FILES_GONE, vacuumed)
+    return replace(verdict, kind=Kind.CHANGES, window=(changing[0], changing[-1]))
+
+
+def full(verdict: Verdict, reason: Reason, at_fault: Sequence[int] = ()) -> Verdict:
+    """The verdict that a full snapshot is needed all the same."""
+    return replace(verdict, kind=Kind.FULL, window=None, reason=reason, at_fault=tuple(at_fault))
+
+
+@dataclass(frozen=True)
+class _Described:
+    """What a metadata action says, as far as the feed depends on it."""
+
+    schema: StructType
+    partition_by: tuple[str, ...]
+    feed_on: bool
+
+
+@dataclass(frozen=True)
+class _Commit:
+    """A commit of the source; `files` are those that its changes are read from."""
+
+    number: int
+    changes_rows: bool
+    metadata: _Described | None
+    files: tuple[str, ...]
+
+
+def _versions(session: SparkSession, state: TableState, after: int) -> frozenset[int]:
+    folder = local_folder(state.location)
+    if folder is not None:
+        return frozenset(versions(str(folder), after))
+    history = session.sql(f"DESCRIBE HISTORY {sql.path_table(state.location)}")
+    return frozenset(row["version"] for row in history.select("version").collect())
+
+
+def _facts(state: TableState, number: int) -> _Described | None:
+    folder = local_folder(state.location)
+    facts = table_facts(folder, number) if folder is not None else None
+    if facts is None:
+        return None
+    return _Described(StructType.fromJson(dict(facts.schema)), facts.partition_by, _is_on(facts.properties))
+
+
+def _is_on(properties: Mapping[str, str]) -> bool:
+    found = (value for name, value in properties.items() if name.lower() == CHANGE_FEED.lower())
+    return next(found, "false").lower() == "true"
+
+
+def _commit(session: SparkSession, location: str, number: int) -> _Commit:
+    actions = [json.loads(line) for line in _lines(session, location, number) if line.strip()]
+    described = next((action["metaData"] for action in actions if action.get("metaData")), None)
+    changes = [action["cdc"] for action in actions if action.get("cdc")]
+    data = [file for a in actions for file in [a.get("add") or a.get("remove")] if file and file.get("dataChange")]
+    metadata = None
+    if described is not None:
+        schema = StructType.fromJson(json.loads(described["schemaString"]))
+        by = tuple(described.get("partitionColumns") or ())
+        metadata = _Described(schema, by, _is_on(described.get("configuration") or {}))
+    # Protocol, "Change Data Files": where a commit has some, its changes are in them alone.
+    return _Commit(number, bool(changes or data), metadata, tuple(unquote(file["path"]) for file in changes or data))
+
+
+def _lines(session: SparkSession, location: str, number: int) -> list[str]:
+    folder = local_folder(location)
+    if folder is None:
+        rows = session.read.text(sql.path_pattern(commit_file(location, number))).collect()
+        return [row["value"] for row in rows]
+    with open(commit_file(str(folder), number), encoding="utf-8") as file:
+        return file.read().split("\n")
+
+
+def _without_feed(commits: Sequence[_Commit], feed_on: bool) -> Iterator[int]:
+    """The commits that change rows while the feed is off, and those that switch it off with changes on both sides."""
+    begun = False
+    for commit in commits:
+        feed_on = feed_on if commit.metadata is None else commit.metadata.feed_on
+        begun = begun or commit.changes_rows
+        if begun and not feed_on and (commit.changes_rows or commit.metadata is not None):
+            yield commit.number
+
+
+def _files_are_there(location: str, commit: _Commit) -> bool:
+    """Whether the files of a commit's changes are on this machine's disk; elsewhere only reading them tells."""
+    folder = local_folder(location)
+    return folder is None or all("://" in path or (folder / path).exists() for path in commit.files)
+
+
+def _carries(older: _Described, newest: _Described) -> bool:
+    """Whether rows that were written under an older description are read right under the newest."""
+    return older.partition_by == newest.partition_by and _extends(older.schema, newest.schema)
+
+
+def _extends(older: DataType, newest: DataType) -> bool:
+    """Whether a type is the older one, or that with further fields."""
+    if isinstance(older, StructType) and isinstance(newest, StructType):
+        there = {f.name: f.dataType for f in newest.fields}
+        return all(f.name in there and _extends(f.dataType, there[f.name]) for f in older.fields)
+    if isinstance(older, ArrayType) and isinstance(newest, ArrayType):
+        return _extends(older.elementType, newest.elementType)
+    if isinstance(older, MapType) and isinstance(newest, MapType):
+        return _extends(older.keyType, newest.keyType) and _extends(older.valueType, newest.valueType)
+    return older.simpleString() == newest.simpleString()
