@@ -83,6 +83,10 @@ class Failure:
         """Whether a file that was to be read is not there."""
         return self.has(FILE_GONE) or not FILE_GONE_CLASSES.isdisjoint(self.classes)
 
+    def has_only(self, conditions: frozenset[str]) -> bool:
+        """Whether these conditions are all that is known."""
+        return bool(self.conditions) and set(self.conditions) <= conditions
+
     @property
     def is_conflict(self) -> bool:
         """Whether Delta refused the commit because of another one; nothing was committed."""

@@ -26,6 +26,7 @@ from pipeline.delta.failures import (
     NOT_NULL_BROKEN,
     RAISED_BY_US,
     SLICE_BROKEN,
+    SPARK_ERRORS,
     read_failure,
 )
 from pipeline.delta.log import Commit
@@ -264,8 +265,11 @@ def _outcome(
         CommitUnknownError: the log can't be asked.
     """
     failure = read_failure(error)
-    refused = CAUSE_UNTOLD | CHECK_BROKEN | NOT_NULL_BROKEN | RAISED_BY_US | SLICE_BROKEN
-    violation = _violation(frame, dataset, within) if failure.has(refused) else None
+    refused = CHECK_BROKEN | NOT_NULL_BROKEN | RAISED_BY_US | SLICE_BROKEN
+    violation = None
+    if failure.has(refused) or failure.has_only(CAUSE_UNTOLD):
+        with suppress(*SPARK_ERRORS):  # the frame fails by itself; then its own error is the one to tell
+            violation = _violation(frame, dataset, within)
     if violation is not None:
         raise violation from error
     commit = marked_commit(
