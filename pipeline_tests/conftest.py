@@ -82,13 +82,6 @@ def remote_url(classic: SparkSession, spark_settings: SparkSettings) -> str:
     return f"sc://127.0.0.1:{dict(spark_settings.conf)['spark.connect.grpc.binding.port']}"
 
 
-@pytest.fixture(scope="session")
-def _connect(remote_url: str) -> Iterator[SparkSession]:
-    session = connect(remote_url)
-    yield session
-    close(session)
-
-
 def connect(remote_url: str) -> SparkSession:
     """A further Connect session."""
     with connect_mode():
@@ -100,7 +93,7 @@ def connect(remote_url: str) -> SparkSession:
 
 def close(session: Any) -> None:
     """Give a Connect session's state on the server back and close its channel."""
-    if not session.client.is_closed:  # a test of `open_session` may have been handed the same one, and ended it
+    if not session.client.is_closed:
         session.client.release_session()
         session.client.close()
 
@@ -116,9 +109,17 @@ class connect_mode:  # noqa: N801  used like a function
 
 
 @pytest.fixture(scope="session", params=MODES)
-def spark(request: pytest.FixtureRequest, classic: SparkSession) -> SparkSession:
-    """A session of each mode in turn; the same test must hold in both."""
-    return classic if request.param == "classic" else request.getfixturevalue("_connect")
+def spark(request: pytest.FixtureRequest, classic: SparkSession) -> Iterator[SparkSession]:
+    """A session of each mode in turn; the same test must hold in both.
+
+    A Connect session lives until the mode changes: a test of `open_session` may have been handed it, and ended it.
+    """
+    if request.param == "classic":
+        yield classic
+        return
+    session = connect(request.getfixturevalue("remote_url"))
+    yield session
+    close(session)
 
 
 @pytest.fixture(autouse=True)
