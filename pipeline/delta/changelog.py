@@ -92,7 +92,7 @@ def folded(dataset: Dataset, changelog: Changelog, view: str, within: Slice | No
     kind, alive, ended = (sql.identifier(name) for name in (_KIND, ALIVE, ENDED))
     deleted = f"max(CASE WHEN {kind} = '{_DELETE}' THEN {at} END) OVER (PARTITION BY {keys})"
     ended_at = deleted if truncated is None else f"greatest({deleted}, {truncated})"
-    newest_first = f"ORDER BY {alive} DESC, {at} DESC, {quality.row_value(dataset)} DESC"
+    newest_first = f"ORDER BY {alive} DESC, {at} DESC, {quality.row_value(dataset.schema.fields)} DESC"
     has_row = f"max({kind} = '{_ROW}') OVER (PARTITION BY {keys}, {at}) AS {sql.identifier(_HAS_ROW)}"
     before_is_delete = f"CASE WHEN {kind} = '{_BEFORE}' THEN '{_DELETE}' ELSE {kind} END AS {kind}"
     is_alone = f"{kind} <> '{_BEFORE}' OR NOT {sql.identifier(_HAS_ROW)}"
@@ -116,7 +116,7 @@ def folded(dataset: Dataset, changelog: Changelog, view: str, within: Slice | No
 def _kept_values(dataset: Dataset, changelog: Changelog) -> Iterator[str]:
     """For each column in which NULL means "as it is": the newest value of the key's rows, and its place."""
     keys, at = sql.names(dataset.keys), sql.identifier(changelog.sequence)
-    row = quality.row_value(dataset)
+    row = quality.row_value(dataset.schema.fields)
     for name in changelog.ignore_nulls:
         value = sql.identifier(name)
         place = f"CASE WHEN {sql.identifier(ALIVE)} AND {value} IS NOT NULL THEN struct({at}, {row}) END"

@@ -27,9 +27,9 @@ from pipeline.delta.failures import (
     read_failure,
 )
 from pipeline.delta.feed import InForce, Kind, Reason, Verdict, full, judge
+from pipeline.delta.quality import row_value
 from pipeline.delta.table import existing, load
 from pipeline.errors import SettingsError
-from pipeline.write_mode import is_comparable
 
 CHANGE_TYPE, COMMIT_VERSION = "_change_type", "_commit_version"
 INSERT, UPDATED, DELETE = "insert", "update_postimage", "delete"
@@ -255,6 +255,4 @@ def net_rows(raw: DataFrame) -> DataFrame:
 def _columns(raw: DataFrame) -> tuple[list[str], str]:
     """The source's columns, and all of them as one value that can be compared."""
     fields = [f for f in raw.schema.fields if f.name not in (CHANGE_TYPE, COMMIT_VERSION)]
-    named = [sql.identifier(f.name) for f in fields]
-    parts = [n if is_comparable(f.dataType) else f"to_json(struct({n}))" for n, f in zip(named, fields, strict=True)]
-    return named, f"struct({', '.join(parts)})"
+    return [sql.identifier(f.name) for f in fields], row_value(fields)

@@ -121,14 +121,20 @@ def stored_rows(frame: DataFrame, dataset: Dataset) -> tuple[DataFrame, tuple[st
         return frame, ()
     if mode.changelog is not None:
         return frame.filter(is_row(mode.changelog)), mode.changelog.ignore_nulls
-    return (frame if mode.delete_when is None else frame.filter(f"NOT coalesce(({mode.delete_when}), FALSE)")), ()
+    deletes = _deletes(mode)
+    return (frame if deletes is None else frame.filter(f"NOT {deletes}")), ()
+
+
+def _deletes(mode: Merge) -> str | None:
+    """SQL over the frame that is true for a row that deletes its key; None where none does."""
+    return None if mode.delete_when is None else f"coalesce(({mode.delete_when}), FALSE)"
 
 
 def repeated_keys(frame: DataFrame, dataset: Dataset) -> tuple[dict[str, int], int]:
     """Rows by key where several rows have one and nothing says which counts, and the number of such keys."""
     mode = dataset.write
     if isinstance(mode, InsertNew):
-        return quality.duplicate_keys(frame, dataset.keys, quality.row_value(dataset))
+        return quality.duplicate_keys(frame, dataset.keys, quality.row_value(dataset.schema.fields))
     if isinstance(mode, Merge) and mode.order_by is None and mode.changelog is None:
         return quality.duplicate_keys(frame, dataset.keys)
     return {}, 0
@@ -151,7 +157,7 @@ def source(dataset: Dataset, view: str, within: Slice | None, truncated_at: str 
         query = folded(dataset, mode.changelog, view, within, truncated_at)
         columns = (AT, ENDED, ALIVE, *(kept_name(name) for name in mode.changelog.ignore_nulls))
         return Source(query, f"NOT {sql.column(ALIVE, SOURCE)}", columns)
-    deletes = f"coalesce(({mode.delete_when}), FALSE)" if mode.delete_when is not None else None
+    deletes = _deletes(mode)
     query = _newest(dataset, mode, view, within, deletes)
     return Source(query, sql.column(_FLAG, SOURCE), (_FLAG,)) if deletes else Source(query)
 
@@ -186,7 +192,7 @@ def fresh_rows(dataset: Dataset, view: str) -> str:
 
 def _distinct(dataset: Dataset, view: str, within: Slice | None) -> str:
     """One row of those that are equal in every column."""
-    row, keys = quality.row_value(dataset), sql.names(dataset.keys)
+    row, keys = quality.row_value(dataset.schema.fields), sql.names(dataset.keys)
     guards = [f"WHEN NOT (min({row}) OVER by_key <=> max({row}) OVER by_key) THEN raise_error('duplicate key')"]
     columns = quality.guarded_columns(dataset, within, guards)
     ranked = f"row_number() OVER (PARTITION BY {keys} ORDER BY {row}) AS {sql.identifier(_RANK)}"
@@ -204,7 +210,7 @@ def _newest(dataset: Dataset, mode: Merge, view: str, within: Slice | None, dele
         return f"SELECT {', '.join([*quality.guarded_columns(dataset, within, guard), *flag])} FROM {table}"
     order = f"{sql.identifier(mode.order_by)} DESC NULLS LAST"
     # Of equal order a row that stays beats one that deletes, and then the greater row by declared columns.
-    ties = [*([f"{deletes} ASC"] if deletes else []), f"{quality.row_value(dataset)} DESC"]
+    ties = [*([f"{deletes} ASC"] if deletes else []), f"{quality.row_value(dataset.schema.fields)} DESC"]
     rank = f"row_number() OVER (PARTITION BY {keys} ORDER BY {', '.join([order, *ties])}) AS {sql.identifier(_RANK)}"
     inner = f"SELECT {', '.join([*quality.guarded_columns(dataset, within, []), *flag, rank])} FROM {table}"
     return f"SELECT {stored} FROM ({inner}) WHERE {sql.identifier(_RANK)} = 1"

@@ -6,11 +6,11 @@ pass runs only after a refusal, to say which rows and how many.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812  Spark's own name for it
-from pyspark.sql.types import StructType
+from pyspark.sql.types import StructField, StructType
 
 from pipeline.dataset import Dataset, is_string
 from pipeline.delta import sql
@@ -101,12 +101,10 @@ def stray_values(frame: DataFrame, dataset: Dataset, within: Slice) -> tuple[dic
     return {", ".join(f"{c} = {row[c]}" for c in columns): row["count"] for row in most}, total
 
 
-def row_value(dataset: Dataset) -> str:
-    """The declared columns as one value that has an order; a column of a type that has none by its JSON."""
-    parts = [
-        sql.identifier(n) if is_comparable(dataset.field(n).dataType) else f"to_json(struct({sql.identifier(n)}))"
-        for n in dataset.schema.names
-    ]
+def row_value(fields: Iterable[StructField]) -> str:
+    """Columns as one value that has an order; a column of a type that has none by its JSON."""
+    named = [(sql.identifier(field.name), field.dataType) for field in fields]
+    parts = [name if is_comparable(data_type) else f"to_json(struct({name}))" for name, data_type in named]
     return f"struct({', '.join(parts)})"
 
 
