@@ -228,10 +228,13 @@ def clone_connect(session: SparkSession) -> SparkSession:
     from grpc import RpcError
 
     parent: Any = session
+    where = f"sc://{parent.client._builder.endpoint}"
     try:
+        session.conf.get(next(iter(SEMANTICS)))  # the server knows of a session from its first call on
         clone = parent.cloneSession()
+    except PySparkException as error:
+        raise SparkUnavailableError(where=where, reason=read_failure(error).summary) from error
     except RpcError as error:
-        where = f"sc://{parent.client._builder.endpoint}"
         raise SparkUnavailableError(where=where, reason=error.details()) from error
     return bounded(clone)
 

@@ -181,9 +181,9 @@ class Child:
         while self.next() is not None:
             pass
 
-    def finish(self) -> int:
-        """Read to its end; its exit status."""
-        while self.next() is not None:
+    def finish(self, seconds: float = 300) -> int:
+        """Read to its end, with so much patience between two lines; its exit status."""
+        while self.next(seconds) is not None:
             pass
         return self.process.wait(60)
 

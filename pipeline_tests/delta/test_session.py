@@ -25,7 +25,7 @@ from pipeline.delta.runtime import JARS, MINIMUM_JAVA, Java, delta_jars, find_ja
 from pipeline.delta.session import DELTA_CATALOG, DELTA_EXTENSION, bounded, confs, cores, open_session
 from pipeline.errors import JarsUnavailableError, JavaNotFoundError, SparkUnavailableError
 from pipeline.settings import SparkSettings
-from pipeline_tests.conftest import connect, connect_mode, free_port
+from pipeline_tests.conftest import close, connect, connect_mode, free_port
 
 # --- Connect ---------------------------------------------------------------------------------------------------------
 
@@ -72,6 +72,16 @@ def test_a_connect_session_is_opened_where_a_server_answers(remote_url: str) -> 
     finally:
         session.client.release_session()
         session.client.close()
+
+
+def test_a_connect_session_that_has_asked_nothing_yet_can_be_cloned(remote_url: str) -> None:
+    """Its server does not know of it until its first call."""
+    with connect_mode():
+        fresh = connect(remote_url)
+        clone = clone_session(fresh)
+        assert clone.sql("SELECT 1 AS one").collect()[0].one == 1
+        close(clone)
+        close(fresh)
 
 
 def test_a_session_that_its_server_has_ended_is_said_to_be_gone(remote_url: str) -> None:
