@@ -35,6 +35,16 @@ CONNECT_ATTEMPTS = 8
 CONNECT_BACKOFF_MILLISECONDS = 4000
 # What the meaning of rows depends on: the same in every session, whoever runs its server.
 SEMANTICS = {"spark.sql.session.timeZone": "UTC", "spark.sql.ansi.enabled": "true"}
+# What Spark keeps of work that is done, for a UI that nobody sees here; with its own thousands a warm server grows for
+# as long as it is used.
+_KEPT = {
+    "spark.ui.retainedJobs": "20",
+    "spark.ui.retainedStages": "20",
+    "spark.ui.retainedTasks": "100",
+    "spark.sql.ui.retainedExecutions": "10",
+    "spark.connect.ui.retainedSessions": "10",
+    "spark.connect.ui.retainedStatements": "10",
+}
 # What the meaning of our statements depends on, each with Spark's and Delta's own default. A caller's dynamic overwrite
 # would leave old partitions, an unchecked replaceWhere would take stray rows, raw literals would address other values.
 STATEMENTS = {
@@ -45,6 +55,7 @@ STATEMENTS = {
 }
 # How its conditions begin where a server was started anew, or has ended a session that was idle for too long.
 _NO_SESSION = "INVALID_HANDLE.SESSION_"
+FEW_CORES = 2
 _CONNECT_MODE = "SPARK_CONNECT_MODE_ENABLED"
 
 
@@ -84,17 +95,22 @@ def confs(settings: SparkSettings, jars: list[Path]) -> dict[str, str]:
     Sizes follow the cores: with Delta's and Spark's defaults a small table costs more in empty tasks than in work.
     """
     parallel = str(cores())
+    # On few cores threads that collect garbage take them from the work: a first write is a sixth slower with them.
+    collector = ["-XX:+UseSerialGC"] if settings.master.startswith("local") and cores() <= FEW_CORES else []
     quiet = files("pipeline.delta").joinpath("log4j2.properties")
     ours = {
         "spark.app.name": "pipeline",
         "spark.driver.memory": settings.driver_memory,
         "spark.driver.extraClassPath": os.pathsep.join(map(str, jars)),
         # As a URI: the launcher splits this text at spaces.
-        "spark.driver.extraJavaOptions": f"-Dlog4j2.configurationFile={Path(str(quiet)).as_uri()}",
+        "spark.driver.extraJavaOptions": " ".join(
+            [f"-Dlog4j2.configurationFile={Path(str(quiet)).as_uri()}", *collector]
+        ),
         "spark.driver.host": "127.0.0.1",
         "spark.driver.bindAddress": "127.0.0.1",
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
+        **_KEPT,
         "spark.sql.extensions": DELTA_EXTENSION,
         "spark.sql.catalog.spark_catalog": DELTA_CATALOG,
         "spark.sql.catalogImplementation": "in-memory",
