@@ -52,8 +52,8 @@ def small(spark: DeltaSparkResource) -> DataFrame:
 def defs():
     return build_definitions(load_settings(), datasets=[SMALL], assets=[small])
 """
-# The same rows by Dagster's own command through an IO manager without any guarantee: no declaration, no mark, no version
-# of our own commit, no record, no check.
+# The same rows by Dagster's own command through an IO manager without any guarantee: no declaration, no mark, no own
+# version, no record, no check.
 NAIVE = """
 import os
 
