@@ -37,6 +37,7 @@ POLL_SECONDS = 0.2
 # How often an idle server looks at its connections, and how long it keeps a session whose client is gone.
 WATCH_SECONDS = 5.0
 SESSION_MINUTES = 20
+COLLECT_SECONDS = 60
 # Servers that this process has started: one that is forgotten would be reported as left running, as it is meant to be.
 _STARTED: list[subprocess.Popen[bytes]] = []
 PLUGIN = "org.apache.spark.sql.connect.SparkConnectPlugin"
@@ -262,6 +263,8 @@ def serving(settings: SparkSettings, port: int) -> SparkSettings:
     conf = dict(settings.conf) | {
         "spark.app.name": "pipeline-server",
         "spark.plugins": PLUGIN,
+        # Spark's half hour would let the garbage of hundreds of runs stay in memory that they have all touched.
+        "spark.cleaner.periodicGC.interval": f"{COLLECT_SECONDS}s",
         "spark.connect.grpc.binding.address": HOST,
         "spark.connect.grpc.binding.port": str(port),
         "spark.connect.session.manager.defaultSessionTimeout": f"{SESSION_MINUTES}m",

@@ -161,7 +161,7 @@ def live_heap(server: Server) -> float:
         return float("nan")
     for command in ("GC.run", "GC.heap_info"):
         done = subprocess.run([jcmd, str(jvms[0].pid), command], capture_output=True, text=True, check=True)
-    return sum(int(kilobytes) for kilobytes in re.findall(r"heap.* used (\d+)K", done.stdout)) / 1024
+    return sum(int(kilobytes) for kilobytes in re.findall(r"(?:heap|generation) .*used (\d+)K", done.stdout)) / 1024
 
 
 def main() -> None:
