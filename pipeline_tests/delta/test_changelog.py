@@ -103,7 +103,7 @@ def test_any_history_gives_what_a_plain_replay_gives_however_it_is_shuffled(
     """
     drawn: list[list[list[Change]]] = []
 
-    @settings(max_examples=150, deadline=None, database=None, suppress_health_check=list(HealthCheck))
+    @settings(max_examples=60, deadline=None, database=None, suppress_health_check=list(HealthCheck))
     @given(batches)
     def draw(history: list[list[Change]]) -> None:
         drawn.append(history)
