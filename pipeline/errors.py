@@ -270,6 +270,54 @@ class VersionVacuumedError(TableError):
 
 
 @dataclass(eq=False, kw_only=True)
+class ConsumerBehindError(TableError):
+    """Files were to be removed that consumers of the dataset's changes have still to read; nothing was removed.
+
+    `behind` maps each of them to the last version that it has read, 0 where it has read none.
+    """
+
+    version: int
+    behind: Mapping[str, int]
+
+    def message(self) -> str:
+        """Each consumer, and how far it has read."""
+        read = "".join(f"\n  - {consumer!r} has read to version {number}" for consumer, number in self.behind.items())
+        return (
+            f"Changes of dataset {self.dataset!r} (version {self.version}) are not read yet; nothing was removed:{read}"
+        )
+
+    def remedy(self) -> str:
+        """To run the consumers, or to let them read the whole source."""
+        return f"dagster asset materialize --select {','.join(self.behind)}; or --force, and they read all of it anew."
+
+
+@dataclass(eq=False, kw_only=True)
+class ChangesUnreadableError(TableError):
+    """Changes that were asked for can't be read; `versions` are those at fault, `setting` the property of the feed."""
+
+    reason: str
+    versions: tuple[int, ...]
+    setting: str
+
+    sentence = "Changes of dataset {dataset!r} can't be read, {reason}, at versions:{versions}"
+    next_step = (
+        "Ask for a later window, or compare: pipeline diff {dataset}. Where {setting} is off, ALTER TABLE "
+        "delta.`{location}` SET TBLPROPERTIES ({setting} = true) records changes from then on."
+    )
+
+
+@dataclass(eq=False, kw_only=True)
+class CursorUnreadableError(TableError):
+    """How far a consumer has read a dataset is not known, since a log can't be read; nothing was removed."""
+
+    consumer: str
+    reason: str
+
+    sentence = "How far {consumer!r} has read dataset {dataset!r} is not known; nothing was removed: {reason}"
+    next_step = "pipeline doctor tells what ails the tables; pipeline maintain vacuum --force asks no consumer."
+
+
+@dataclass(eq=False, kw_only=True)
 class FilesNotFoundError(TableError):
     """A file list names files that this version of the table does not hold."""
 
@@ -519,6 +567,16 @@ class QueryError(PipelineError):
     def remedy(self) -> str:
         """What is run, where something else was given."""
         return "" if self.is_query else "Only queries are run: SELECT, WITH, VALUES, TABLE, SHOW, DESCRIBE, EXPLAIN."
+
+
+@dataclass(eq=False, kw_only=True)
+class NotParquetError(PipelineError):
+    """The Parquet files of a Delta table were to be read as they lie there, deleted rows and old versions included."""
+
+    path: str
+
+    sentence = "{path} lies in a Delta table; as Parquet it would also show rows that were deleted or replaced."
+    next_step = "Ask for the dataset by its name, or for delta.`...` with the path of its table."
 
 
 @dataclass(eq=False, kw_only=True)

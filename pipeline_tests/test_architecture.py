@@ -57,6 +57,7 @@ DELTA_ORDER = (
     "table",
     "feed",
     "changes",
+    "window",
     "read",
     "describe",
     "query",
@@ -71,6 +72,7 @@ DELTA_ORDER = (
     "merge",
     "write",
     "consume",
+    "retention",
     "maintain",
     "replay",
     "doctor",
@@ -81,7 +83,7 @@ WITHOUT_DAGSTER = 3  # the highest layer that works where Dagster is not install
 SECOND_HOMES = frozenset({"utils", "util", "helpers", "helper", "common"})
 MODULE_LINES = 400
 # The list of all errors is one file on purpose; it grows by one short class at a time.
-LISTS = {"errors": 600}
+LISTS = {"errors": 640}
 FUNCTION_LINES = 40
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef

@@ -13,13 +13,15 @@ from pyspark.sql import SparkSession
 
 from pipeline.cli.registry import declared
 from pipeline.dataset import Dataset
+from pipeline.delta.changes import Source
 from pipeline.delta.maintain import CheckpointResult, VacuumResult, checkpoint, vacuum
+from pipeline.delta.retention import Unread, consumers_of
 from pipeline.delta.session import open_session
 from pipeline.errors import PipelineError, TableNotFoundError
 from pipeline.settings import Settings, load_settings
 
 Result = TypeVar("Result", VacuumResult, CheckpointResult)
-Verb = Callable[[SparkSession, Dataset, str], Result]
+Verb = Callable[[SparkSession, Source, tuple[Source, ...]], Result]
 
 _NAMES = click.argument("names", metavar="[DATASET]...", nargs=-1)
 _AS_JSON = click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
@@ -33,16 +35,21 @@ def maintain() -> None:
 @maintain.command("vacuum")
 @_NAMES
 @click.option("--apply", is_flag=True, help="Remove the files; without it they are only listed.")
+@click.option("--force", is_flag=True, help="Also what consumers of changes have not read; they read all of it anew.")
 @_AS_JSON
-def vacuum_command(names: tuple[str, ...], apply: bool, as_json: bool) -> None:
-    """List, or remove, files that no version within a table's retention needs."""
+def vacuum_command(names: tuple[str, ...], apply: bool, force: bool, as_json: bool) -> None:
+    """List, or remove, files that no version within a table's retention needs.
 
-    def verb(session: SparkSession, dataset: Dataset, location: str) -> VacuumResult:
-        return vacuum(session, dataset, location, apply=apply)
+    Nothing of a table is removed while a consumer of its changes has still to read some of that.
+    """
+
+    def verb(session: SparkSession, table: Source, consumers: tuple[Source, ...]) -> VacuumResult:
+        return vacuum(session, table.dataset, table.location, consumers=consumers, apply=apply, force=force)
 
     def show(result: VacuumResult) -> str:
         counted = f"{len(result.files)} {'removed' if result.applied else 'to remove'}"
-        return "\n  ".join([f"{result.dataset} (version {result.version}): {counted}", *result.files])
+        needed = (f"{_needed(c)}: {len(c.files)} of these files" for c in result.needed)
+        return "\n  ".join([f"{result.dataset} (version {result.version}): {counted}", *needed, *result.files])
 
     _each(load_settings(), names, verb, show, as_json=as_json)
     if not apply and not as_json:
@@ -55,10 +62,18 @@ def vacuum_command(names: tuple[str, ...], apply: bool, as_json: bool) -> None:
 def checkpoint_command(names: tuple[str, ...], as_json: bool) -> None:
     """Write a checkpoint of every table's newest version, so that opening it reads fewer files."""
 
-    def show(result: CheckpointResult) -> str:
-        return f"{result.dataset}: checkpoint of version {result.version}"
+    def verb(session: SparkSession, table: Source, consumers: tuple[Source, ...]) -> CheckpointResult:
+        return checkpoint(session, table.dataset, table.location, consumers=consumers)
 
-    _each(load_settings(), names, checkpoint, show, as_json=as_json)
+    def show(result: CheckpointResult) -> str:
+        needed = (f"{_needed(c)}: the log was not cleaned" for c in result.log_kept_for)
+        return "\n  ".join([f"{result.dataset}: checkpoint of version {result.version}", *needed])
+
+    _each(load_settings(), names, verb, show, as_json=as_json)
+
+
+def _needed(consumer: Unread) -> str:
+    return f"{consumer.consumer} has read to version {consumer.version} and needs the changes since"
 
 
 def _each(
@@ -75,7 +90,8 @@ def _each(
     failed: list[PipelineError] = []
     for dataset in targets:
         with _collected(failed, dataset, named=bool(names)):
-            result = verb(session, dataset, dataset.location(settings.root))
+            table = Source(dataset=dataset, location=dataset.location(settings.root))
+            result = verb(session, table, consumers_of(dataset, registry, settings.root))
             results.append(result)
             if not as_json:
                 click.echo(show(result))

@@ -12,6 +12,7 @@ from pipeline.cli.registry import declared
 from pipeline.delta.query import is_number, query
 from pipeline.delta.read import ReadOptions
 from pipeline.delta.session import open_session
+from pipeline.delta.window import Window
 from pipeline.settings import load_settings
 
 DEFAULT_LIMIT = 1000
@@ -30,23 +31,52 @@ def _pins(ctx: click.Context, param: click.Parameter, values: tuple[str, ...]) -
     return pins
 
 
+def _windows(ctx: click.Context, param: click.Parameter, values: tuple[str, ...]) -> dict[str, Window]:  # noqa: ARG001
+    windows: dict[str, Window] = {}
+    for value in values:
+        name, _, text = value.rpartition("=")
+        ends = [int(end) if end.isascii() and end.isdigit() else end or None for end in text.split("..")]
+        first, last = ends if len(ends) == 2 else ("", "")  # noqa: PLR2004
+        if not name or isinstance(first, str) or isinstance(last, str):
+            raise click.BadParameter(f"{value!r} is not DATASET=FIRST..LAST")
+        if first is not None and last is not None and first > last:
+            raise click.BadParameter(f"{value!r} ends before it begins")
+        if name in windows:
+            raise click.BadParameter(f"{name} is named twice")
+        windows[name] = Window(first=first, last=last)
+    return windows
+
+
 @click.command()
 @click.argument("statement")
 @click.option(
     "--version", "pins", metavar="DATASET=N", multiple=True, callback=_pins, help="Read this dataset at a version."
 )
+@click.option(
+    "--changes", "windows", metavar="DATASET=FIRST..LAST", multiple=True, callback=_windows,
+    help="The versions that DATASET__changes holds; either end may be left out.",
+)  # fmt: skip
 @click.option("--as-of", metavar="TIME", callback=as_instant, help="Read all others as of a time; it needs a zone.")
 @click.option("--limit", type=click.IntRange(1), default=DEFAULT_LIMIT, show_default=True, help="At most so many rows.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
-def sql(statement: str, pins: dict[str, int], as_of: dt.datetime | None, limit: int, as_json: bool) -> None:
+def sql(
+    statement: str, *, pins: dict[str, int], windows: dict[str, Window], as_of: dt.datetime | None, limit: int,
+    as_json: bool,
+) -> None:  # fmt: skip
     """Run one query; nothing but a query is run.
 
-    Every dataset is a view under its name, with `/` written as two underscores, and `.` and `-` as one. Timestamps are
+    Every dataset is a view under its name, with `/` written as two underscores, and `.` and `-` as one. NAME__changes
+    is its change feed: what each commit has brought in and taken out, as far back as that can be read. Timestamps are
     shown in UTC, binary values in hexadecimal, nested values as JSON.
     """
     settings = load_settings()
     registry = declared(settings)
-    pinned = {registry.get(name).name: ReadOptions(version=number) for name, number in pins.items()}
+    pinned = {
+        registry.get(name).name: ReadOptions(
+            version=pins.get(name), timestamp=None if name in pins else as_of, changes=windows.get(name)
+        )
+        for name in (*pins, *windows)
+    }
     answer = query(
         open_session(settings.spark),
         statement,

@@ -35,6 +35,8 @@ from pipeline.errors import SettingsError, TableMismatchError
 CHANGE_TYPE, COMMIT_VERSION = "_change_type", "_commit_version"
 INSERT, UPDATED, DELETE = "insert", "update_postimage", "delete"
 _IGNORE_MISSING = "spark.sql.files.ignoreMissingFiles"
+# By it Delta refuses changes that are past the retention of files, whether they are there or not (`CDCReaderBase`).
+WITHIN_RETENTION = "spark.databricks.delta.vacuum.enforceTimeTravelWithinDeletedFileRetentionDuration"
 # Whether a change brings a row in, rather than takes it out.
 _IS_AFTER = f"({CHANGE_TYPE} IN ('{INSERT}', '{UPDATED}'))"
 # Columns that we add have a space in their names, which no column of a table has.
@@ -153,24 +155,42 @@ def changes_since(
         verdicts = {name: full(verdict, Reason.ASKED_FOR) for name, verdict in verdicts.items()}
     held: dict[str, Changes] = {}
     try:
-        for source in sources:
-            name = source.dataset.name
-            if any(verdict.kind is Kind.FULL for verdict in verdicts.values()):
-                break
-            held[name] = read_changes(session, source, verdicts[name])
-            verdicts[name] = held[name].verdict
-        yield SourceChanges(sources=MappingProxyType(_all_or_none(session, sources, verdicts, held)))
+        with _past_retention(session):
+            for source in sources:
+                name = source.dataset.name
+                if any(verdict.kind is Kind.FULL for verdict in verdicts.values()):
+                    break
+                held[name] = read_changes(session, source, verdicts[name])
+                verdicts[name] = held[name].verdict
+            if all(verdict.kind is not Kind.FULL for verdict in verdicts.values()):
+                yield SourceChanges(sources=MappingProxyType(held))
+                return
+        yield SourceChanges(sources=MappingProxyType(_snapshots(session, sources, verdicts)))
     finally:
         for changes in held.values():
             release(changes)
 
 
-def _all_or_none(
-    session: SparkSession, sources: Sequence[Source], verdicts: Mapping[str, Verdict], held: Mapping[str, Changes]
-) -> dict[str, Changes]:
-    """The changes that were read, or full snapshots of all sources where one needs one."""
-    if all(verdict.kind is not Kind.FULL for verdict in verdicts.values()):
-        return dict(held)
+@contextmanager
+def _past_retention(session: SparkSession) -> Iterator[None]:
+    """Let the session read changes for as long as their files are there, which shows as they are read.
+
+    A Connect session asks again whenever a frame is executed, so it is let for as long as the frames are held.
+    """
+    before = session.conf.get(WITHIN_RETENTION, None)
+    if before == "false":  # the caller's, or that of a run in another thread, which takes it back
+        yield
+        return
+    session.conf.set(WITHIN_RETENTION, "false")
+    try:
+        yield
+    finally:
+        with suppress(*LOST_OR_REFUSED):
+            session.conf.unset(WITHIN_RETENTION) if before is None else session.conf.set(WITHIN_RETENTION, before)
+
+
+def _snapshots(session: SparkSession, sources: Sequence[Source], verdicts: Mapping[str, Verdict]) -> dict[str, Changes]:
+    """Full snapshots of all sources, since one needs one."""
     made = {}
     for source in sources:
         verdict = verdicts[source.dataset.name]

@@ -56,7 +56,7 @@ class Reason(Enum):
     LOG_CLEANED = "commits are gone from the log"
     SCHEMA_CHANGED = "the schema has changed in a way that the feed can't carry"
     FEED_OFF = "the change feed was off"
-    CHANGE_FILES_GONE = "files of the changes are gone"
+    CHANGE_FILES_GONE = "change files vacuumed"
     OTHER_SOURCE = "another source needs a full snapshot"
     ASKED_FOR = "a full refresh was asked for"
 
@@ -228,15 +228,16 @@ def _judge_window(session: SparkSession, state: TableState, verdict: Verdict, nu
     if gone or (before is None and local_folder(state.location) is not None):
         return full(verdict, Reason.LOG_CLEANED, gone)
     commits = [_commit(session, state.location, number) for number in numbers]
-    described = [commit.metadata for commit in commits if commit.metadata is not None]
+    described = {commit.number: commit.metadata for commit in commits if commit.metadata is not None}
     if before is None:
         # Only Spark reads this log. What held before the first description is not known.
         if described:
-            return full(verdict, Reason.SCHEMA_CHANGED)
+            return full(verdict, Reason.SCHEMA_CHANGED, [max(described)])
         before = _Described(state.schema, state.partition_by, _is_on(state.properties))
-    shapes = [before, *described]
-    if not all(_carries(older, shapes[-1]) for older in shapes):
-        return full(verdict, Reason.SCHEMA_CHANGED)
+    shapes = [before, *described.values()]
+    misfits = [number for older, number in zip(shapes, described, strict=False) if not _carries(older, shapes[-1])]
+    if misfits:
+        return full(verdict, Reason.SCHEMA_CHANGED, [misfits[-1]])
     changing = [commit.number for commit in commits if commit.changes_rows]
     if not changing:
         return replace(verdict, is_late=_is_late(session, state, numbers.start))
@@ -344,6 +345,15 @@ def _files_are_there(location: str, commit: _Commit) -> bool:
     """Whether the files of a commit's changes are on this machine's disk; elsewhere only reading them tells."""
     folder = local_folder(location)
     return folder is None or all("://" in path or (folder / path).exists() for path in commit.files)
+
+
+def window_files(session: SparkSession, location: str, verdict: Verdict) -> tuple[str, ...]:
+    """The files that the changes of a verdict's window are read from, by their paths below the table."""
+    if verdict.window is None:
+        return ()
+    numbers = range(verdict.window[0], verdict.window[1] + 1)
+    files = (file for number in numbers for file in _commit(session, location, number).files)
+    return tuple(dict.fromkeys(files))
 
 
 def _carries(older: _Described, newest: _Described) -> bool:

@@ -1,86 +1,135 @@
 """Keeping a table healthy: vacuum and checkpoint.
 
 Here belongs what changes files and no rows. Vacuum is dry unless asked otherwise, and obeys the table's own retention:
-Delta ignores any other number of hours (delta#2129), so none can be given.
+Delta ignores any other number of hours (delta#2129), so none can be given. What consumers of changes have still to read
+is kept from both; Delta's own checkpoints, which writers make now and then, clean the log by its retention alone.
 """
 
 from __future__ import annotations
 
 import subprocess
 import sys
+import time
+from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from pyspark.sql import SparkSession
 
 from pipeline.dataset import Dataset
 from pipeline.delta import sql
+from pipeline.delta.changes import Source
 from pipeline.delta.commit import clone_session
 from pipeline.delta.failures import SPARK_ERRORS, read_failure
+from pipeline.delta.log import commit_file
+from pipeline.delta.retention import Unread, among, unread
 from pipeline.delta.session import embedded_environment, is_connect
 from pipeline.delta.table import TableState, existing
 from pipeline.delta.transaction import INCARNATION, incarnation
-from pipeline.errors import StorageError
+from pipeline.errors import ConsumerBehindError, StorageError
 
 CHILD_SECONDS = 900
+_DAY_MILLISECONDS = 86_400_000
 
 
 @dataclass(frozen=True, kw_only=True)
 class VacuumResult:
-    """What a vacuum would remove or was about to: `files` names them, but no more than the 1000 that Delta lists."""
+    """What a vacuum would remove or was about to: `files` names them.
+
+    `needed` are the consumers that have still to read some of them, with these.
+    """
 
     dataset: str
     version: int
     applied: bool
     files: tuple[str, ...]
+    needed: tuple[Unread, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
 class CheckpointResult:
-    """The version that a checkpoint was written of."""
+    """The version that a checkpoint was written of.
+
+    `log_kept_for` are the consumers for which entries of the log were kept that are past the table's retention.
+    """
 
     dataset: str
     version: int
+    log_kept_for: tuple[Unread, ...] = ()
 
 
-def vacuum(session: SparkSession, dataset: Dataset, location: str, *, apply: bool = False) -> VacuumResult:
+def vacuum(
+    session: SparkSession, dataset: Dataset, location: str, *,
+    consumers: Sequence[Source] = (), apply: bool = False, force: bool = False,
+) -> VacuumResult:  # fmt: skip
     """Remove files that no version within the table's retention needs; only list them unless `apply`.
+
+    Refused while one of the files is among those that the next run of a consumer reads, as its cursor and the log stand
+    at that moment.
+
+    Args:
+        consumers: those that read the changes of this dataset.
+        force: remove what they need as well, without a look at their cursors; they read the whole source then.
 
     Raises:
         TableNotFoundError: it was never written.
         StorageError: files can't be listed or removed.
+        ConsumerBehindError: consumers need some of the files that are to be removed.
+        CursorUnreadableError: what a consumer needs is not known.
     """
     existing(session, dataset, location)
+    source = Source(dataset=dataset, location=location)
     try:
-        listed = session.sql(f"VACUUM {sql.path_table(location)} DRY RUN").collect()
+        listed = [row["path"] for row in session.sql(f"VACUUM {sql.path_table(location)} DRY RUN").collect()]
+        needed = () if force else among(unread(session, source, consumers), listed)
         if apply:
+            _refuse(session, source, needed)
             session.sql(f"VACUUM {sql.path_table(location)}").collect()
     except SPARK_ERRORS as error:
         raise StorageError(dataset=dataset.name, location=location, reason=read_failure(error).summary) from error
     version = existing(session, dataset, location).version
-    return VacuumResult(
-        dataset=dataset.name, version=version, applied=apply, files=tuple(row["path"] for row in listed)
-    )
+    return VacuumResult(dataset=dataset.name, version=version, applied=apply, files=tuple(listed), needed=needed)
 
 
-def checkpoint(session: SparkSession, dataset: Dataset, location: str) -> CheckpointResult:
+def _refuse(session: SparkSession, source: Source, needed: Sequence[Unread]) -> None:
+    if needed:
+        raise ConsumerBehindError(
+            dataset=source.dataset.name,
+            location=source.location,
+            version=existing(session, source.dataset, source.location).version,
+            behind={consumer.consumer: consumer.version for consumer in needed},
+        )
+
+
+def checkpoint(
+    session: SparkSession, dataset: Dataset, location: str, *, consumers: Sequence[Source] = ()
+) -> CheckpointResult:
     """Write a checkpoint of the newest version, so that opening the table reads one file in place of many.
 
+    Delta then cleans the log of what is past `delta.logRetentionDuration`, unless a consumer still needs such an entry.
     Delta has no SQL verb for it: over Connect it runs in an embedded child process.
+
+    Args:
+        consumers: those that read the changes of this dataset.
 
     Raises:
         TableNotFoundError: it was never written.
         StorageError: the checkpoint could not be written.
+        CursorUnreadableError: what a consumer needs is not known.
     """
     _keep_incarnation(session, dataset, existing(session, dataset, location))
+    needed = unread(session, Source(dataset=dataset, location=location), consumers)
+    keep = min((consumer.version for consumer in needed), default=None)
     try:
-        version = _checkpoint_in_child(location) if is_connect(session) else checkpoint_embedded(session, location)
+        make = _checkpoint_in_child if is_connect(session) else partial(checkpoint_embedded, session)
+        version, kept = make(location, keep)
     except (*SPARK_ERRORS, subprocess.SubprocessError) as error:
         reason = read_failure(error).summary
         if isinstance(error, subprocess.CalledProcessError):
             reason = next(iter(reversed(str(error.stderr).strip().splitlines())), reason)
         raise StorageError(dataset=dataset.name, location=location, reason=reason) from error
-    return CheckpointResult(dataset=dataset.name, version=version)
+    return CheckpointResult(dataset=dataset.name, version=version, log_kept_for=needed if kept else ())
 
 
 def _keep_incarnation(session: SparkSession, dataset: Dataset, state: TableState) -> None:
@@ -95,31 +144,56 @@ def _keep_incarnation(session: SparkSession, dataset: Dataset, state: TableState
         raise StorageError(dataset=dataset.name, location=state.location, reason=read_failure(error).summary) from error
 
 
-def checkpoint_embedded(session: SparkSession, location: str) -> int:
-    """Write a checkpoint through the JVM of a classic session; returns the version that it is of.
+def checkpoint_embedded(session: SparkSession, location: str, keep: int | None) -> tuple[int, bool]:
+    """Write a checkpoint through the JVM of a classic session; the version that it is of, and whether the log was kept.
 
     Delta only logs a checkpoint that fails unless a conf says otherwise, so a clone of the session says it.
+
+    Args:
+        keep: the log is not cleaned where that would take this version's commit, or a later one.
     """
     clone = clone_session(session)
     clone.conf.set("spark.databricks.delta.checkpoint.exceptionThrowing.enabled", "true")
     jvm: Any = session._jvm
     none = jvm.scala.Option.empty()
-    log = jvm.org.apache.spark.sql.delta.DeltaLog.forTable(clone._jsparkSession, location)
+    delta = jvm.org.apache.spark.sql.delta
+    log = delta.DeltaLog.forTable(clone._jsparkSession, location)
     snapshot = log.update(False, none, none)
-    log.checkpoint(snapshot, none)
-    return int(snapshot.version())
+    version = int(snapshot.version())
+    kept = keep is not None and keep < version and _expires(jvm, log, snapshot, commit_file(location, keep))
+    if kept:
+        info = log.writeCheckpointFiles(snapshot, none)
+        log.writeLastCheckpointFile(log, info, delta.LastCheckpointInfo.checksumEnabled(clone._jsparkSession))
+    else:
+        log.checkpoint(snapshot, none)
+    return version, kept
 
 
-def _checkpoint_in_child(location: str) -> int:
+def _expires(jvm: Any, log: Any, snapshot: Any, path: str) -> bool:
+    """Whether Delta would clean the log of this commit: by whole days in UTC (`MetadataCleanup.scala`)."""
+    metadata = snapshot.metadata()
+    if not log.enableExpiredLogCleanup(metadata):
+        return False
+    file = jvm.org.apache.hadoop.fs.Path(path)
+    system = file.getFileSystem(log.newDeltaHadoopConf())
+    expired = int(time.time() * 1000) - int(log.deltaRetentionMillis(metadata))
+    start_of_day = expired - expired % _DAY_MILLISECONDS
+    return bool(system.exists(file)) and int(system.getFileStatus(file).getModificationTime()) <= start_of_day
+
+
+def _checkpoint_in_child(location: str, keep: int | None) -> tuple[int, bool]:
+    asked = [location] if keep is None else [location, str(keep)]
     done = subprocess.run(  # noqa: S603  this very module, on a location that was just read
-        [sys.executable, "-m", __name__, location],
+        [sys.executable, "-m", __name__, *asked],
         env=embedded_environment(), capture_output=True, text=True, timeout=CHILD_SECONDS, check=True,
     )  # fmt: skip
-    return int(done.stdout.split()[-1])
+    version, kept = done.stdout.split()[-2:]
+    return int(version), kept == str(True)
 
 
 if __name__ == "__main__":
     from pipeline.delta.session import open_session
     from pipeline.settings import load_settings
 
-    print(checkpoint_embedded(open_session(load_settings().spark), sys.argv[1]))
+    _keep = int(sys.argv[2]) if len(sys.argv) > 2 else None  # noqa: PLR2004
+    print(*checkpoint_embedded(open_session(load_settings().spark), sys.argv[1], _keep))

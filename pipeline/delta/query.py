@@ -17,8 +17,9 @@ import math
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import asdict, dataclass, replace
+from typing import Any, Literal
+from urllib.parse import unquote
 
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
@@ -40,11 +41,14 @@ from pyspark.sql.types import (
     VariantType,
 )
 
-from pipeline.dataset import Dataset
+from pipeline.dataset import Dataset, table_location
 from pipeline.delta import sql
+from pipeline.delta.changes import WITHIN_RETENTION
 from pipeline.delta.commit import clone_session, release_session
 from pipeline.delta.failures import SPARK_ERRORS, read_failure
-from pipeline.delta.read import ReadOptions, read
+from pipeline.delta.read import ReadOptions, read, refuse_table_as_parquet
+from pipeline.delta.session import is_connect
+from pipeline.delta.window import Window
 from pipeline.errors import PipelineError, QueryError, RegistryError, UnknownDatasetError
 
 _QUERY = "SELECT * FROM (WITH pipeline_query AS (\n{}\n) SELECT * FROM pipeline_query)"
@@ -54,6 +58,9 @@ _COMMENT = re.compile(r"\s+|--[^\n]*(?:\n|$)|/\*.*?\*/", re.DOTALL)
 _POSITION = re.compile(r"\s*(?:SQLSTATE: \w+)?\s*\(line \d+, pos \d+\)|\s*SQLSTATE: \w+.*$")
 _UNKNOWN = "TABLE_OR_VIEW_NOT_FOUND"
 _JSON_OPTIONS = "map('ignoreNullFields', 'false', 'timestampFormat', 'yyyy-MM-dd HH:mm:ss.SSSSSS\\'Z\\'')"
+# A table by the path of its files: in SQL they are of that kind whatever else lies there.
+_PARQUET_PATH = re.compile(r"\bparquet`?\s*\.\s*`((?:[^`]|``)+)`", re.IGNORECASE)
+CHANGES_SUFFIX = "__changes"
 _CONFS = {
     "spark.sql.scripting.enabled": "false",
     "spark.sql.session.timeZone": "UTC",
@@ -63,11 +70,31 @@ _CONFS = {
 
 
 @dataclass(frozen=True, kw_only=True)
+class ViewRead:
+    """What a statement could read of a dataset under the name of a view, and what it has read.
+
+    `kind` is `view` for the rows at `version`, and `changes` for the change feed from `first` to `version`. `files`
+    counts those that were left to read once partitions and statistics were looked at, of changes those that they are
+    in. `pushed_filters` are the plan's, one text for each list; None where the plan is not told: over Connect, and of
+    changes.
+    """
+
+    name: str
+    dataset: str
+    kind: Literal["view", "changes"]
+    version: int
+    first: int | None = None
+    files: int | None = None
+    pushed_filters: tuple[str, ...] | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
 class Answer:
     """The rows of a query as text, exact; None is NULL.
 
     Timestamps are in UTC and end in Z, binary values are hexadecimal, nested values are JSON in which decimals are
-    strings. `versions` are those of the datasets that the statement could see; `more` says that rows were left out.
+    strings. `versions` are those of the datasets that the statement could see, and `reads` what it has read of them;
+    `more` says that rows were left out.
     """
 
     columns: tuple[str, ...]
@@ -75,6 +102,7 @@ class Answer:
     rows: tuple[tuple[str | None, ...], ...]
     versions: Mapping[str, int]
     more: bool
+    reads: tuple[ViewRead, ...] = ()
 
     def document(self) -> dict[str, Any]:
         """The answer in JSON's types; decimals, and numbers that JSON can't say, stay text."""
@@ -82,7 +110,8 @@ class Answer:
             {"name": name, "type": kind.simpleString()} for name, kind in zip(self.columns, self.types, strict=True)
         ]
         rows = [[_plain(v, kind) for v, kind in zip(row, self.types, strict=True)] for row in self.rows]
-        return {"columns": columns, "rows": rows, "more": self.more, "versions": dict(self.versions)}
+        reads = [asdict(read) for read in self.reads]
+        return {"columns": columns, "rows": rows, "more": self.more, "versions": dict(self.versions), "reads": reads}
 
 
 def _plain(value: str | None, kind: DataType) -> Any:
@@ -95,6 +124,11 @@ def _plain(value: str | None, kind: DataType) -> Any:
     if isinstance(kind, FloatType | DoubleType):
         return float(value) if math.isfinite(float(value)) else value
     return value
+
+
+def changes_name(dataset: Dataset) -> str:
+    """The name of the view of the dataset's change feed."""
+    return f"{view_name(dataset)}{CHANGES_SUFFIX}"
 
 
 def view_name(dataset: Dataset) -> str:
@@ -115,44 +149,97 @@ def query(
     """Run one query over the datasets.
 
     Args:
-        pins: by dataset name what to read of it; all others are read as `everything` says.
+        pins: by dataset name what to read of it, and by `changes` in it what of its change feed; all others are read as
+            `everything` says.
         limit: at most so many rows.
 
     Raises:
         QueryError: it is no query, or Spark can't answer it.
         UnknownDatasetError: it names a table that is no dataset; near misses are named.
-        TableNotFoundError, VersionNotFoundError, StorageError: a dataset that it names, or that is pinned, can't be
-            read.
+        TableNotFoundError, VersionNotFoundError, StorageError, ChangesUnreadableError: a dataset that it names, or that
+            is pinned, can't be read.
         RegistryError: two datasets would be the same view.
+        NotParquetError: the statement names the folder of a Delta table as Parquet.
     """
     views = _names(datasets)
+    for path in _PARQUET_PATH.findall(statement):
+        refuse_table_as_parquet(session, path.replace("``", "`"))
     with _quiet(), query_session(session) as clone:
-        versions: dict[str, int] = {}
+        found: list[ViewRead] = []
         missing: dict[str, PipelineError] = {}
-        for name, dataset in _visible(statement, views, pins):
+        for name, dataset, options in _visible(statement, views, pins, everything):
             try:
-                found = read(clone, dataset, dataset.location(root), pins.get(dataset.name, everything))
+                found.append(_register(clone, name, dataset, root, options))
             except PipelineError as error:
                 if dataset.name in pins:
                     raise
                 missing[name] = error
-                continue
-            found.frame.createOrReplaceTempView(sql.identifier(name))
-            versions[dataset.name] = found.version
         try:
-            return answer_of(_frame(clone, statement), versions, limit)
+            return answer_of(
+                _frame(clone, statement), {read.dataset: read.version for read in found}, limit, found, root
+            )
         except SPARK_ERRORS as error:
             raise _translated(error, views, missing) from error
 
 
-def answer_of(frame: DataFrame, versions: Mapping[str, int], limit: int) -> Answer:
+def _register(clone: SparkSession, name: str, dataset: Dataset, root: str, options: ReadOptions) -> ViewRead:
+    if options.changes is not None:
+        # A change feed is refused by age alone; what is gone is told by the window's verdict.
+        clone.conf.set(WITHIN_RETENTION, "false")
+    found = read(clone, dataset, dataset.location(root), options)
+    found.frame.createOrReplaceTempView(sql.identifier(name))
+    if options.changes is None:
+        return ViewRead(name=name, dataset=dataset.name, kind="view", version=found.version)
+    return ViewRead(
+        name=name, dataset=dataset.name, kind="changes", version=found.version, first=found.first,
+        files=found.files_in_version,
+    )  # fmt: skip
+
+
+def answer_of(
+    frame: DataFrame, versions: Mapping[str, int], limit: int, views: Iterable[ViewRead] = (), root: str = ""
+) -> Answer:
     """At most `limit` rows of a frame of a `query_session`, as text."""
     types = tuple(field.dataType for field in frame.schema.fields)
-    rows = _exact(frame, types).limit(limit + 1).collect()
+    shown = _exact(frame, types).limit(limit + 1)
+    rows = shown.collect()
     return Answer(
         columns=tuple(frame.columns), types=types, rows=tuple(tuple(row) for row in rows[:limit]), versions=versions,
-        more=len(rows) > limit,
+        more=len(rows) > limit, reads=tuple(_as_read(shown, views, root)),
     )  # fmt: skip
+
+
+def _as_read(shown: DataFrame, views: Iterable[ViewRead], root: str) -> Iterator[ViewRead]:
+    """The views with what the plan of the frame, which was executed, says of their files and filters."""
+    scanned = list(views)
+    files = [_path(uri) for uri in shown.inputFiles()] if scanned else []
+    filters = None if is_connect(shown.sparkSession) or not scanned else list(_pushed(shown))
+    for found in scanned:
+        if found.kind == "changes":
+            yield found
+            continue
+        folder = f"{_path(table_location(root, found.dataset))}/"
+        pushed = None if filters is None else tuple(text for path, text in filters if f"{path}/" == folder)
+        yield replace(found, files=sum(path.startswith(folder) for path in files), pushed_filters=pushed)
+
+
+def _path(uri: str) -> str:
+    """A URI of files in one spelling: decoded, and without the scheme of this machine's disk."""
+    return re.sub("^file:/*", "/", unquote(uri)).rstrip("/")
+
+
+def _pushed(shown: DataFrame) -> Iterator[tuple[str, str]]:
+    """The folder of each scan in an executed plan, with each list of filters that was pushed into it."""
+    jvm: Any = shown.sparkSession._jvm
+    executed = shown._jdf.queryExecution().executedPlan()
+    pending = [jvm.org.apache.spark.sql.execution.SparkPlanInfo.fromSparkPlan(executed)]
+    while pending:
+        plan = pending.pop()
+        pending.extend(plan.children().apply(n) for n in range(plan.children().size()))
+        said = {name: plan.metadata().get(name) for name in ("Location", "PartitionFilters", "PushedFilters")}
+        texts = {name: option.get() for name, option in said.items() if option.isDefined()}
+        folder = texts.pop("Location", "[]").partition("[")[2].rstrip("]")
+        yield from ((_path(folder), text) for text in texts.values() if text != "[]")
 
 
 @contextmanager
@@ -180,24 +267,32 @@ def _quiet() -> Iterator[None]:
 
 
 def _names(datasets: Iterable[Dataset]) -> dict[str, Dataset]:
+    """The datasets by the names of their views, of the rows and of the changes."""
     views: dict[str, Dataset] = {}
     for dataset in datasets:
-        name = view_name(dataset)
-        other = next((found for known, found in views.items() if known.lower() == name.lower()), None)
-        if other is not None:
-            raise RegistryError(problems=(f"{other.name} and {dataset.name} would both be the SQL view {name}",))
-        views[name] = dataset
+        for name in (view_name(dataset), changes_name(dataset)):
+            other = next((found for known, found in views.items() if known.lower() == name.lower()), None)
+            if other is not None:
+                raise RegistryError(problems=(f"{other.name} and {dataset.name} would both be the SQL view {name}",))
+            views[name] = dataset
     return views
 
 
 def _visible(
-    statement: str, views: Mapping[str, Dataset], pins: Mapping[str, ReadOptions]
-) -> Iterator[tuple[str, Dataset]]:
-    """The views that a statement may name: a table takes time to open, and a query spells what it names."""
+    statement: str, views: Mapping[str, Dataset], pins: Mapping[str, ReadOptions], everything: ReadOptions
+) -> Iterator[tuple[str, Dataset, ReadOptions]]:
+    """The views that a statement may name, those of changes last.
+
+    A table takes time to open, and a query spells what it names.
+    """
     text = statement.lower()
-    for name, dataset in views.items():
-        if _looks(statement) or name.lower() in text or dataset.name in pins or "identifier" in text:
-            yield name, dataset
+    for name, dataset in sorted(views.items(), key=lambda pair: pair[0] == changes_name(pair[1])):
+        options = pins.get(dataset.name, everything)
+        if name == changes_name(dataset):
+            if name.lower() in text or ("identifier" in text and CHANGES_SUFFIX in text):
+                yield name, dataset, replace(options, changes=options.changes or Window())
+        elif _looks(statement) or name.lower() in text or dataset.name in pins or "identifier" in text:
+            yield name, dataset, replace(options, changes=None)
 
 
 def _looks(statement: str) -> bool:

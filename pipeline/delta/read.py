@@ -25,10 +25,13 @@ from pipeline.delta.failures import (
     read_failure,
 )
 from pipeline.delta.slices import Slice
+from pipeline.delta.snapshot import local_folder
 from pipeline.delta.table import latest_version, load
+from pipeline.delta.window import Window, read_window
 from pipeline.errors import (
     FilesNotFoundError,
     FrameMismatchError,
+    NotParquetError,
     StorageError,
     TableNotFoundError,
     VersionNotFoundError,
@@ -48,6 +51,7 @@ class ReadOptions:
         columns: these columns in this order; all where empty.
         file_column: the name of an added column with the URI of the file that a row lies in.
         files: only rows of these files, named as the file column names them or by their path below the table.
+        changes: the rows of the change feed over this window, which ends at the pinned version unless it says where.
     """
 
     version: int | None = None
@@ -55,20 +59,28 @@ class ReadOptions:
     columns: tuple[str, ...] = ()
     file_column: str | None = None
     files: tuple[str, ...] | None = None
+    changes: Window | None = None
 
     def __post_init__(self) -> None:
         if self.version is not None and self.timestamp is not None:
             raise ValueError("pin a version or a timestamp, not both")
         if self.timestamp is not None and self.timestamp.tzinfo is None:
             raise ValueError("the timestamp needs a zone: without one it would follow the session's")
+        if self.changes is not None and (self.files is not None or self.file_column is not None):
+            raise ValueError("the rows of a change feed lie in files of its own")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Read:
-    """A frame and what it is of; `files_asked` and `files_in_version` are None unless a file list was given."""
+    """A frame and what it is of; `files_asked` and `files_in_version` are None unless a file list was given.
+
+    Of a read of changes, `version` is the last of the window and `first` the first, both included, and
+    `files_in_version` the number of files that they are in.
+    """
 
     frame: DataFrame
     version: int
+    first: int | None = None
     files_asked: int | None = None
     files_in_version: int | None = None
 
@@ -92,7 +104,10 @@ def read(
         VersionVacuumedError: it names a version that is older than the table keeps its files.
         FrameMismatchError: a column is asked for that the table does not have.
         FilesNotFoundError: a file is asked for that the version does not hold.
+        ChangesUnreadableError: changes are asked for that were not recorded, or are gone.
     """
+    if options.changes is not None:
+        return _read_changes(session, dataset, location, options, within)
     try:
         number = _resolved(session, dataset, location, options)
         whole = load(session, location, number)
@@ -105,16 +120,33 @@ def read(
         found, in_version = _find_files(whole, dataset, location, number, options.files)
         asked = len(found)
         frame = _only_files(frame, dataset, found)
+    wanted = _wanted(dataset, options, names)
+    if options.file_column is not None:
+        wanted.append(f"_metadata.file_path AS {sql.identifier(options.file_column)}")
+    return Read(frame=frame.selectExpr(*wanted), version=number, files_asked=asked, files_in_version=in_version)
+
+
+def _read_changes(
+    session: SparkSession, dataset: Dataset, location: str, options: ReadOptions, within: Slice | None
+) -> Read:
+    try:
+        version = _resolved(session, dataset, location, options)
+        found = read_window(session, dataset, location, options.changes or Window(), version)
+        frame = found.frame if within is None else found.frame.filter(within.predicate(dataset))
+        chosen = frame.selectExpr(*_wanted(dataset, options, frame.columns))
+    except SPARK_ERRORS as error:
+        raise _translated(session, error, dataset, location, options) from error
+    return Read(frame=chosen, version=found.last, first=found.first, files_in_version=found.files)
+
+
+def _wanted(dataset: Dataset, options: ReadOptions, names: list[str]) -> list[str]:
     unknown = [column for column in options.columns if column not in names]
     if unknown:
         raise FrameMismatchError(
             dataset=dataset.name,
             differences=tuple(f"column {c}: asked for, the table has {', '.join(names)}" for c in unknown),
         )
-    wanted = [sql.identifier(column) for column in options.columns or names]
-    if options.file_column is not None:
-        wanted.append(f"_metadata.file_path AS {sql.identifier(options.file_column)}")
-    return Read(frame=frame.selectExpr(*wanted), version=number, files_asked=asked, files_in_version=in_version)
+    return [sql.identifier(column) for column in options.columns or names]
 
 
 def resolve(session: SparkSession, dataset: Dataset, location: str, options: ReadOptions) -> int:
@@ -183,6 +215,25 @@ def _is_there(session: SparkSession, location: str) -> bool:
     except SPARK_ERRORS as error:
         return not read_failure(error).has(NO_TABLE | NOTHING_TO_READ)
     return True
+
+
+def refuse_table_as_parquet(session: SparkSession, path: str) -> None:
+    """Raise where Parquet that is to be read by its path belongs to a Delta table: Delta itself looks away.
+
+    On this machine that is also told of a folder or file inside one, elsewhere of the table's own folder.
+
+    Raises:
+        NotParquetError: it does.
+    """
+    folder = local_folder(path)
+    if folder is None:
+        try:
+            latest_version(session, path)
+        except SPARK_ERRORS:
+            return  # no table, or nothing that can be read in any form
+    elif not any((parent / "_delta_log").is_dir() for parent in (folder, *folder.parents)):
+        return
+    raise NotParquetError(path=path)
 
 
 def _find_files(

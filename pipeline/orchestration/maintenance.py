@@ -1,6 +1,6 @@
 """Jobs and schedules that keep the tables healthy; the work itself is `pipeline.delta.maintain`'s."""
 
-from collections.abc import Callable, Container
+from collections.abc import Callable, Container, Iterable
 from typing import Any
 
 from dagster import (
@@ -16,6 +16,7 @@ from dagster import (
 
 from pipeline.dataset import Dataset
 from pipeline.delta.maintain import checkpoint, vacuum
+from pipeline.delta.retention import Unread, consumers_of
 from pipeline.errors import PipelineError, TableNotFoundError
 from pipeline.orchestration.automation import schedule_status
 from pipeline.orchestration.resources import DeltaSparkResource
@@ -34,8 +35,8 @@ class VacuumConfig(Config):
 def maintenance_jobs(registry: Registry, root: str) -> list[JobDefinition]:
     """A job that vacuums and one that checkpoints every table of the registry.
 
-    A table that was never written is passed over. One that fails does not keep the others from their turn; the step
-    fails at the end.
+    A table that was never written is passed over. One that fails, as a vacuum does of what a consumer of its changes
+    has still to read, does not keep the others from their turn; the step fails at the end.
     """
 
     @op(name="vacuum_tables")
@@ -43,8 +44,10 @@ def maintenance_jobs(registry: Registry, root: str) -> list[JobDefinition]:
         session = spark.spark_session
 
         def one(dataset: Dataset) -> dict[str, Any]:
-            result = vacuum(session, dataset, dataset.location(root), apply=config.apply)
-            return {"delta/vacuum_files": len(result.files), "delta/vacuum_applied": result.applied}
+            consumers = consumers_of(dataset, registry, root)
+            result = vacuum(session, dataset, dataset.location(root), consumers=consumers, apply=config.apply)
+            found = {"delta/vacuum_files": len(result.files), "delta/vacuum_applied": result.applied}
+            return found | _needed("delta/vacuum_needed_by", result.needed)
 
         _each(context, registry, one)
 
@@ -53,7 +56,9 @@ def maintenance_jobs(registry: Registry, root: str) -> list[JobDefinition]:
         session = spark.spark_session
 
         def one(dataset: Dataset) -> dict[str, Any]:
-            return {"delta/checkpoint_version": checkpoint(session, dataset, dataset.location(root)).version}
+            consumers = consumers_of(dataset, registry, root)
+            result = checkpoint(session, dataset, dataset.location(root), consumers=consumers)
+            return {"delta/checkpoint_version": result.version} | _needed("delta/log_kept_for", result.log_kept_for)
 
         _each(context, registry, one)
 
@@ -66,6 +71,12 @@ def maintenance_jobs(registry: Registry, root: str) -> list[JobDefinition]:
         checkpoint_tables()
 
     return [vacuum_job, checkpoint_job]
+
+
+def _needed(key: str, consumers: Iterable[Unread]) -> dict[str, Any]:
+    """The last version that each of these consumers has read; nothing where there are none."""
+    found = {consumer.consumer: consumer.version for consumer in consumers}
+    return {key: found} if found else {}
 
 
 def _each(context: OpExecutionContext, registry: Registry, one: Callable[[Dataset], dict[str, Any]]) -> None:

@@ -20,12 +20,15 @@ from pipeline.dataset import Append, Dataset
 from pipeline.delta import files, slices, sql
 from pipeline.delta.describe import TableDescription, describe, describe_all, history
 from pipeline.delta.maintain import checkpoint
-from pipeline.delta.query import Answer, QueryError, query
-from pipeline.delta.read import ReadOptions
+from pipeline.delta.query import Answer, QueryError, ViewRead, query
+from pipeline.delta.read import ReadOptions, read
 from pipeline.delta.session import is_connect
 from pipeline.delta.table import DEFAULT_PROPERTIES
+from pipeline.delta.window import Window
 from pipeline.delta.write import WriteResult, write
 from pipeline.errors import (
+    ChangesUnreadableError,
+    NotParquetError,
     RegistryError,
     StorageError,
     TableNotFoundError,
@@ -201,6 +204,69 @@ def test_every_dataset_is_a_view_at_the_newest_version_or_at_the_one_that_is_nam
         "log_of_all on n = d.id",
     )  # fmt: skip
     assert (joined.rows, joined.versions) == ((("1", "1"),), {"days": 2, "in/depth": 2, "log.of-all": 8})
+
+
+def test_the_changes_of_a_dataset_are_a_view_too_over_a_window_with_both_ends(spark: SparkSession, told: str) -> None:
+    every = [
+        ("1", "insert", "1"), ("1", "insert", "2"), ("1", "insert", "3"),
+        ("2", "delete", "2"), ("2", "insert", "4"), ("2", "insert", "5"),
+    ]  # fmt: skip
+    statement = "select _commit_version, _change_type, id from days__changes order by 1, 2, 3"
+    answer = ask(spark, told, statement)
+    assert list(answer.rows) == every
+    rows, changes = answer.reads
+    assert (rows.name, rows.kind, rows.version, rows.files) == ("days", "view", 2, 0)
+    wanted = ViewRead(name="days__changes", dataset="days", kind="changes", version=2, first=1, files=changes.files)
+    assert (changes, answer.versions) == (wanted, {"days": 2})
+    actions = [action for version in (1, 2) for action in actions_of(REPLACED, told, version)]
+    assert changes.files == len({a[kind]["path"] for a in actions for kind in ("add", "remove") if kind in a})
+    late = ask(spark, told, statement, pins={"days": ReadOptions(changes=Window(first=2))})
+    early = ask(spark, told, statement, pins={"days": ReadOptions(version=1)})
+    assert (list(late.rows), list(early.rows)) == (every[3:], every[:3])
+    options = ReadOptions(changes=Window(last=1), columns=("id", "_change_type"))
+    found = read(spark, REPLACED, REPLACED.location(told), options)
+    assert (found.first, found.version, sorted(map(tuple, found.frame.collect()))) == (
+        1, 1, [(1, "insert"), (2, "insert"), (3, "insert")],
+    )  # fmt: skip
+
+
+def test_changes_that_were_not_recorded_are_refused_by_the_name_of_the_property(
+    classic: SparkSession, told: str
+) -> None:
+    with pytest.raises(ChangesUnreadableError) as off:
+        ask(classic, told, "select * from log_of_all__changes")
+    assert (off.value.setting, off.value.reason) == ("delta.enableChangeDataFeed", "the change feed was off")
+    assert off.value.versions[-1] == 8
+    assert f"delta.`{LOG.location(told)}` SET TBLPROPERTIES (delta.enableChangeDataFeed = true)" in str(off.value)
+    with pytest.raises(VersionNotFoundError):
+        ask(classic, told, "select * from days__changes", pins={"days": ReadOptions(changes=Window(first=3))})
+    clash = (REPLACED, days(Append(), name="days/changes"))
+    with pytest.raises(RegistryError) as caught:
+        query(classic, "select 1", datasets=clash, root=told, pins={}, everything=LATEST, limit=1)
+    assert "days__changes" in caught.value.problems[0]
+
+
+def test_a_table_is_not_read_as_the_parquet_files_that_lie_in_its_folder(classic: SparkSession, told: str) -> None:
+    """They hold rows that are deleted, and of every version; Delta does not look at who reads them."""
+    location = REPLACED.location(told)
+    for asked in (location, f"file://{location}", f"{location}/day=2026-01-02"):
+        with pytest.raises(NotParquetError) as caught:
+            ask(classic, told, f"select * from `parquet` . `{asked}`")
+        assert caught.value.path == asked
+    assert ask(classic, told, f"select count(*) from delta.`{location}`").rows == (("4",),)
+
+
+def test_what_a_query_has_read_is_told_by_its_plan(spark: SparkSession, told: str) -> None:
+    answer = ask(spark, told, "select text from days where day = date'2026-01-02' and id > 4")
+    (found,) = answer.reads
+    assert (found.name, found.version, found.files, len(files_of(REPLACED, told))) == ("days", 2, 1, 4)
+    if is_connect(spark):
+        assert found.pushed_filters is None
+    else:
+        partition, pushed = found.pushed_filters or ("", "")
+        assert "day" in partition
+        assert pushed == "[GreaterThan(id,4)]"
+    assert json.dumps(answer.document()["reads"]).startswith('[{"name": "days", "dataset": "days", "kind": "view", ')
 
 
 def test_a_time_reads_every_dataset_as_it_was_and_one_that_was_not_there_yet_only_matters_if_named(

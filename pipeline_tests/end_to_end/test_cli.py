@@ -177,6 +177,12 @@ def test_sql_prints_values_exactly_at_the_version_that_is_asked_for(shop: Shop) 
     before = shop.json("sql", query, "--version", "shop/orders=1")
     assert before["rows"] == [[1, "1.10", "2026-07-01 10:00:00.5Z", "[red]"], [2, "2.00", None, None]]
     assert before["versions"] == {"shop/orders": 1}
+    changes = "select _change_type, id from shop__orders__changes order by 1, 2"
+    found = shop.json("sql", changes, "--changes", "shop/orders=2..")
+    assert found["rows"] == [["delete", 2], ["insert", 3], ["insert", 4]]
+    assert [(read["name"], read["kind"], read["first"], read["version"]) for read in found["reads"]] == [
+        ("shop__orders", "view", None, 2), ("shop__orders__changes", "changes", 2, 2),
+    ]  # fmt: skip
     limited = shop.run("sql", query, "--limit", "1")
     assert "more rows than 1" in limited.stderr
     assert len(limited.stdout.splitlines()) == 3

@@ -97,6 +97,7 @@ def test_an_error_exits_with_1_in_one_message_and_shows_a_traceback_only_when_as
         ("history", "sightngs"),
         ("diff", "sightngs", "--from", "0", "--to", "1"),
         ("sql", "select 1", "--version", "sightngs=1"),
+        ("sql", "select 1", "--changes", "sightngs=1.."),
         ("maintain", "vacuum", "airports", "sightngs"),
         ("maintain", "vacuum", "sightngs", "--apply"),
         ("maintain", "checkpoint", "sightngs"),
@@ -116,6 +117,21 @@ def test_a_name_that_nobody_declared_is_answered_with_near_ones_before_spark_is_
     ]
     assert result.stdout == ""
     assert [path.name for path in tmp_path.iterdir()] == ["pyproject.toml"]
+
+
+@pytest.mark.parametrize(
+    ("windows", "problem"),
+    [
+        (["sightings=2..1"], "ends before it begins"),
+        (["sightings=2"], "is not DATASET=FIRST..LAST"),
+        (["sightings=a..2"], "is not DATASET=FIRST..LAST"),
+        (["=1..2"], "is not DATASET=FIRST..LAST"),
+        (["sightings=1..", "sightings=..2"], "sightings is named twice"),
+    ],
+)
+def test_a_window_of_changes_has_two_ends_in_their_order(run, windows: list[str], problem: str) -> None:
+    result = run("sql", "select 1", *(word for window in windows for word in ("--changes", window)))
+    assert (result.exit_code, problem in result.stderr) == (2, True)
 
 
 def test_a_diff_backwards_is_wrong_usage(run) -> None:
