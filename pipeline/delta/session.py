@@ -45,6 +45,10 @@ _KEPT = {
     "spark.connect.ui.retainedSessions": "10",
     "spark.connect.ui.retainedStatements": "10",
 }
+# Pools of Spark that start a thread for each task up to their bound, which is 1 024, and keep it for a minute.
+_THREADS = dict.fromkeys(
+    ("spark.sql.shuffleExchange.maxThreadThreshold", "spark.sql.resultQueryStage.maxThreadThreshold"), "16"
+)
 # What the meaning of our statements depends on, each with Spark's and Delta's own default. A caller's dynamic overwrite
 # would leave old partitions, an unchecked replaceWhere would take stray rows, raw literals would address other values.
 STATEMENTS = {
@@ -111,6 +115,7 @@ def confs(settings: SparkSettings, jars: list[Path]) -> dict[str, str]:
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
         **_KEPT,
+        **_THREADS,
         "spark.sql.extensions": DELTA_EXTENSION,
         "spark.sql.catalog.spark_catalog": DELTA_CATALOG,
         "spark.sql.catalogImplementation": "in-memory",
