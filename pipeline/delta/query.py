@@ -348,8 +348,11 @@ def _translated(error: Exception, views: Mapping[str, Dataset], missing: Mapping
         unread = missing.get(known.get(asked.lower(), ""))
         if unread is not None:
             return unread
-        near = difflib.get_close_matches(asked.lower(), known, n=3)
-        return UnknownDatasetError(name=asked, near=tuple(known[name] for name in near), known=tuple(views))
+        # Each dataset has two views alike in name: of the rows, unless the name that was asked for is of changes.
+        of_changes = CHANGES_SUFFIX[:-1] in asked.lower()
+        alike = {low: name for low, name in known.items() if low.endswith(CHANGES_SUFFIX) == of_changes}
+        near = difflib.get_close_matches(asked.lower(), alike, n=3)
+        return UnknownDatasetError(name=asked, near=tuple(alike[name] for name in near), known=tuple(alike.values()))
     is_query = not failure.has(frozenset({"PARSE_SYNTAX_ERROR", "UNSUPPORTED_FEATURE.SQL_SCRIPTING"}))
     return QueryError(reason=_POSITION.sub("", failure.summary), is_query=is_query)
 

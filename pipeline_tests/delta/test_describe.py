@@ -350,6 +350,9 @@ def test_a_name_that_is_no_dataset_brings_near_misses_and_one_without_a_table_sa
     with pytest.raises(UnknownDatasetError) as caught:
         ask(spark, told, "select * from dayz")
     assert (caught.value.name, caught.value.near) == ("dayz", ("days",))
+    with pytest.raises(UnknownDatasetError) as of_changes:
+        ask(spark, told, "select * from dayz__changes")
+    assert of_changes.value.near == ("days__changes",)
     with pytest.raises(TableNotFoundError) as missing:
         ask(spark, told, "select * from never")
     assert missing.value.dataset == "never"
