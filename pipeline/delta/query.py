@@ -349,9 +349,13 @@ def _translated(error: Exception, views: Mapping[str, Dataset], missing: Mapping
         if unread is not None:
             return unread
         # Each dataset has two views alike in name: of the rows, unless the name that was asked for is of changes.
-        of_changes = CHANGES_SUFFIX[:-1] in asked.lower()
-        alike = {low: name for low, name in known.items() if low.endswith(CHANGES_SUFFIX) == of_changes}
-        near = difflib.get_close_matches(asked.lower(), alike, n=3)
+        stem, of_changes, _ = asked.lower().partition(CHANGES_SUFFIX[:-1])
+        alike = {
+            low.removesuffix(CHANGES_SUFFIX): name
+            for low, name in known.items()
+            if low.endswith(CHANGES_SUFFIX) == bool(of_changes)
+        }
+        near = difflib.get_close_matches(stem, alike, n=3)
         return UnknownDatasetError(name=asked, near=tuple(alike[name] for name in near), known=tuple(alike.values()))
     is_query = not failure.has(frozenset({"PARSE_SYNTAX_ERROR", "UNSUPPORTED_FEATURE.SQL_SCRIPTING"}))
     return QueryError(reason=_POSITION.sub("", failure.summary), is_query=is_query)
