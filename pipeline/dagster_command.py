@@ -15,7 +15,7 @@ import os
 import sys
 import threading
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 
 from pipeline.settings import dagster_module
@@ -64,10 +64,8 @@ def main() -> None:
     found = home(os.environ, Path.cwd())
     if found is not None:
         os.environ["DAGSTER_HOME"] = found
-    if found is not None and executes(sys.argv[1:]):
-        with _dead_released():
-            dagster()  # type: ignore[no-untyped-call]
-    else:
+    may_wait = found is not None and executes(sys.argv[1:])
+    with _dead_released() if may_wait else nullcontext():
         dagster()  # type: ignore[no-untyped-call]
 
 
