@@ -37,6 +37,7 @@ from pipeline.write_mode import (
     Merge,
     Replace,
     WriteMode,
+    consumer_problems,
     frame_columns,
     mode_problems,
 )
@@ -140,6 +141,10 @@ class Dataset:
         keys: columns that together name a row; NULL is a value like any other. A merge keeps them unique; under any
             other mode that is for the writer to see to.
         reads: names of the datasets that this one is made from.
+        reads_changes_of: those of them that are read as what has changed since this one was last written. Where none of
+            them has, nothing is written.
+        full_without_feed: whether such a source may have no change feed, and is read whole whenever it has changed;
+            refused otherwise.
         checks: check constraints, enforced by Delta in every commit.
         properties: further Delta table properties, as (name, value).
         change_feed: whether Delta records the change feed.
@@ -160,6 +165,8 @@ class Dataset:
     write: WriteMode = _REPLACE
     keys: tuple[str, ...] = ()
     reads: tuple[str, ...] = ()
+    reads_changes_of: tuple[str, ...] = ()
+    full_without_feed: bool = False
     checks: tuple[Check, ...] = ()
     properties: tuple[tuple[str, str], ...] = ()
     change_feed: bool = True
@@ -287,6 +294,7 @@ def _asset_problems(dataset: Dataset) -> Iterator[str]:
         yield "code_version is empty; leave it out"
     if dataset.starts_on_change and not dataset.reads:
         yield "starts_on_change waits for a source, and reads names none"
+    yield from _consumer_problems(dataset)
     yield from _consequence_problems("schema_check", dataset.schema_check)
     if dataset.row_count is not None:
         yield from _consequence_problems("row_count", dataset.row_count)
@@ -298,6 +306,16 @@ def _asset_problems(dataset: Dataset) -> Iterator[str]:
             yield f"freshness: {dataset.freshness.cron!r} is no cron expression of five fields"
         if dataset.freshness.window < _SHORTEST:
             yield "freshness: window is shorter than a minute"
+
+
+def _consumer_problems(dataset: Dataset) -> Iterator[str]:
+    for source in dataset.reads_changes_of:
+        if source not in dataset.reads:
+            yield f"reads_changes_of names {source!r}, which reads does not"
+    if dataset.reads_changes_of:
+        yield from consumer_problems(dataset.write)
+    elif dataset.full_without_feed:
+        yield "full_without_feed says how changes are read, and reads_changes_of names none"
 
 
 def _consequence_problems(name: str, check: SchemaCheck | RowCount) -> Iterator[str]:

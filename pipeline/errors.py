@@ -225,6 +225,20 @@ class TableExistsError(TableError):
 
 
 @dataclass(eq=False, kw_only=True)
+class ChangeFeedOffError(TableError):
+    """A consumer reads a table as changes whose change feed is off."""
+
+    consumer: str
+    setting: str
+
+    sentence = "{consumer!r} reads the changes of {dataset!r}, and {setting} is off in its table at {location}."
+    next_step = (
+        "ALTER TABLE delta.`{location}` SET TBLPROPERTIES ({setting} = true), or declare full_without_feed for "
+        "{consumer!r}: it then reads all of {dataset!r} whenever something in it has changed."
+    )
+
+
+@dataclass(eq=False, kw_only=True)
 class VersionNotFoundError(TableError):
     """A pin names a version or time that the log does not hold."""
 
@@ -363,6 +377,17 @@ class StrayRowsError(ViolationError):
 
     sentence = "{total_rows} rows for dataset {dataset!r} lie outside {slice} ({counts}); nothing was written."
     next_step = "Filter the frame to the partitions of the run."
+
+
+@dataclass(eq=False, kw_only=True)
+class TouchedSliceError(PipelineError):
+    """A frame of the touched rows alone was returned where it can't be written as such; nothing was written."""
+
+    dataset: str
+    slice: str
+    problem: str
+
+    sentence = "The frame for dataset {dataset!r} is to replace {slice}, but {problem}; nothing was written."
 
 
 @dataclass(eq=False, kw_only=True)

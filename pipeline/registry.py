@@ -9,7 +9,7 @@ from __future__ import annotations
 import difflib
 import importlib
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from graphlib import CycleError, TopologicalSorter
 
 from pipeline.dataset import Dataset
@@ -21,13 +21,13 @@ class Registry:
 
     Raises:
         RegistryError: two names that are equal or lie in one folder on some file system, one location inside
-            another's, a source that nobody declared, or a cycle.
+            another's, a source that nobody declared, changes of one that records none, or a cycle.
     """
 
     def __init__(self, datasets: Iterable[Dataset]) -> None:
         declared = tuple(datasets)
-        problems = [*_collisions(declared), *_gaps(declared)]
         by_name = {dataset.name: dataset for dataset in declared}
+        problems = [*_collisions(declared), *_gaps(declared), *_without_feed(by_name)]
         try:
             order = tuple(TopologicalSorter({d.name: d.reads for d in declared}).static_order())
         except CycleError as error:
@@ -97,6 +97,17 @@ def _gaps(declared: tuple[Dataset, ...]) -> Iterator[str]:
         for source in dataset.reads:
             if source not in known:
                 yield f"{dataset.name} reads {source}, which nobody declared"
+
+
+def _without_feed(declared: Mapping[str, Dataset]) -> Iterator[str]:
+    for dataset in declared.values():
+        sources = [declared[name] for name in dataset.reads_changes_of if name in declared]
+        for source in sources if not dataset.full_without_feed else ():
+            if not source.change_feed:
+                yield (
+                    f"{dataset.name} reads the changes of {source.name}, which is declared with change_feed=False "
+                    f"(delta.enableChangeDataFeed); declare it with the feed, or {dataset.name} with full_without_feed"
+                )
 
 
 def load_datasets(reference: str) -> tuple[Dataset, ...]:

@@ -136,6 +136,12 @@ def mode_problems(mode: WriteMode, schema: StructType, keys: tuple[str, ...]) ->
         yield from _merge_problems(mode, types, keys)
 
 
+def consumer_problems(mode: WriteMode) -> Iterator[str]:
+    """What keeps a dataset of this mode from being made of changes, in words: it must be possible to make it anew."""
+    if isinstance(mode, ErrorIfExists | Ignore) or (isinstance(mode, Merge) and mode.changelog is not None):
+        yield "a consumer of changes is appended to, replaced or merged by rows"
+
+
 def _merge_problems(mode: Merge, types: dict[str, DataType], keys: tuple[str, ...]) -> Iterator[str]:
     named = {
         "order_by": (mode.order_by,) if mode.order_by is not None else (),

@@ -15,7 +15,7 @@ from pyspark.sql.types import DoubleType, IntegerType, StringType, StructType, T
 
 from pipeline.assets.aviation_datasets import AIRPORT_TRAFFIC, AIRPORTS, PLANES, SIGHTINGS, datasets
 from pipeline.assets.source_files import read_csv_files
-from pipeline.orchestration import DeltaSparkResource, dataset_asset
+from pipeline.orchestration import Changes, DeltaSparkResource, Touched, dataset_asset
 
 __all__ = ["DAILY", "LandingFolder", "assets", "datasets"]
 
@@ -205,9 +205,10 @@ def planes(spark: DeltaSparkResource, landing: LandingFolder) -> DataFrame:
 
 
 @dataset_asset(AIRPORT_TRAFFIC)
-def airport_traffic(sightings: DataFrame, airports: DataFrame) -> DataFrame:
-    """The traffic of every date that has been sighted."""
-    return traffic_by_airport(sightings, airports)
+def airport_traffic(sightings: Changes, airports: Changes) -> Touched:
+    """The traffic of the dates whose sightings have changed; of every date where airports have."""
+    dates = sightings.touched("seen_date") if airports.frame.isEmpty() else None
+    return Touched(traffic_by_airport(sightings.rows_in(dates), airports.whole), within=dates)
 
 
 assets = [airports, planes, sightings, airport_traffic]

@@ -128,6 +128,7 @@ AIRPORT_TRAFFIC = Dataset(
     keys=("seen_date", "airport"),
     partition_by=("seen_date",),
     reads=("sightings", "airports"),
+    reads_changes_of=("sightings", "airports"),
     write=Replace(),
     code_version="1",
     starts_on_change=True,

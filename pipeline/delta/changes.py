@@ -28,8 +28,9 @@ from pipeline.delta.failures import (
 )
 from pipeline.delta.feed import InForce, Kind, Reason, Verdict, full, judge
 from pipeline.delta.quality import row_value
+from pipeline.delta.slices import Slice, of_rows
 from pipeline.delta.table import existing, load
-from pipeline.errors import SettingsError
+from pipeline.errors import SettingsError, TableMismatchError
 
 CHANGE_TYPE, COMMIT_VERSION = "_change_type", "_commit_version"
 INSERT, UPDATED, DELETE = "insert", "update_postimage", "delete"
@@ -38,6 +39,8 @@ _IGNORE_MISSING = "spark.sql.files.ignoreMissingFiles"
 _IS_AFTER = f"({CHANGE_TYPE} IN ('{INSERT}', '{UPDATED}'))"
 # Columns that we add have a space in their names, which no column of a table has.
 _RANK, _BEFORE, _SURPLUS = "row rank", "row before", "rows surplus"
+# A statement over more values, or more cells, takes longer to plan than reading the whole table does.
+TOUCHED_VALUES, TOUCHED_CELLS = 1_000, 200
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,7 +63,7 @@ class Changes:
     `feed` holds the raw rows of the feed, and `counts` their number by change type; None and empty but for changes.
     """
 
-    dataset: str
+    source: Source
     verdict: Verdict
     frame: DataFrame
     feed: DataFrame | None = None
@@ -70,6 +73,29 @@ class Changes:
     def is_full(self) -> bool:
         """Whether the frame is all of the source."""
         return self.verdict.kind is Kind.FULL
+
+    @property
+    def whole(self) -> DataFrame:
+        """All of the source at the version that the changes lead to."""
+        return load(self.frame.sparkSession, self.source.location, self.verdict.version)
+
+    def rows_in(self, within: Slice | None) -> DataFrame:
+        """The rows of `whole` that lie in a slice; all of them where it is None."""
+        return self.whole if within is None else self.whole.filter(within.predicate(self.source.dataset))
+
+    def touched(self, *columns: str, at_most: int | None = None) -> Slice | None:
+        """The slice of what these columns hold in rows that have changed, as they were and as they are.
+
+        None, which is all of the source, of a full snapshot, and where there are more than `at_most` values of one
+        column (1 000 where nothing is said), or cells of several (200). Of nothing new it is a slice of nothing. One
+        Spark job.
+        """
+        if self.is_full:
+            return None
+        if self.feed is None:
+            return Slice(())
+        bound = at_most if at_most is not None else TOUCHED_VALUES if len(columns) == 1 else TOUCHED_CELLS
+        return of_rows(self.feed, columns, bound)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -104,11 +130,17 @@ class SourceChanges:
 
 
 @contextmanager
-def changes_since(session: SparkSession, sources: Sequence[Source], cursors: InForce) -> Iterator[SourceChanges]:
+def changes_since(
+    session: SparkSession, sources: Sequence[Source], cursors: InForce, *, full_refresh: bool = False
+) -> Iterator[SourceChanges]:
     """What has changed in the sources since the cursors; the change frames are held for as long as the block lasts.
+
+    Args:
+        full_refresh: whether full snapshots are read whatever has changed.
 
     Raises:
         TableNotFoundError: a source was never written.
+        TableMismatchError: a source lacks a key by which its changes are to be net.
         SettingsError: the session passes over files that are missing, which would lose changes without a word.
     """
     verdicts = {
@@ -117,6 +149,8 @@ def changes_since(session: SparkSession, sources: Sequence[Source], cursors: InF
         )
         for source in sources
     }
+    if full_refresh:
+        verdicts = {name: full(verdict, Reason.ASKED_FOR) for name, verdict in verdicts.items()}
     held: dict[str, Changes] = {}
     try:
         for source in sources:
@@ -153,9 +187,16 @@ def read_changes(session: SparkSession, source: Source, verdict: Verdict) -> Cha
 
     Raises:
         SettingsError: as in `changes_since`.
+        TableMismatchError: the table lacks a key by which its changes are to be net.
     """
     if verdict.window is None:
         return _snapshot(session, source, verdict)
+    lacking = [key for key in source.dataset.keys if key not in verdict.schema.names]
+    if lacking:
+        differences = tuple(f"key column {key}: declared, the change feed lacks it" for key in lacking)
+        raise TableMismatchError(
+            dataset=source.dataset.name, location=source.location, version=verdict.version, differences=differences
+        )
     if session.conf.get(_IGNORE_MISSING, "false") == "true":
         raise SettingsError(setting=_IGNORE_MISSING, problem="it loses changes without a word", expected="false")
     raw: DataFrame | None = None
@@ -172,8 +213,7 @@ def read_changes(session: SparkSession, source: Source, verdict: Verdict) -> Cha
         return _snapshot(session, source, full(verdict, reason))
     frame = net(raw, source.dataset.keys) if source.dataset.keys else raw
     return Changes(
-        dataset=source.dataset.name, verdict=verdict, frame=frame, feed=raw,
-        counts=MappingProxyType(counts),
+        source=source, verdict=verdict, frame=frame, feed=raw, counts=MappingProxyType(counts),
     )  # fmt: skip
 
 
@@ -207,7 +247,7 @@ def _snapshot(session: SparkSession, source: Source, verdict: Verdict) -> Change
             return _snapshot(session, source, replace(verdict, version=newest.version, schema=newest.schema))
     version = [] if source.dataset.keys else [f"{verdict.version}L AS {COMMIT_VERSION}"]
     frame = whole.selectExpr("*", f"'{INSERT}' AS {CHANGE_TYPE}", *version)
-    return Changes(dataset=source.dataset.name, verdict=verdict, frame=frame)
+    return Changes(source=source, verdict=verdict, frame=frame)
 
 
 def _reason(failure: Failure) -> Reason | None:

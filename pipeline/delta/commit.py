@@ -218,6 +218,16 @@ def find_mark(session: SparkSession, location: str, mark: Mark) -> int | None:
     return None
 
 
+def rows_changed(session: SparkSession, location: str, after: int, until: int) -> bool:
+    """Whether a commit above `after`, up to `until`, has changed rows, or can't be asked; the newest are read first."""
+    if until - after > HISTORY_LIMIT:
+        return True
+    try:
+        return any(read_commit(session, location, number, ()).changes_rows for number in range(until, after, -1))
+    except LOST_OR_REFUSED:  # it is gone
+        return True
+
+
 def read_commit(session: SparkSession, location: str, number: int, partition_by: tuple[str, ...]) -> Commit:
     """One commit from its file in the log; one small Spark job where the log is not on this machine's disk."""
     if local_folder(location) is not None:

@@ -8,7 +8,9 @@ counts: after a restore of the consumer they are those that were in force at the
 
 from __future__ import annotations
 
+import datetime as dt
 import json
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum
@@ -20,12 +22,19 @@ from pyspark.sql.types import ArrayType, DataType, MapType, StructType
 
 from pipeline.dataset import Dataset
 from pipeline.delta import sql
-from pipeline.delta.commit import Cursor, Cursors
+from pipeline.delta.commit import Cursor, Cursors, read_commit
 from pipeline.delta.log import commit_file, note_of, versions
 from pipeline.delta.snapshot import local_folder, table_facts
 from pipeline.delta.table import CHANGE_FEED, TableState, existing
 
 _RESTORE = "RESTORE"
+_LOG_RETENTION = "delta.logRetentionDuration"
+_DEFAULT_RETENTION = dt.timedelta(days=30)
+_UNITS = {
+    "week": dt.timedelta(weeks=1), "day": dt.timedelta(days=1), "hour": dt.timedelta(hours=1),
+    "minute": dt.timedelta(minutes=1), "second": dt.timedelta(seconds=1),
+}  # fmt: skip
+_INTERVAL_PART = re.compile(rf"(\d+) +({'|'.join(_UNITS)})s?\b")
 
 
 class Kind(Enum):
@@ -49,6 +58,7 @@ class Reason(Enum):
     FEED_OFF = "the change feed was off"
     CHANGE_FILES_GONE = "files of the changes are gone"
     OTHER_SOURCE = "another source needs a full snapshot"
+    ASKED_FOR = "a full refresh was asked for"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,7 +68,8 @@ class Verdict:
     `version` is the newest of the table of that id as the verdict was made, `schema` the table's at that version, and
     `after` the last version consumed, None where that is unknown. `window` holds the first and the last commit between
     them that change rows, both inclusive; None but for changes. `at_fault` are the versions for which `reason` holds,
-    where it holds for single ones.
+    where it holds for single ones. `feed_on` says whether the table records its feed by now, and `is_late` that nothing
+    is new for so long that the log may soon lose the cursor's place.
     """
 
     kind: Kind
@@ -69,6 +80,8 @@ class Verdict:
     window: tuple[int, int] | None = None
     reason: Reason | None = None
     at_fault: tuple[int, ...] = ()
+    feed_on: bool = field(default=True, compare=False, repr=False)
+    is_late: bool = field(default=False, compare=False, repr=False)
 
     def __str__(self) -> str:
         """The verdict in one line."""
@@ -194,7 +207,7 @@ def judge(
     described = None if latest == state.version else _facts(state, latest)
     verdict = Verdict(
         kind=Kind.NOTHING_NEW, table_id=state.table_id, version=latest,
-        schema=state.schema if described is None else described.schema,
+        schema=state.schema if described is None else described.schema, feed_on=_is_on(state.properties),
     )  # fmt: skip
     if cursor is None:
         return full(verdict, missing)
@@ -226,7 +239,7 @@ def _judge_window(session: SparkSession, state: TableState, verdict: Verdict, nu
         return full(verdict, Reason.SCHEMA_CHANGED)
     changing = [commit.number for commit in commits if commit.changes_rows]
     if not changing:
-        return verdict
+        return replace(verdict, is_late=_is_late(session, state, numbers.start))
     off = list(_without_feed([commit for commit in commits if commit.number <= changing[-1]], before.feed_on))
     if off:
         return full(verdict, Reason.FEED_OFF, off)
@@ -234,6 +247,19 @@ def _judge_window(session: SparkSession, state: TableState, verdict: Verdict, nu
     if vacuumed:
         return full(verdict, Reason.CHANGE_FILES_GONE, vacuumed)
     return replace(verdict, kind=Kind.CHANGES, window=(changing[0], changing[-1]))
+
+
+def _is_late(session: SparkSession, state: TableState, number: int) -> bool:
+    """Whether a commit is older than half the time for which the log is kept."""
+    committed = read_commit(session, state.location, number, state.partition_by).timestamp
+    return dt.datetime.now(dt.timezone.utc) - committed > _log_retention(state.properties) / 2
+
+
+def _log_retention(properties: Mapping[str, str]) -> dt.timedelta:
+    """How long the log is kept, as Delta takes the property; its default where it says nothing that we can read."""
+    said = next((value for name, value in properties.items() if name.lower() == _LOG_RETENTION.lower()), "")
+    parts = _INTERVAL_PART.findall(said.lower())
+    return sum((int(n) * _UNITS[unit] for n, unit in parts), dt.timedelta()) if parts else _DEFAULT_RETENTION
 
 
 def full(verdict: Verdict, reason: Reason, at_fault: Sequence[int] = ()) -> Verdict:

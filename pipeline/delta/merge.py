@@ -8,21 +8,18 @@ Columns that we add to a frame have a space in their names, which no declared co
 
 from __future__ import annotations
 
-import datetime as dt
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 
 from pyspark.sql import DataFrame
-from pyspark.sql.types import TimestampType
 
 from pipeline.dataset import Dataset, InsertNew, Merge
 from pipeline.delta import quality, sql
 from pipeline.delta.changelog import ALIVE, AT, ENDED, folded, is_row, kept_column, kept_name, truncated_at
-from pipeline.delta.slices import Box, Slice, Values, of_values
+from pipeline.delta.slices import Slice, of_rows
 
 # More partitions than this are not named one by one: the statement would take longer to plan than to run.
 TOUCHED_PARTITIONS = 200
-_EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.timezone.utc)
 SOURCE, TARGET = "source", "target"
 _RANK, _FLAG, _MISSING = "row rank", "deletes key", "is missing"
 
@@ -85,30 +82,11 @@ def merge_statement(frame: DataFrame, dataset: Dataset, location: str, view: str
     if within is not None:
         touched = within if within.boxes and set(within.columns) <= set(dataset.keys) else None
     else:
-        touched = _touched(frame, dataset) if addresses_partitions(dataset) else None
+        touched = of_rows(frame, dataset.partition_by, TOUCHED_PARTITIONS) if addresses_partitions(dataset) else None
     rows = source(dataset, view, within, since)
     if within is not None and _deletes_missing(dataset, since):
         rows = _with_missing(dataset, location, rows, within)
     return statement(dataset, location, rows, within=within, touched=touched, truncated_at=since)
-
-
-def _touched(frame: DataFrame, dataset: Dataset) -> Slice | None:
-    """The partitions of the frame's rows; None where there are too many to be named."""
-    columns = dataset.partition_by
-    is_instant = {c: isinstance(dataset.field(c).dataType, TimestampType) for c in columns}
-    # As microseconds, so that no session's or client's zone is asked.
-    shown = [f"unix_micros({q}) AS {q}" if is_instant[c] else q for c in columns for q in [sql.identifier(c)]]
-    found = frame.selectExpr(*shown).distinct().limit(TOUCHED_PARTITIONS + 1).collect()
-    if len(found) > TOUCHED_PARTITIONS:
-        return None
-    cells = [tuple(_instant(row[c]) if is_instant[c] else row[c] for c in columns) for row in found]
-    if len(columns) == 1:
-        return of_values(columns[0], (cell[0] for cell in cells))
-    return Slice(tuple(Box(tuple((c, Values((v,))) for c, v in zip(columns, cell, strict=True))) for cell in cells))
-
-
-def _instant(microseconds: int | None) -> dt.datetime | None:
-    return None if microseconds is None else _EPOCH + dt.timedelta(microseconds=microseconds)
 
 
 # --- what is refused --------------------------------------------------------------------------------------------------

@@ -1,8 +1,8 @@
-"""A slice: the part of a table that one run addresses, as typed values of its partition columns.
+"""A slice: the part of a table that one run addresses, as typed values of its columns.
 
-Here belong the value and its SQL. How a partition key becomes a slice is Dagster's business and not known here.
-A slice is a union of boxes; a box holds, per column, a set of values or a half-open interval. Its predicate selects
-exactly the slice: never wider, never by the order in which keys arrived.
+Here belong the value, its SQL, and the slice of a frame's rows. How a partition key becomes a slice is Dagster's
+business and not known here. A slice is a union of boxes; a box holds, per column, a set of values or a half-open
+interval. Its predicate selects exactly the slice: never wider, never by the order in which keys arrived.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from decimal import Decimal
 from typing import Any
 
+from pyspark.sql import DataFrame
 from pyspark.sql.types import (
     BooleanType,
     DataType,
@@ -28,6 +29,7 @@ from pipeline.delta import sql
 
 # Runs of at least this many consecutive days are written as one interval.
 SHORTEST_INTERVAL = 3
+_EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.timezone.utc)
 
 
 @dataclass(frozen=True)
@@ -54,7 +56,7 @@ class Box:
 
 @dataclass(frozen=True)
 class Slice:
-    """A union of boxes over partition columns; no boxes select nothing."""
+    """A union of boxes over partition columns, or any others; no boxes select nothing."""
 
     boxes: tuple[Box, ...]
 
@@ -113,6 +115,35 @@ def of_values(column: str, values: Iterable[Any]) -> Slice:
 def of_parts(column: str, parts: Iterable[Values | Interval]) -> Slice:
     """The slice of the union of these parts of one column."""
     return Slice(tuple(Box(((column, part),)) for part in merged(parts)))
+
+
+def united(*slices: Slice | None) -> Slice | None:
+    """The slice of all of these; None, the whole table, where one of them is."""
+    found = [within for within in slices if within is not None]
+    if len(found) < len(slices):
+        return None
+    return Slice(tuple(dict.fromkeys(box for within in found for box in within.boxes)))
+
+
+def of_rows(frame: DataFrame, columns: Sequence[str], at_most: int) -> Slice | None:
+    """The slice of what a frame's rows hold in these columns; None where that is more than so many values or cells.
+
+    One Spark job.
+    """
+    is_instant = {c: isinstance(frame.schema[c].dataType, TimestampType) for c in columns}
+    # As microseconds, so that no session's or client's zone is asked.
+    shown = [f"unix_micros({q}) AS {q}" if is_instant[c] else q for c in columns for q in [sql.identifier(c)]]
+    found = frame.selectExpr(*shown).distinct().limit(at_most + 1).collect()
+    if len(found) > at_most:
+        return None
+    cells = [tuple(_instant(row[c]) if is_instant[c] else row[c] for c in columns) for row in found]
+    if len(columns) == 1:
+        return of_values(columns[0], (cell[0] for cell in cells))
+    return Slice(tuple(Box(tuple((c, Values((v,))) for c, v in zip(columns, cell, strict=True))) for cell in cells))
+
+
+def _instant(microseconds: int | None) -> dt.datetime | None:
+    return None if microseconds is None else _EPOCH + dt.timedelta(microseconds=microseconds)
 
 
 def merged(parts: Iterable[Values | Interval]) -> list[Values | Interval]:

@@ -151,9 +151,9 @@ def _attempt(
     state = open_or_create(session, dataset, location)
     known = _identifier(session, dataset, state, note)
     if isinstance(known, int):
-        return _nothing(dataset, state, note.mark, skipped_at=known)
+        return nothing(dataset, state, note.mark, skipped_at=known)
     if isinstance(dataset.write, ErrorIfExists | Ignore) and known is None:
-        return _nothing(dataset, state, note.mark)
+        return nothing(dataset, state, note.mark)
     with _temporary_view(frame, note.mark) as view:
         statement = _statement(frame, dataset, location, view, within, anew=anew)
         confs = write_confs(note, session, dataset.fingerprint) | (known.confs if known is not None else {})
@@ -175,7 +175,7 @@ def _attempt(
     if isinstance(again, Identifier) and again != known:  # a restore came between, and what was written is gone
         raise CommitConflictError(dataset=dataset.name, location=location, condition="RESTORE")
     skipped_at = holder(session, state, note.mark, again) if isinstance(again, Identifier) else again
-    return _nothing(dataset, state, note.mark, skipped_at=skipped_at)
+    return nothing(dataset, state, note.mark, skipped_at=skipped_at)
 
 
 def _identifier(
@@ -221,14 +221,15 @@ def _temporary_view(frame: DataFrame, mark: Mark) -> Iterator[str]:
 def _statement(
     frame: DataFrame, dataset: Dataset, location: str, view: str, within: Slice | None, *, anew: bool
 ) -> str:
+    # A slice of nothing is replaced by nothing; Delta would take rows for `REPLACE WHERE FALSE`, the guard does not.
+    holds_nothing = within is not None and not within.boxes
     if anew and isinstance(dataset.write, Merge | InsertNew):
         return f"INSERT OVERWRITE TABLE {sql.path_table(location)} BY NAME {merge.fresh_rows(dataset, view)}"
-    if isinstance(dataset.write, Merge | InsertNew):
+    if isinstance(dataset.write, Merge | InsertNew) and not holds_nothing:
         return merge.merge_statement(frame, dataset, location, view, within)
     target = sql.path_table(location)
     query = f"SELECT {', '.join(_guarded_columns(dataset, within))} FROM {sql.identifier(view)}"  # noqa: S608  all quoted
-    # A slice of nothing is replaced by nothing; Delta would take rows for `REPLACE WHERE FALSE`, the guard does not.
-    if not (anew or isinstance(dataset.write, Replace)) or (within is not None and not within.boxes):
+    if not (anew or isinstance(dataset.write, Replace)) or holds_nothing:
         return f"INSERT INTO {target} BY NAME {query}"
     if within is None:
         return f"INSERT OVERWRITE TABLE {target} BY NAME {query}"
@@ -302,7 +303,7 @@ def _violation(frame: DataFrame, dataset: Dataset, within: Slice | None) -> Pipe
     return CheckViolationError(dataset=dataset.name, counts=checks) if checks else None
 
 
-def _nothing(dataset: Dataset, state: TableState, mark: Mark, skipped_at: int | None = None) -> WriteResult:
+def nothing(dataset: Dataset, state: TableState, mark: Mark, skipped_at: int | None = None) -> WriteResult:
     """A write that made no commit: there was nothing to write, or it had been made before."""
     return WriteResult(
         dataset=dataset.name, location=state.location, table_id=state.table_id,

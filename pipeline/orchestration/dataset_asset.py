@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import inspect
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from collections.abc import Set as AbstractSet
 from typing import Any
 
@@ -31,6 +31,7 @@ from dagster_shared.check import CheckError
 from pipeline.dataset import Dataset, FreshByCron, FreshWithin
 from pipeline.errors import DeclarationError
 from pipeline.orchestration.automation import on_changed_source
+from pipeline.orchestration.consumers import ONE_OUTPUT, refuse_partitions, release_changes
 from pipeline.orchestration.metadata import DATASET, carried, column_schema
 from pipeline.orchestration.partitions import PARTITION_EXPR, partition_columns
 from pipeline.orchestration.pools import pool
@@ -50,9 +51,10 @@ def dataset_asset(
 ) -> Callable[[Callable[..., Any]], AssetsDefinition]:
     """Make the asset of a dataset from the function that computes its frame.
 
-    A parameter named as the last part of a name in `dataset.reads` gets that dataset's frame; sources that no parameter
-    names become plain dependencies. Other parameters are Dagster's: the context, config, resources. Where the asset is
-    partitioned, one run may address any range of its keys.
+    A parameter named as the last part of a name in `dataset.reads` gets that dataset's frame, or its `Changes` where
+    `reads_changes_of` names it too; sources that no parameter names become plain dependencies. Other parameters are
+    Dagster's: the context, config, resources. Where the asset is partitioned, one run may address any range of its
+    keys.
 
     Args:
         partition_expr: the partition column that the keys stand for, where the table has several.
@@ -60,9 +62,11 @@ def dataset_asset(
 
     Raises:
         DeclarationError: the partition keys can't address the table, two sources share a parameter name, the freshness
-            is none that Dagster knows, or there are two conditions.
+            is none that Dagster knows, there are two conditions, or a consumer of changes is partitioned or has no
+            parameter for a source of them.
     """
     if partitions_def is not None:
+        refuse_partitions(dataset, partitions_def)
         partition_columns(dataset, partitions_def, partition_expr)
 
     options: dict[str, Any] = {
@@ -72,10 +76,12 @@ def dataset_asset(
         "retry_policy": retry_policy,
         "io_manager_key": io_manager_key,
         "pool": pool(dataset),
+        "hooks": {release_changes} if dataset.reads_changes_of else None,
     } | _computed(dataset, automation_condition)
 
     def decorate(function: Callable[..., Any]) -> AssetsDefinition:
         inputs = _inputs(dataset, function)
+        _refuse_unread(dataset, inputs.values())
         declared = _declared(dataset, dataset_metadata(dataset, partition_expr), set(inputs.values()))
         ins = {name: AssetIn(key=AssetKey(source.split("/"))) for name, source in inputs.items()}
         with warnings.catch_warnings():
@@ -86,6 +92,14 @@ def dataset_asset(
         return decorated
 
     return decorate
+
+
+def _refuse_unread(dataset: Dataset, taken: Iterable[str]) -> None:
+    """Refuse a consumer whose function has no parameter for a source, so that its changes would be passed over."""
+    unread = [source for source in dataset.reads_changes_of if source not in taken]
+    if unread:
+        problems = tuple(f"no parameter of its function takes the changes of {source}" for source in unread)
+        raise DeclarationError(dataset=dataset.name, problems=problems)
 
 
 def _declared(dataset: Dataset, metadata: Mapping[str, Any], taken: AbstractSet[str] = frozenset()) -> dict[str, Any]:
@@ -147,6 +161,8 @@ def dataset_out(
     Args:
         is_required: False where the function may leave this output out, as one with `can_subset` does.
     """
+    if dataset.reads_changes_of:
+        raise DeclarationError(dataset=dataset.name, problems=(ONE_OUTPUT,))
     declared = _declared(dataset, dataset_metadata(dataset, partition_expr))
     del declared["deps"]
     return AssetOut(

@@ -7,7 +7,7 @@ How rows are written, what is refused and which version is ours is decided there
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
@@ -25,7 +25,9 @@ from dagster import (
 )
 
 from pipeline.dataset import Dataset, Replace, table_location
-from pipeline.delta.commit import CommitNote, Mark
+from pipeline.delta.changes import Changes, Source
+from pipeline.delta.commit import CommitNote, Mark, rows_changed
+from pipeline.delta.consume import Reading, Touched, write_consumed
 from pipeline.delta.failures import SPARK_ERRORS
 from pipeline.delta.frames import KINDS, SPARK, from_spark, kind_of, to_spark, with_schema
 from pipeline.delta.read import ReadOptions, read
@@ -34,16 +36,20 @@ from pipeline.delta.staging import STAGING
 from pipeline.delta.table import TableState, look_at
 from pipeline.delta.write import WriteResult, write
 from pipeline.errors import FrameKindError, FrameMismatchError, PartitionKeyError, PipelineError, TableNotFoundError
+from pipeline.orchestration.consumers import consumer_of, read_changes, sources_of, written
 from pipeline.orchestration.derived import dataset_of_table, derived_dataset
 from pipeline.orchestration.identity import writer
 from pipeline.orchestration.metadata import (
     PARTITION_ROWS,
     TABLE_ROWS,
+    VERDICT,
     VERSION,
+    changes_metadata,
     data_version,
     data_version_told,
     declared_dataset,
     plain,
+    version_in,
     write_metadata,
 )
 from pipeline.orchestration.partitions import PARTITION_EXPR, rows_by_key, slice_of
@@ -65,6 +71,10 @@ class DeltaIOManager(ConfigurableIOManager):
 
     A plain asset, one that carries no dataset, is written too: `derived` says as what.
 
+    A parameter for a source in `reads_changes_of` of the asset's dataset gets `pipeline.delta.changes.Changes`, and how
+    far it has read is committed with what the asset returns. `full_refresh`, or the tag `pipeline/full_refresh` of a
+    run, makes consumers anew.
+
     An asset returns a frame of Spark, pandas, polars or pyarrow. A parameter gets the frame that its annotation names,
     without one a Spark frame. What lies in this process's memory may take `local_frame_max_bytes`.
     """
@@ -72,6 +82,7 @@ class DeltaIOManager(ConfigurableIOManager):
     root: str
     spark: DeltaSparkResource
     local_frame_max_bytes: int = LOCAL_FRAME_MAX_BYTES
+    full_refresh: bool = False
 
     def handle_output(self, context: OutputContext, obj: object) -> None:
         """Write the frame in one commit and record it.
@@ -85,30 +96,56 @@ class DeltaIOManager(ConfigurableIOManager):
         step = _step_of(context)
         step_key = "" if step is None else step.step.key
         sources = _SOURCES.get((context.run_id, step_key), {})  # for each output of the step
-        note = CommitNote(
-            mark=_mark(context, step, dataset, within),
-            run_id=context.run_id,
-            asset=context.asset_key.to_user_string(),
-            partitions=None if within is None else str(within),
-            sources=sources,
-        )
-        started = dt.datetime.now(dt.timezone.utc)
-        with _told(table_declares), to_spark(obj, dataset, lambda: self.spark.spark_session, self._staging) as frame:
-            result = write(frame, dataset=dataset, location=dataset.location(self.root), note=note, within=within)
+        with written(step, dataset) as found:
+            note = CommitNote(
+                mark=_mark(context, step, dataset, within),
+                run_id=context.run_id,
+                asset=context.asset_key.to_user_string(),
+                partitions=None if within is None else str(within),
+                sources=sources if found is None else {**sources, **found.changes.versions},
+            )
+            started = dt.datetime.now(dt.timezone.utc)
+            with _told(table_declares):
+                result = self._write(obj, dataset, note, within, found)
         seconds = (dt.datetime.now(dt.timezone.utc) - started).total_seconds()
-        metadata = write_metadata(dataset, result, sources) | {"delta/write_seconds": seconds}
-        _tell(context, dataset, result, keys, metadata | self._kept(context, dataset, result, note))
+        metadata = write_metadata(dataset, result, note.sources) | {"delta/write_seconds": seconds}
+        if found is not None:
+            metadata |= changes_metadata(found.changes)
+        told = self._told_version(context, step, keys, result)
+        _tell(context, dataset, result, keys, told=told, metadata=metadata | self._kept(context, dataset, result, note))
+
+    def _write(
+        self, obj: Any, dataset: Dataset, note: CommitNote, within: Slice | None, found: Reading | None
+    ) -> WriteResult:
+        location = dataset.location(self.root)
+        if found is not None and found.changes.nothing_new:
+            return write_consumed(self.spark.spark_session, None, found, dataset=dataset, location=location, note=note)
+        if found is not None and isinstance(obj, Touched):
+            obj, within = obj.frame, obj.within
+        with to_spark(obj, dataset, lambda: self.spark.spark_session, self._staging) as frame:
+            if found is None:
+                return write(frame, dataset=dataset, location=location, note=note, within=within)
+            return write_consumed(
+                frame.sparkSession, frame, found, dataset=dataset, location=location, note=note, within=within
+            )
 
     def load_input(self, context: InputContext) -> Any:
         """The source's frame, restricted to the partitions that Dagster maps to this step.
+
+        Of a source whose changes the step's dataset reads: what has changed since it was last written.
 
         Raises:
             TableNotFoundError: the source was never materialized.
             FrameKindError, FrameTooLargeError: the parameter's annotation names no frame, or one that would not fit.
         """
-        dataset = self._dataset_of_input(context)
-        kind = _annotated_kind(context, dataset)
+        dataset = self._dataset_of_source(context.asset_key, _metadata(context.upstream_output))
         step = _step_of(context)
+        consumer = consumer_of(step)
+        if step is not None and consumer is not None:
+            taken = sources_of(step, consumer)
+            if context.asset_key in taken.values():
+                return self._changes(context, step, consumer, taken.values())
+        kind = _annotated_kind(context, dataset)
         found = read(
             self.spark.spark_session,
             dataset,
@@ -121,6 +158,27 @@ class DeltaIOManager(ConfigurableIOManager):
             if not context.has_asset_partitions:  # Dagster can't say it of several partitions at once
                 context.add_input_metadata({VERSION: found.version})
         return from_spark(found.frame, kind, dataset, max_bytes=self.local_frame_max_bytes, staging=self._staging)
+
+    def _changes(
+        self, context: InputContext, step: StepExecutionContext, consumer: Dataset, keys: Iterable[AssetKey]
+    ) -> Changes:
+        """What has changed in one of the sources of a step, read together with all others."""
+        layer = step.job_def.asset_layer
+        by_key = {
+            key: self._dataset_of_source(key, layer.get(key).metadata if layer.has(key) else {}) for key in keys
+        }  # fmt: skip
+        dataset = by_key[context.asset_key]
+        annotation = context.dagster_type.typing_type
+        if annotation not in (Any, Changes):
+            raise FrameKindError(dataset=dataset.name, annotation=_shown(annotation), kinds=(_shown(Changes),))
+        found = read_changes(
+            self.spark.spark_session, step, consumer, consumer.location(self.root),
+            [Source(dataset=source, location=source.location(self.root)) for source in by_key.values()],
+            full_refresh=self.full_refresh,
+        )  # fmt: skip
+        changes = found.changes[dataset.name]
+        context.add_input_metadata({VERSION: changes.verdict.version, VERDICT: str(changes.verdict)})
+        return changes
 
     def _dataset_of_output(
         self, context: OutputContext, obj: object, *, partitioned: bool
@@ -136,8 +194,7 @@ class DeltaIOManager(ConfigurableIOManager):
         frame, schema = with_schema(obj, "/".join(key.path))
         return derived_dataset(key, metadata, schema, partitioned=partitioned), frame, False
 
-    def _dataset_of_input(self, context: InputContext) -> Dataset:
-        key, metadata = context.asset_key, _metadata(context.upstream_output)
+    def _dataset_of_source(self, key: AssetKey, metadata: Mapping[str, Any]) -> Dataset:
         declared = declared_dataset(key, metadata)
         if declared is not None:
             return declared
@@ -150,6 +207,26 @@ class DeltaIOManager(ConfigurableIOManager):
     def _table_at(self, key: AssetKey) -> TableState | None:
         name = "/".join(key.path)
         return look_at(self.spark.spark_session, name, table_location(self.root, name))
+
+    def _told_version(
+        self, context: OutputContext, step: StepExecutionContext | None, keys: list[str] | None, result: WriteResult
+    ) -> DataVersion:
+        """The version of the rows: where a write has changed none, the one that was told before.
+
+        Unless the rows have changed since then all the same: a run may have ended between its commit and its word.
+        """
+        now = data_version(result.table_id, result.version)
+        if step is None or result.changes_rows or result.skipped:
+            return now
+        asked = AssetRecordsFilter(asset_key=context.asset_key, asset_partitions=keys)
+        for record in step.instance.fetch_materializations(asked, limit=1).records:
+            told = data_version_told(record.asset_materialization)
+            number = None if told is None else version_in(told, result.table_id)
+            if told is None or keys is not None or number is None:
+                return told or now
+            changed = rows_changed(self.spark.spark_session, result.location, number, result.version)
+            return now if changed else told
+        return now
 
     def _kept(self, context: OutputContext, dataset: Dataset, result: WriteResult, note: CommitNote) -> dict[str, str]:
         """Keep the record of the commit beside the tables; the commit stands whatever becomes of its record."""
@@ -193,10 +270,12 @@ def _annotated_kind(context: InputContext, dataset: Dataset) -> str:
     annotation = context.dagster_type.typing_type
     kind = SPARK if annotation is Any else kind_of(annotation)
     if kind is None:
-        named = isinstance(annotation, type)
-        text = f"{annotation.__module__}.{annotation.__qualname__}" if named else str(annotation)
-        raise FrameKindError(dataset=dataset.name, annotation=text, kinds=KINDS)
+        raise FrameKindError(dataset=dataset.name, annotation=_shown(annotation), kinds=KINDS)
     return kind
+
+
+def _shown(annotation: object) -> str:
+    return f"{annotation.__module__}.{annotation.__qualname__}" if isinstance(annotation, type) else str(annotation)
 
 
 def _output_keys(context: OutputContext) -> list[str] | None:
@@ -230,13 +309,19 @@ def _mark(context: OutputContext, step: StepExecutionContext | None, dataset: Da
 
 
 def _tell(
-    context: OutputContext, dataset: Dataset, result: WriteResult, keys: list[str] | None, metadata: dict[str, Any]
+    context: OutputContext,
+    dataset: Dataset,
+    result: WriteResult,
+    keys: list[str] | None,
+    *,
+    told: DataVersion,
+    metadata: dict[str, Any],
 ) -> None:
     """Hand metadata, per-partition counts and the data version to Dagster."""
     step = _step_of(context)
     context.add_output_metadata(metadata)
     if step is not None:
-        step.set_data_version(context.asset_key, _data_version(step, context.asset_key, keys, result))
+        step.set_data_version(context.asset_key, told)
     if keys is None:
         # Dagster means the rows of the table, which a replace of all of it has just written.
         if result.committed and isinstance(dataset.write, Replace):
@@ -245,19 +330,6 @@ def _tell(
         counts = rows_by_key(dataset, context.asset_partitions_def, keys, result.rows_by_partition, _expr(context))
         for key, rows in counts.items():
             step.add_asset_metadata({PARTITION_ROWS: rows}, context.asset_key, key)
-
-
-def _data_version(
-    step: StepExecutionContext, key: AssetKey, keys: list[str] | None, result: WriteResult
-) -> DataVersion:
-    """The version of the rows: where a write has changed none, the one that was told before."""
-    if not result.changes_rows and not result.skipped:
-        asked = AssetRecordsFilter(asset_key=key, asset_partitions=keys)
-        for record in step.instance.fetch_materializations(asked, limit=1).records:
-            told = data_version_told(record.asset_materialization)
-            if told is not None:
-                return told
-    return data_version(result.table_id, result.version)
 
 
 def _step_of(context: InputContext | OutputContext) -> StepExecutionContext | None:

@@ -26,12 +26,15 @@ from pyspark.sql.types import StructType
 
 from pipeline.dataset import Dataset
 from pipeline.delta import sql
+from pipeline.delta.changes import SourceChanges
+from pipeline.delta.feed import Kind
 from pipeline.delta.write import WriteResult
 from pipeline.errors import DeclarationError
 
 DATASET = "pipeline/dataset"
 VERSION = "delta/version"
 ROWS_WRITTEN = "delta/rows_written"
+VERDICT = "delta/verdict"
 TABLE_ROWS = "dagster/row_count"
 PARTITION_ROWS = "dagster/partition_row_count"
 
@@ -105,6 +108,34 @@ def data_version_told(event: AssetMaterialization | None) -> DataVersion | None:
     """The data version that an event carries; None where it carries none."""
     value = None if event is None or event.tags is None else event.tags.get(DATA_VERSION_TAG)
     return None if value is None else DataVersion(value)
+
+
+def version_in(told: DataVersion, table_id: str) -> int | None:
+    """The version of a table that a data version speaks of; None where it speaks of another table."""
+    of, _, number = told.value.rpartition("/")
+    return int(number) if of == table_id and number.isdigit() else None
+
+
+def changes_metadata(changes: SourceChanges) -> dict[str, Any]:
+    """What a consumer has read: the verdict on all sources, and on each with its window and its rows by change type.
+
+    Counts are those of the raw feed; there are none of a full snapshot, whose rows nobody has counted.
+    """
+    kinds = {source.verdict.kind for source in changes.sources.values()}
+    overall = next(kind for kind in (Kind.FULL, Kind.CHANGES, Kind.NOTHING_NEW) if kind in kinds)
+    each = {
+        name: {
+            "verdict": source.verdict.kind.value,
+            "reason": None if source.verdict.reason is None else source.verdict.reason.value,
+            "at_fault": list(source.verdict.at_fault),
+            "after": source.verdict.after,
+            "version": source.verdict.version,
+            "window": None if source.verdict.window is None else list(source.verdict.window),
+            "counts": dict(source.counts),
+        }
+        for name, source in changes.sources.items()
+    }
+    return {VERDICT: overall.value, "delta/changes": MetadataValue.json(each)}
 
 
 def write_metadata(dataset: Dataset, result: WriteResult, sources: Mapping[str, int]) -> dict[str, Any]:

@@ -27,7 +27,8 @@ from pipeline_tests.delta.sample import note, ordered, rows_of
 ROWS = StructType([StructField("id", LongType(), False), StructField("text", StringType())])
 SOURCE = Dataset(name="source", schema=ROWS, write=Append(), keys=("id",))
 CONSUMER = Dataset(
-    name="consumer", schema=ROWS, keys=("id",),
+    name="consumer", schema=ROWS, keys=("id",), reads=("source",), reads_changes_of=("source",),
+    full_without_feed=True,
     write=Merge(delete_when="_change_type = 'delete'", frame_columns=("_change_type",)),
 )  # fmt: skip
 OPERATIONS = (
