@@ -76,7 +76,7 @@ def build_definitions(
         "spark": spark,
         IO_MANAGER: manager,
         "landing": aviation.LandingFolder(uri=settings.landing),
-        "source_tree": codegraph.SourceTree(folder=settings.source_tree and str(settings.source_tree)),
+        "source_tree": codegraph.SourceTree.at(settings.source_tree),
     }
     jobs = maintenance_jobs(registry, settings.root)
     schedules = _schedules(settings, jobs, shipped)

@@ -75,17 +75,15 @@ SOURCE_FILES = Dataset(
 )
 
 
-def _of_changes(
-    name: str, description: str, reads: tuple[str, ...], keys: tuple[str, ...], columns: list[StructField]
-) -> Dataset:
+def _of_changes(name: str, description: str, source: str, keys: tuple[str, ...], columns: list[StructField]) -> Dataset:
     """A dataset in which what has changed in its sources takes the place of the same files' rows."""
     return Dataset(
         name=name,
         group=GROUP,
         description=description,
         keys=keys,
-        reads=reads,
-        reads_changes_of=reads,
+        reads=(source,),
+        reads_changes_of=(source,),
         write=Replace(),
         code_version="1",
         starts_on_change=True,
@@ -96,7 +94,7 @@ def _of_changes(
 MODULES = _of_changes(
     "modules",
     "The files parsed, one row each, with all that is told of them.",
-    ("source_files",),
+    "source_files",
     ("path",),
     [
         PATH,
@@ -110,14 +108,14 @@ MODULES = _of_changes(
     ],
 )
 DEFINITIONS = _of_changes(
-    "definitions", "Functions and classes, one row each.", ("modules",), ("path", "number"), [PATH, *DEFINITION]
+    "definitions", "Functions and classes, one row each.", "modules", ("path", "number"), [PATH, *DEFINITION]
 )
-IMPORTS = _of_changes("imports", "Imports, one row a name.", ("modules",), ("path", "number"), [PATH, *IMPORT])
-CALLS = _of_changes("calls", "Calls, one row each.", ("modules",), ("path", "number"), [PATH, *CALL])
+IMPORTS = _of_changes("imports", "Imports, one row a name.", "modules", ("path", "number"), [PATH, *IMPORT])
+CALLS = _of_changes("calls", "Calls, one row each.", "modules", ("path", "number"), [PATH, *CALL])
 NODES = _of_changes(
     "nodes",
     "The graph's nodes: modules and definitions.",
-    ("modules", "definitions"),
+    "modules",
     ("path", "number"),
     [
         PATH,
@@ -131,7 +129,7 @@ NODES = _of_changes(
 EDGES = _of_changes(
     "edges",
     "The graph's edges, one row for each place in a file that makes one.",
-    ("definitions", "imports", "calls"),
+    "modules",
     ("path", "kind", "number"),
     [
         PATH,
