@@ -11,7 +11,7 @@ from dagster import DagsterInstance, ExecuteInProcessResult, materialize
 from pyspark.sql import SparkSession
 
 from pipeline.assets.codegraph import FILES_PARSED, SourceTree, assets, files_of_tree, modules_of_files
-from pipeline.assets.codegraph_datasets import CALLS, EDGES, MODULES, NODES, SOURCE_FILES, datasets
+from pipeline.assets.codegraph_datasets import EDGES, MODULES, NODES, SOURCE_FILES, datasets
 from pipeline.dataset import Dataset
 from pipeline.errors import SourceTreeError
 from pipeline.orchestration import DeltaIOManager, DeltaSparkResource
@@ -69,8 +69,8 @@ class Graph:
         return {row["path"] for row in frame.select("path").distinct().collect()}
 
 
-def parsed(result: ExecuteInProcessResult) -> int:
-    return int(materializations(result, MODULES)[None][FILES_PARSED])
+def told(result: ExecuteInProcessResult, dataset: Dataset, name: str) -> Any:
+    return materializations(result, dataset)[None][name]
 
 
 def test_only_the_files_that_have_changed_are_handled_and_the_graph_is_that_of_a_full_rebuild(
@@ -80,8 +80,15 @@ def test_only_the_files_that_have_changed_are_handled_and_the_graph_is_that_of_a
     spark = DeltaSparkResource.from_settings(spark_settings)
     with DagsterInstance.ephemeral() as instance:
         graph = Graph(str(tmp_path / "tables"), tree, spark, instance)
-        assert parsed(graph.run()) == 6
+        assert told(graph.run(), MODULES, FILES_PARSED) == 6
         first = graph.versions()
+        assert [row[1:] for row in rows_of(EDGES, graph.root) if row[0] == "pkg/a.py"] == [
+            ("calls", 1, "pkg.a.A.run", "pkg.a.A.stop", 3),
+            ("contains", 1, "pkg.a", "pkg.a.A", 1),
+            ("contains", 2, "pkg.a.A", "pkg.a.A.run", 2),
+            ("contains", 3, "pkg.a.A", "pkg.a.A.stop", 4),
+        ]
+        assert [row[1:3] for row in rows_of(NODES, graph.root) if row[0] == "pkg/bad.py"] == [(0, "pkg.bad")]
 
         put(tree, a="class A: ...\n", same="x = 1\n")
         graph.run("source_files")
@@ -94,32 +101,33 @@ def test_only_the_files_that_have_changed_are_handled_and_the_graph_is_that_of_a
         put(tree, same=FILES["same"], b="from .new import *\n", bad="def f(): ...\n", new="from os import path as p\n")
         (tree / "c.py").unlink()
         second = graph.run()
-        five = {f"pkg/{name}.py" for name in ("a", "b", "bad", "c", "new")}
-        assert parsed(second) == 4
-        assert graph.versions() == {name: version + (2 if name == "source_files" else 1) for name, version in first.items()}
+        assert told(second, MODULES, FILES_PARSED) == 4
+        assert told(second, SOURCE_FILES, "delta/rows_deleted") == 1
+        after = {name: version + 1 for name, version in first.items()} | {"source_files": first["source_files"] + 2}
+        assert graph.versions() == after
         for dataset in (MODULES, NODES):
-            assert graph.of_files(dataset, graph.versions()[dataset.name]) == five
+            assert graph.of_files(dataset, after[dataset.name]) == {
+                f"pkg/{n}.py" for n in ("a", "b", "bad", "c", "new")
+            }
 
         rebuilt = Graph(str(tmp_path / "rebuilt"), tree, spark, instance)
-        assert parsed(rebuilt.run()) == 6
+        assert told(rebuilt.run(), MODULES, FILES_PARSED) == 6
         assert graph.rows() == rebuilt.rows()
 
-        before = graph.versions()
-        assert parsed(graph.run()) == 0
-        assert graph.versions() == before
+        third = graph.run("source_files", "modules")
+        assert (told(third, SOURCE_FILES, "delta/files_added"), told(third, MODULES, FILES_PARSED)) == (0, 0)
+        assert told(third, MODULES, "delta/verdict") == "nothing new"
 
 
-def test_a_graph_names_what_a_file_defines_imports_and_calls() -> None: ...
-
-
+@pytest.mark.parametrize("spark", ["connect"], indirect=True)
 def test_files_are_parsed_where_spark_runs_and_only_as_they_were_in_the_snapshot(
     spark: SparkSession, tree: Path
 ) -> None:
     files = files_of_tree(spark, tree)
     modules, count = modules_of_files(files, tree)
-    assert count == 6
-    found = {row["module"]: row for row in modules.drop("sha256").collect()}
-    assert modules.columns == MODULES.schema.names
+    found = {row["module"]: row["problem"] is None for row in modules.collect()}
+    assert (count, modules.columns) == (6, MODULES.schema.names)
+    assert found == {f"pkg{name}": name != ".bad" for name in ("", ".a", ".b", ".c", ".bad", ".same")}
     put(tree, a="", b="")
     (tree / "c.py").unlink()
     with pytest.raises(SourceTreeError) as caught:
