@@ -37,6 +37,7 @@ from pipeline.orchestration.automation import (
     schedule_status,
     table_sensor,
 )
+from pipeline.orchestration.consumers import refuse_partitions
 from pipeline.orchestration.dataset_asset import IO_MANAGER
 from pipeline.orchestration.maintenance import maintenance_jobs, maintenance_schedules
 from pipeline.orchestration.metadata import DATASET
@@ -62,6 +63,7 @@ def build_definitions(
     Raises:
         RegistryError: the datasets can't stand together, or an asset's dataset is declared under another name than the
             asset's key, so that the command line would look for its table elsewhere.
+        DeclarationError: a consumer of changes is partitioned.
         SettingsError: a schedule or sensor is to run that these definitions don't have.
     """
     shipped = datasets is None and assets is None and settings.datasets is None
@@ -121,12 +123,14 @@ def _refuse_unknown(running: Iterable[str], known: list[str]) -> None:
 
 
 def _refuse_undeclared(registry: Registry, written: Iterable[AssetsDefinition]) -> None:
-    """Refuse assets that were given another key, such as one with a prefix, than their dataset's name."""
+    """Refuse assets that were given another key than their dataset's name, and consumers that are partitioned."""
     problems = []
     for spec in (spec for asset in written for spec in asset.specs):
         name = "/".join(spec.key.path)
         if DATASET in spec.metadata and name not in registry:
             problems.append(f"the asset {name} is written as a dataset, and none is declared under that name")
+        elif DATASET in spec.metadata:
+            refuse_partitions(registry.get(name), spec.partitions_def)
     if problems:
         raise RegistryError(problems=tuple(problems))
 

@@ -7,11 +7,19 @@ run of its asset was first. What changes are, and how they are committed with th
 from __future__ import annotations
 
 import random
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 
-from dagster import AssetKey, HookContext, PartitionsDefinition, RetryRequested, StepExecutionContext, failure_hook
+from dagster import (
+    AssetKey,
+    Field,
+    HookContext,
+    PartitionsDefinition,
+    RetryRequested,
+    StepExecutionContext,
+    failure_hook,
+)
 from pyspark.sql import SparkSession
 
 from pipeline.dataset import Dataset
@@ -21,8 +29,10 @@ from pipeline.delta.retry import RetryPolicy
 from pipeline.errors import CommitConflictError, DeclarationError, SettingsError
 from pipeline.orchestration.metadata import declared_dataset
 
-# The tag of a run that makes its consumers anew.
+# The tag of a run that makes its consumers anew, and the field in the configuration of one consumer's op.
 FULL_REFRESH = "pipeline/full_refresh"
+REFRESH_FIELD = "full_refresh"
+REFRESH_CONFIG = {REFRESH_FIELD: Field(bool, default_value=False, description="Whether the table is made anew.")}
 _RETRY = RetryPolicy()
 
 
@@ -98,9 +108,8 @@ def _key_of(name: str, keys: Iterable[AssetKey]) -> AssetKey | None:
 
 
 def read_changes(
-    session: SparkSession, step: StepExecutionContext, consumer: Dataset, location: str, sources: Iterable[Source],
-    *, full_refresh: bool,
-) -> Reading:  # fmt: skip
+    session: SparkSession, step: StepExecutionContext, consumer: Dataset, location: str, sources: Iterable[Source]
+) -> Reading:
     """What has changed for this try of a step: read once, then held until `written` or `release`."""
     place = (step.run_id, step.step.key)
     attempt = step.previous_attempt_count + 1
@@ -110,15 +119,21 @@ def read_changes(
         for left in [other for other in list(_HELD) if other[0] == step.run_id]:
             release(*left)
         with ExitStack() as frames:
-            wanted = full_refresh or _is_tagged(step)
-            found = frames.enter_context(
-                reading(session, consumer, location, tuple(sources), full_refresh=wanted)
-            )  # fmt: skip
+            wanted = _is_full_refresh(step)
+            found = frames.enter_context(reading(session, consumer, location, tuple(sources), full_refresh=wanted))
             held = _HELD[place] = _Held(attempt, found, frames.pop_all())
     return held.reading
 
 
-def _is_tagged(step: StepExecutionContext) -> bool:
+def _is_full_refresh(step: StepExecutionContext) -> bool:
+    """Whether the run's tag, or the configuration of the step's op, asks for a full refresh.
+
+    Raises:
+        SettingsError: the tag is neither true nor false.
+    """
+    config = step.op_config
+    if isinstance(config, Mapping) and config.get(REFRESH_FIELD) is True:
+        return True
     said = step.dagster_run.tags.get(FULL_REFRESH, "false")
     if said not in ("true", "false"):
         raise SettingsError(setting=f"run tag {FULL_REFRESH}", problem=f"got {said!r}", expected="true or false")

@@ -31,7 +31,7 @@ from dagster_shared.check import CheckError
 from pipeline.dataset import Dataset, FreshByCron, FreshWithin
 from pipeline.errors import DeclarationError
 from pipeline.orchestration.automation import on_changed_source
-from pipeline.orchestration.consumers import ONE_OUTPUT, refuse_partitions, release_changes
+from pipeline.orchestration.consumers import ONE_OUTPUT, REFRESH_CONFIG, refuse_partitions, release_changes
 from pipeline.orchestration.metadata import DATASET, carried, column_schema
 from pipeline.orchestration.partitions import PARTITION_EXPR, partition_columns
 from pipeline.orchestration.pools import pool
@@ -76,10 +76,10 @@ def dataset_asset(
         "retry_policy": retry_policy,
         "io_manager_key": io_manager_key,
         "pool": pool(dataset),
-        "hooks": {release_changes} if dataset.reads_changes_of else None,
     } | _computed(dataset, automation_condition)
 
     def decorate(function: Callable[..., Any]) -> AssetsDefinition:
+        consumes = _consuming(function) if dataset.reads_changes_of else {}
         inputs = _inputs(dataset, function)
         _refuse_unread(dataset, inputs.values())
         declared = _declared(dataset, dataset_metadata(dataset, partition_expr), set(inputs.values()))
@@ -87,11 +87,17 @@ def dataset_asset(
         with warnings.catch_warnings():
             # Dagster calls `backfill_policy` beta; it has no other way to say that one run may address many keys.
             warnings.simplefilter("ignore", BetaWarning)
-            decorated = asset(ins=ins, **declared, **options)(function)
+            decorated = asset(ins=ins, **declared, **options, **consumes)(function)
         assert isinstance(decorated, AssetsDefinition)  # noqa: S101  what `asset` returns when it is given arguments
         return decorated
 
     return decorate
+
+
+def _consuming(function: Callable[..., Any]) -> dict[str, Any]:
+    """What `asset` is told of a consumer beside; a function with a configuration of its own says what that holds."""
+    has_own = "config" in inspect.signature(function).parameters
+    return {"hooks": {release_changes}} | ({} if has_own else {"config_schema": REFRESH_CONFIG})
 
 
 def _refuse_unread(dataset: Dataset, taken: Iterable[str]) -> None:
@@ -185,13 +191,14 @@ def dataset_metadata(dataset: Dataset, partition_expr: str | Mapping[str, str] |
     asset one of a dataset. The table lies at the asset's own key, whatever the dataset's name.
     """
     expr = {PARTITION_EXPR: partition_expr} if partition_expr is not None else {}
+    changes = {"delta/reads_changes_of": ", ".join(dataset.reads_changes_of)} if dataset.reads_changes_of else {}
     return {
         DATASET: carried(dataset),
         "dagster/column_schema": column_schema(dataset),
         "delta/partition_by": ", ".join(dataset.partition_by),
         "delta/write_mode": type(dataset.write).__name__.lower(),
         "delta/declared_fingerprint": dataset.fingerprint,
-    } | expr
+    } | {**expr, **changes}
 
 
 def _inputs(dataset: Dataset, function: Callable[..., Any]) -> dict[str, str]:

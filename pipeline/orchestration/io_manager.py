@@ -72,8 +72,8 @@ class DeltaIOManager(ConfigurableIOManager):
     A plain asset, one that carries no dataset, is written too: `derived` says as what.
 
     A parameter for a source in `reads_changes_of` of the asset's dataset gets `pipeline.delta.changes.Changes`, and how
-    far it has read is committed with what the asset returns. `full_refresh`, or the tag `pipeline/full_refresh` of a
-    run, makes consumers anew.
+    far it has read is committed with what the asset returns. The run's tag `pipeline/full_refresh`, or `full_refresh`
+    in the configuration of the asset's op, has it made anew.
 
     An asset returns a frame of Spark, pandas, polars or pyarrow. A parameter gets the frame that its annotation names,
     without one a Spark frame. What lies in this process's memory may take `local_frame_max_bytes`.
@@ -82,7 +82,6 @@ class DeltaIOManager(ConfigurableIOManager):
     root: str
     spark: DeltaSparkResource
     local_frame_max_bytes: int = LOCAL_FRAME_MAX_BYTES
-    full_refresh: bool = False
 
     def handle_output(self, context: OutputContext, obj: object) -> None:
         """Write the frame in one commit and record it.
@@ -155,8 +154,7 @@ class DeltaIOManager(ConfigurableIOManager):
         )
         if step is not None:
             _SOURCES.setdefault((step.run_id, step.step.key), {})[dataset.name] = found.version
-            if not context.has_asset_partitions:  # Dagster can't say it of several partitions at once
-                context.add_input_metadata({VERSION: found.version})
+            _tell_input(context, {VERSION: found.version})
         return from_spark(found.frame, kind, dataset, max_bytes=self.local_frame_max_bytes, staging=self._staging)
 
     def _changes(
@@ -174,10 +172,9 @@ class DeltaIOManager(ConfigurableIOManager):
         found = read_changes(
             self.spark.spark_session, step, consumer, consumer.location(self.root),
             [Source(dataset=source, location=source.location(self.root)) for source in by_key.values()],
-            full_refresh=self.full_refresh,
         )  # fmt: skip
         changes = found.changes[dataset.name]
-        context.add_input_metadata({VERSION: changes.verdict.version, VERDICT: str(changes.verdict)})
+        _tell_input(context, {VERSION: changes.verdict.version, VERDICT: str(changes.verdict)})
         return changes
 
     def _dataset_of_output(
@@ -276,6 +273,11 @@ def _annotated_kind(context: InputContext, dataset: Dataset) -> str:
 
 def _shown(annotation: object) -> str:
     return f"{annotation.__module__}.{annotation.__qualname__}" if isinstance(annotation, type) else str(annotation)
+
+
+def _tell_input(context: InputContext, metadata: dict[str, Any]) -> None:
+    if not context.has_asset_partitions:  # Dagster can't say it of several partitions at once
+        context.add_input_metadata(metadata)
 
 
 def _output_keys(context: OutputContext) -> list[str] | None:

@@ -1,14 +1,19 @@
 """The aviation subject's frame functions on real and on broken files, in a classic and in a Connect session."""
 
+import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
+from dagster import DagsterInstance, ExecuteInProcessResult, materialize
+from pyspark.sql import SparkSession
 
 from pipeline.assets.aviation import (
     AIRPORTS_FILE,
     FLIGHTS_FILE,
     LandingFolder,
     airports_from_file,
+    assets,
     belongs_to_its_day,
     sightings_from_flights,
     traffic_by_airport,
@@ -18,6 +23,10 @@ from pipeline.assets.aviation_landing import prepare_landing
 from pipeline.assets.source_files import read_csv_files
 from pipeline.delta.conform import select_list
 from pipeline.errors import SourceFileError
+from pipeline.orchestration import DeltaSparkResource
+from pipeline.settings import SparkSettings
+from pipeline_tests.delta.sample import actions_of, ordered, rows_of
+from pipeline_tests.orchestration.conftest import RANGE_END, RANGE_START, Project, materializations
 
 NEW_YEAR_ROWS = 842
 
@@ -65,6 +74,36 @@ def test_the_traffic_counts_every_departure_and_keeps_airports_without_a_name(sp
     assert sum(row["departures"] + row["cancelled_departures"] for row in rows.values()) == NEW_YEAR_ROWS
     assert rows["SJU"]["airport_name"] is None
     assert rows["SJU"]["arrivals"] > 0
+
+
+def test_only_the_days_whose_sightings_have_changed_are_counted_again(
+    classic: SparkSession, root: str, spark_settings: SparkSettings, landing: LandingFolder, tmp_path: Path
+) -> None:
+    delivered = LandingFolder(uri=str(shutil.copytree(landing.uri, tmp_path / "landing")))
+    with DagsterInstance.ephemeral() as instance:
+        project = Project(root=root, spark=DeltaSparkResource.from_settings(spark_settings), instance=instance)
+
+        def run(*names: str, **options: Any) -> ExecuteInProcessResult:
+            resources = project.resources() | {"landing": delivered}
+            return materialize(assets, selection=list(names), resources=resources, instance=instance, **options)
+
+        run("airports")
+        run("sightings", tags={RANGE_START: "2013-01-01", RANGE_END: "2013-01-02"})
+        run("airport_traffic")
+        second = Path(delivered.flights(["2013-01-02"])[0])
+        second.write_text("".join(second.read_text("utf-8").splitlines(keepends=True)[:101]), "utf-8")
+        run("sightings", partition_key="2013-01-02")
+        metadata = materializations(run("airport_traffic"), AIRPORT_TRAFFIC)[None]
+    assert metadata["delta/changes"]["sightings"]["counts"]["insert"] == 100
+    files = [
+        a.get("add") or a.get("remove") for a in actions_of(AIRPORT_TRAFFIC, root, 2) if "add" in a or "remove" in a
+    ]
+    assert {file["partitionValues"]["seen_date"] for file in files} == {"2013-01-02"}
+    whole = traffic_by_airport(
+        *(classic.read.format("delta").load(f"{root}/{name}") for name in ("sightings", "airports"))
+    )
+    assert rows_of(AIRPORT_TRAFFIC, root) == ordered(tuple(row) for row in whole.collect())
+    assert sum(row[3] + row[5] for row in rows_of(AIRPORT_TRAFFIC, root)) == NEW_YEAR_ROWS + 100
 
 
 @pytest.mark.parametrize(

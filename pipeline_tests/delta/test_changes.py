@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import threading
+import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -23,8 +25,9 @@ from pipeline.delta.feed import InForce, Kind, Reason, Verdict, cursors_in_force
 from pipeline.delta.maintain import checkpoint
 from pipeline.delta.read import ReadOptions
 from pipeline.delta.recover import plan_restore, restore
+from pipeline.delta.slices import Slice, of_values
 from pipeline.delta.table import look
-from pipeline.errors import DeclarationError, SettingsError, TableNotFoundError
+from pipeline.errors import DeclarationError, SettingsError, TableMismatchError, TableNotFoundError
 from pipeline_tests.delta.sample import commit_info, note, ordered, put, rows_of, versions_of
 
 case = pytest.mark.case
@@ -429,6 +432,59 @@ def test_of_several_sources_one_that_needs_a_full_snapshot_makes_all_full(classi
     put(classic, other, root, [(4, "d")])
     assert [verdict.reason for verdict in once().verdicts.values()] == [Reason.OTHER_SOURCE, Reason.RECREATED]
     assert rows_of(CONSUMER, root) == [(1, "a"), (4, "d")]
+
+
+@pytest.mark.parametrize("mode", [MERGED, Append(), Replace()], ids=lambda mode: type(mode).__name__)
+def test_a_cursor_that_has_seen_nothing_new_is_moved_before_the_log_forgets_its_place(
+    classic: SparkSession, root: str, mode: WriteMode
+) -> None:
+    """The log is kept for 30 days; a commit that carries the cursor alone changes no row."""
+    consumer = replace(CONSUMER, write=mode)
+    put(classic, APPENDED, root, [(1, "a")])
+    run(classic, root, consumer=consumer)
+    sql(classic, APPENDED, root, "ALTER TABLE {table} SET TBLPROPERTIES ('kept' = 'long')")
+    file = Path(APPENDED.location(root)) / "_delta_log" / f"{2:020d}.json"
+    for days, moves in ((14, False), (16, True)):
+        then = time.time() - days * 86_400
+        os.utime(file, (then, then))
+        done = run(classic, root, consumer=consumer)
+        assert (done.verdicts["source"].kind, done.written is not None) == (Kind.NOTHING_NEW, moves)
+    assert done.written is not None
+    assert (done.written.committed, done.written.changes_rows) == (True, False)
+    assert cursors_in_force(classic, look(classic, consumer, consumer.location(root))).sources["source"].version == 2
+    assert rows_of(consumer, root) == [(1, "a")]
+    assert run(classic, root, consumer=consumer).written is None
+
+
+def test_what_has_changed_touches_where_it_was_and_where_it_is(classic: SparkSession, root: str) -> None:
+    put(classic, APPENDED, root, [(1, "a"), (2, "b"), (3, "c")])
+    sql(classic, APPENDED, root, "UPDATE {table} SET text = 'z' WHERE id = 1")
+    sql(classic, APPENDED, root, "DELETE FROM {table} WHERE id = 2")
+    reads = [at(APPENDED, root)]
+    place = cursor(APPENDED, root, 1)
+    with changes_since(classic, reads, InForce(number=1, read_at=1, sources={"source": place})) as several:
+        changes = several["source"]
+        assert changes.touched("text") == of_values("text", ["a", "b", "z"])
+        both = changes.touched("id", "text")
+        assert both is not None
+        assert ordered(tuple(row) for row in changes.rows_in(both).collect()) == [(1, "z")]
+        assert changes.touched("text", at_most=2) is None
+        put(classic, APPENDED, root, [(4, "d")])
+        assert ordered(tuple(row) for row in changes.whole.collect()) == [(1, "z"), (3, "c")]
+    with changes_since(classic, reads, InForce(number=0, read_at=-1)) as several:
+        assert several["source"].touched("text") is None
+    with changes_since(
+        classic, reads, InForce(number=1, read_at=1, sources={"source": cursor(APPENDED, root, 4)})
+    ) as n:
+        assert n["source"].touched("text") == Slice(())
+
+
+def test_a_key_that_the_feed_lacks_is_named(classic: SparkSession, root: str) -> None:
+    put(classic, APPENDED, root, [(1, "a")])
+    wider = source(schema=StructType([*ROWS.fields, StructField("region", StringType())]), keys=("region", "id"))
+    with pytest.raises(TableMismatchError) as caught:
+        since(classic, wider, root, 0)
+    assert caught.value.differences == ("key column region: declared, the change feed lacks it",)
 
 
 @case("C-RESERVED-NAMES")

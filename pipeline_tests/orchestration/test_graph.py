@@ -72,6 +72,7 @@ def asset_of(repository: RepositoryDefinition, key: AssetKey) -> dict[str, Any]:
         "freshness": freshness_of(node.freshness_policy),
         "writes": metadata["delta/write_mode"],
         "partition_by": metadata["delta/partition_by"],
+        "reads_changes_of": metadata.get("delta/reads_changes_of"),
         "columns": [column.name for column in metadata["dagster/column_schema"].columns],
         "fingerprint": metadata["delta/declared_fingerprint"],
     }

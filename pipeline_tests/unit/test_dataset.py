@@ -27,6 +27,7 @@ from pipeline.dataset import (
     Dataset,
     FreshByCron,
     FreshWithin,
+    Ignore,
     Replace,
     RowCount,
     SchemaCheck,
@@ -101,6 +102,9 @@ def test_the_least_declaration_starts_by_hand_is_never_too_old_and_reports_a_cha
     [
         ({"code_version": " "}, "code_version is empty"),
         ({"starts_on_change": True}, "reads names none"),
+        ({"reads": ("b",), "reads_changes_of": ("c",)}, "reads_changes_of names 'c'"),
+        ({"reads": ("b",), "reads_changes_of": ("b",), "write": Ignore()}, "appended to, replaced or merged"),
+        ({"full_without_feed": True}, "reads_changes_of names none"),
         ({"row_count": RowCount()}, "any number of rows"),
         ({"row_count": RowCount(minimum=-1)}, "minimum is negative"),
         ({"row_count": RowCount(minimum=3, maximum=2)}, "maximum is less than minimum"),

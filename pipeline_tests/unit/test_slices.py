@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from pyspark.sql.types import DateType, LongType, StringType, StructField, StructType
 
 from pipeline.dataset import Dataset
-from pipeline.delta.slices import SHORTEST_INTERVAL, Box, Interval, Slice, Values, of_values
+from pipeline.delta.slices import SHORTEST_INTERVAL, Box, Interval, Slice, Values, of_values, united
 
 CELLS = Dataset(
     name="cells",
@@ -156,3 +156,11 @@ def test_a_box_holds_where_all_its_columns_do_and_a_slice_where_any_box_does() -
     assert selects(within, {"day": FIRST, "region": None, "n": 0})
     assert not selects(within, {"day": FIRST + dt.timedelta(days=2), "region": "EU", "n": 0})
     assert selects(within, {"day": None, "region": None, "n": 7})
+
+
+def test_slices_are_united_and_the_whole_table_takes_in_all() -> None:
+    one, two = of_values("n", [1]), of_values("region", ["EU"])
+    assert united(one, two, one).boxes == one.boxes + two.boxes
+    assert united(one, Slice(())) == one
+    assert united(one, None) is None
+    assert united() == Slice(())
