@@ -177,5 +177,10 @@ def _refuse_slice(dataset: Dataset, found: Reading, within: Slice) -> None:
     unknown = [column for column in within.columns if column not in dataset.schema.names]
     if unknown:
         problem = f"it has no column {', '.join(unknown)}"
+    else:
+        try:
+            within.predicate(dataset)
+        except ValueError as error:
+            problem = str(error)
     if problem is not None:
         raise TouchedSliceError(dataset=dataset.name, slice=str(within), problem=problem)

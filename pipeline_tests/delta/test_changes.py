@@ -20,14 +20,21 @@ from pyspark.sql.types import LongType, StringType, StructField, StructType
 from pipeline.dataset import Append, Changelog, Dataset, Merge, Replace, WriteMode
 from pipeline.delta.changes import Changes, Source, SourceChanges, changes_since, read_changes, release
 from pipeline.delta.commit import Cursor
-from pipeline.delta.consume import Consumed, consume
+from pipeline.delta.consume import Consumed, Touched, consume
 from pipeline.delta.feed import InForce, Kind, Reason, Verdict, cursors_in_force, judge
 from pipeline.delta.maintain import checkpoint
 from pipeline.delta.read import ReadOptions
 from pipeline.delta.recover import plan_restore, restore
 from pipeline.delta.slices import Slice, of_values
 from pipeline.delta.table import look
-from pipeline.errors import DeclarationError, SettingsError, TableMismatchError, TableNotFoundError
+from pipeline.errors import (
+    DeclarationError,
+    SettingsError,
+    StrayRowsError,
+    TableMismatchError,
+    TableNotFoundError,
+    TouchedSliceError,
+)
 from pipeline_tests.delta.sample import commit_info, note, ordered, put, rows_of, versions_of
 
 case = pytest.mark.case
@@ -81,7 +88,7 @@ def frame(changes: SourceChanges) -> DataFrame:
 
 def run(
     session: SparkSession, root: str, dataset: Dataset = APPENDED, consumer: Dataset = CONSUMER,
-    compute: Callable[[SourceChanges], DataFrame] = frame,
+    compute: Callable[[SourceChanges], DataFrame | Touched] = frame,
 ) -> Consumed:  # fmt: skip
     location = consumer.location(root)
     return consume(session, consumer, location, sources=[at(dataset, root)], compute=compute, note=note("consumer"))
@@ -477,6 +484,39 @@ def test_what_has_changed_touches_where_it_was_and_where_it_is(classic: SparkSes
         classic, reads, InForce(number=1, read_at=1, sources={"source": cursor(APPENDED, root, 4)})
     ) as n:
         assert n["source"].touched("text") == Slice(())
+
+
+def test_a_touched_slice_of_any_columns_is_replaced_and_rows_outside_it_are_refused(
+    classic: SparkSession, root: str
+) -> None:
+    consumer = replace(CONSUMER, write=Replace())
+
+    def touched(changes: SourceChanges) -> Touched:
+        within = changes["source"].touched("id")
+        return Touched(changes["source"].rows_in(within), within)
+
+    def stray(changes: SourceChanges) -> Touched:
+        return Touched(changes["source"].whole, changes["source"].touched("id"))
+
+    def mistyped(changes: SourceChanges) -> Touched:
+        return Touched(changes["source"].whole, of_values("id", ["1"]))
+
+    put(classic, APPENDED, root, [(1, "a"), (2, "b"), (3, "c")])
+    run(classic, root, consumer=consumer, compute=touched)
+    sql(classic, APPENDED, root, "UPDATE {table} SET text = 'B' WHERE id = 2")
+    sql(classic, APPENDED, root, "DELETE FROM {table} WHERE id = 3")
+    with pytest.raises(StrayRowsError) as caught:
+        run(classic, root, consumer=consumer, compute=stray)
+    assert caught.value.counts == {"id = 1": 1}
+    with pytest.raises(TouchedSliceError):
+        run(classic, root, consumer=consumer, compute=mistyped)
+    assert versions_of(consumer, root) == [0, 1]
+    done = run(classic, root, consumer=consumer, compute=touched)
+    assert done.written is not None
+    assert done.written.version == 2
+    assert rows_of(consumer, root) == [(1, "a"), (2, "B")]
+    # The feed of the consumer says what was replaced, and no more.
+    assert since(classic, consumer, root, 1)[1] == [(2, "B", "update_postimage"), (3, "c", "delete")]
 
 
 def test_a_key_that_the_feed_lacks_is_named(classic: SparkSession, root: str) -> None:
