@@ -1,4 +1,4 @@
-"""The demonstration: real flights through all shipped assets, in one Dagster run of the project's own instance.
+"""The demonstration: real flights through the aviation assets, in one Dagster run of the project's own instance.
 
 Run as a child process, `python -m pipeline.demo --days N`, with `DAGSTER_HOME` set. Here belong the run and its report,
 one JSON document a line on standard output; everything else that is printed goes to standard error. How a report is
@@ -52,7 +52,7 @@ _STEP_EVENTS = {
 
 
 def demonstrate(settings: Settings, days: int, report: Report) -> None:
-    """Lay out the landing folder, materialize every shipped asset for its first days, and report each table.
+    """Lay out the landing folder, materialize every aviation asset for its first days, and report each table.
 
     Raises:
         DemoError: the landing folder can't be prepared, or the run failed.

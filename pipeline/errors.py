@@ -467,6 +467,23 @@ class SourceFileError(PipelineError):
 
 
 @dataclass(eq=False, kw_only=True)
+class SourceTreeError(PipelineError):
+    """A tree of source files can't be read, or is not what its snapshot says; `paths` are files, with the reason."""
+
+    folder: str
+    problem: str
+    paths: tuple[str, ...] = ()
+
+    sentence = "The source tree {folder}: {problem}; nothing was written.{paths}"
+
+    def remedy(self) -> str:
+        """A new snapshot, or another folder."""
+        if self.paths:
+            return "Materialize source_files again: what has changed since is in its next snapshot."
+        return "Set PIPELINE_SOURCE_TREE to a folder of Python files that can be read."
+
+
+@dataclass(eq=False, kw_only=True)
 class FrameKindError(PipelineError):
     """A parameter's annotation is no frame, or none that can hold the dataset's columns; `kinds` are those that can."""
 

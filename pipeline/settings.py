@@ -31,7 +31,7 @@ VacuumMode = Literal["dry", "apply"]
 PREFIX = "PIPELINE_"
 STATE_FOLDER = ".pipeline"
 # The collection that definitions and command line read where `datasets` names none.
-DEFAULT_DATASETS = "pipeline.assets.aviation_datasets:datasets"
+DEFAULT_DATASETS = "pipeline.assets.shipped:datasets"
 LOCAL_FRAME_MAX_BYTES = 1 << 30
 
 
@@ -51,7 +51,8 @@ class SparkSettings:
 class Settings:
     """Everything an operator can set.
 
-    `root` is the URI under which the tables live, resolved where Spark runs. `running` are the schedules and sensors
+    `root` is the URI under which the tables live, resolved where Spark runs. `source_tree` is the folder of Python
+    files of the code graph, the installed `dagster` package where None. `running` are the schedules and sensors
     that run unless somebody switches them off in Dagster. `local_frame_max_bytes` is what one input may take in the
     memory of a run's own process.
     """
@@ -59,6 +60,7 @@ class Settings:
     project: Path
     root: str
     landing: str
+    source_tree: Path | None = None
     datasets: str | None = None
     vacuum: VacuumMode = "dry"
     running: tuple[str, ...] = ()
@@ -104,6 +106,7 @@ def load_settings(environ: Mapping[str, str] | None = None, start: Path | None =
         project=project,
         root=root,
         landing=_uri("landing", values.get("landing", f"{STATE_FOLDER}/landing"), project, home),
+        source_tree=_path(values["source_tree"], project, home) if "source_tree" in values else None,
         datasets=values.get("datasets"),
         vacuum=values.get("vacuum", "dry"),
         running=values.get("running", ()),
@@ -213,6 +216,7 @@ def _conf(setting: str, value: Any) -> tuple[tuple[str, str], ...]:
 _READERS: Mapping[str, Callable[[str, Any], Any]] = {
     "root": _text,
     "landing": _text,
+    "source_tree": _text,
     "datasets": _reference,
     "vacuum": _vacuum,
     "running": _names,

@@ -36,7 +36,7 @@ _DONE = {"step_succeeded": "done", "step_failed": "failed"}
 @click.option("--days", type=click.IntRange(1, DAYS), default=7, show_default=True, help="Days of 2013 to run.")
 @click.pass_context
 def demo(ctx: click.Context, days: int) -> None:
-    """Run real flights from New York through every shipped dataset, in one Dagster run."""
+    """Run real flights from New York through the aviation datasets, in one Dagster run."""
     settings = load_settings()
     verbose = bool(ctx.find_root().params["verbose"])
     with closing(_reports(settings, days, verbose=verbose)) as reports:

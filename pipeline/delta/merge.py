@@ -66,7 +66,7 @@ def repeats_differ(mode: Merge) -> bool:
 def looks_first(dataset: Dataset, within: Slice | None) -> bool:
     """Whether the frame is looked at before it is merged, and so must be materialized."""
     mode = dataset.write
-    if isinstance(mode, Merge) and (mode.changelog is not None or (mode.delete_missing and within is not None)):
+    if isinstance(mode, Merge) and (mode.changelog is not None or mode.delete_missing):
         return True
     return isinstance(mode, Merge | InsertNew) and within is None and addresses_partitions(dataset)
 
@@ -79,12 +79,15 @@ def merge_statement(frame: DataFrame, dataset: Dataset, location: str, view: str
     """
     changelog = dataset.write.changelog if isinstance(dataset.write, Merge) else None
     since = None if changelog is None else truncated_at(frame, dataset, changelog)
+    is_whole = within is None and isinstance(dataset.write, Merge) and dataset.write.delete_missing
     if within is not None:
         touched = within if within.boxes and set(within.columns) <= set(dataset.keys) else None
+    elif is_whole or not addresses_partitions(dataset):
+        touched = None
     else:
-        touched = of_rows(frame, dataset.partition_by, TOUCHED_PARTITIONS) if addresses_partitions(dataset) else None
+        touched = of_rows(frame, dataset.partition_by, TOUCHED_PARTITIONS)
     rows = source(dataset, view, within, since)
-    if within is not None and _deletes_missing(dataset, since):
+    if is_whole or (within is not None and _deletes_missing(dataset, since)):
         rows = _with_missing(dataset, location, rows, within)
     return statement(dataset, location, rows, within=within, touched=touched, truncated_at=since)
 
@@ -144,21 +147,34 @@ def _deletes_missing(dataset: Dataset, truncated_at: str | None) -> bool:
     return isinstance(dataset.write, Merge) and (dataset.write.delete_missing or truncated_at is not None)
 
 
-def _with_missing(dataset: Dataset, location: str, rows: Source, within: Slice) -> Source:
-    """The rows, and one for each key of the slice in the table that they lack.
+def _with_missing(dataset: Dataset, location: str, rows: Source, within: Slice | None) -> Source:
+    """The rows, and one for each key in the table, or in its slice, that they lack.
 
     Delta's own clause for such rows makes it write every file of the table again, whatever its condition says, and
-    conflict with the writers of all other partitions.
+    conflict with the writers of all other partitions. Any file in which a key is met is written again too, so of a
+    whole table the rows are left out by which nothing would be updated.
     """
     same = " AND ".join(_same_key(dataset, key) for key in dataset.keys)
     keys = [sql.column(name, TARGET) if name in dataset.keys else "NULL" for name in dataset.schema.names]
     lacking = ", ".join([*keys, *("NULL" for _ in rows.columns), "TRUE"])
-    there = f"{sql.path_table(location)} AS {TARGET} LEFT ANTI JOIN rows AS {SOURCE} ON {same}"
+    there = f"{sql.path_table(location)} AS {TARGET}"
+    updates = _updates_when(dataset) if within is None else None
+    idle = f" AS {SOURCE} LEFT ANTI JOIN {there} ON {same} AND NOT coalesce({updates}, FALSE)" if updates else ""
+    inside = "" if within is None else f" WHERE {within.predicate(dataset, of=TARGET)}"
     query = (
-        f"WITH rows AS ({rows.query}) SELECT *, FALSE AS {sql.identifier(_MISSING)} FROM rows "
-        f"UNION ALL SELECT {lacking} FROM {there} WHERE {within.predicate(dataset, of=TARGET)}"
+        f"WITH rows AS ({rows.query}) SELECT *, FALSE AS {sql.identifier(_MISSING)} FROM rows{idle} "
+        f"UNION ALL SELECT {lacking} FROM {there} LEFT ANTI JOIN rows AS {SOURCE} ON {same}{inside}"
     )
     return replace(rows, query=query, missing=sql.column(_MISSING, SOURCE))
+
+
+def _updates_when(dataset: Dataset) -> str | None:
+    """SQL over both sides that is true where a row updates the one it meets; None where each does, or may delete it."""
+    mode = dataset.write
+    assert isinstance(mode, Merge)  # noqa: S101
+    newer = _newer(dataset, sql.column(mode.order_by, SOURCE)) if mode.order_by else None
+    conditions = [condition for condition in (newer, mode.update_when) if condition is not None]
+    return f"({_and(conditions)})" if conditions and mode.delete_when is None else None
 
 
 def fresh_rows(dataset: Dataset, view: str) -> str:
@@ -212,7 +228,7 @@ def statement(
     on = [_same_key(dataset, key) for key in dataset.keys]
     if touched is not None:
         on.append(f"({touched.predicate(dataset, of=TARGET)})")
-    clauses = [*_clauses(dataset, rows), *_by_source(dataset, within, truncated_at)]
+    clauses = [*_clauses(dataset, rows), *_by_source(dataset, rows, within, truncated_at)]
     if rows.missing is not None:
         gone = _and([rows.missing, _older(dataset, truncated_at)])
         clauses.insert(0, f"WHEN MATCHED AND {gone} THEN DELETE")
@@ -295,7 +311,7 @@ def _older(dataset: Dataset, truncated_at: str | None) -> str | None:
     return None if truncated_at is None or order_column(dataset) is None else _newer(dataset, truncated_at)
 
 
-def _by_source(dataset: Dataset, within: Slice | None, truncated_at: str | None) -> Iterator[str]:
+def _by_source(dataset: Dataset, rows: Source, within: Slice | None, truncated_at: str | None) -> Iterator[str]:
     """What becomes of rows that the frame has none of, where the run addresses the whole table."""
-    if within is None and _deletes_missing(dataset, truncated_at):
+    if within is None and rows.missing is None and _deletes_missing(dataset, truncated_at):
         yield f"WHEN NOT MATCHED BY SOURCE AND {_and([_older(dataset, truncated_at)])} THEN DELETE"

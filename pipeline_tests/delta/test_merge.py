@@ -196,6 +196,22 @@ def test_rows_that_the_frame_lacks_are_deleted_inside_the_slice_of_the_run_only(
     assert rows_of(dataset, root) == [(day(2), 4, 1, "d")]
 
 
+def test_a_whole_snapshot_writes_only_the_files_in_which_something_differs(classic: SparkSession, root: str) -> None:
+    dataset = daily(Merge(update_when="source.v <> target.v", delete_missing=True), keys=("day", "k"))
+    same = [(day(1), 1, 1, "a"), (None, 2, 1, "b")]
+    put(classic, dataset, root, [*same, (day(2), 3, 1, "c"), (day(2), 4, 1, "d"), (day(3), 5, 1, "e")])
+    untouched = {file for file in files_of(dataset, root) if "2026-01-02" not in file and "2026-01-03" not in file}
+    done = put(classic, dataset, root, [*same, (day(2), 3, 2, "C"), (day(4), 6, 1, "f")])
+    assert (done.rows_written, done.rows_updated, done.rows_deleted) == (2, 1, 2)
+    assert rows_of(dataset, root) == ordered([*same, (day(2), 3, 2, "C"), (day(4), 6, 1, "f")])
+    assert untouched <= files_of(dataset, root)
+    before = files_of(dataset, root)
+    assert not put(classic, dataset, root, [*same, (day(2), 3, 2, "C"), (day(4), 6, 1, "f")]).changes_rows
+    assert files_of(dataset, root) == before
+    put(classic, dataset, root, [])
+    assert rows_of(dataset, root) == []
+
+
 def test_a_key_that_moves_to_another_partition_leaves_no_second_row(classic: SparkSession, root: str) -> None:
     dataset = daily(Merge(order_by="at"))
     put(classic, dataset, root, [(day(1), 1, 1, "a"), (None, 2, 1, "b")])

@@ -140,8 +140,8 @@ def row(page: Page, key: str) -> Locator:
     return page.locator("tr").filter(has=page.get_by_text(key, exact=True)).first
 
 
-def test_the_graph_shows_the_shipped_assets(page: Page) -> None:
-    page.goto("/asset-groups")
+def test_the_graph_shows_the_assets_of_a_subject(page: Page) -> None:
+    page.goto("/locations/outside/asset-groups/aviation")
     for name in ("airports", "planes", "sightings", "airport_traffic"):
         page.get_by_role("link", name=name, exact=True).or_(page.get_by_text(name, exact=True)).first.wait_for()
 

@@ -7,6 +7,7 @@ import urllib.request
 import psutil
 import pytest
 
+from pipeline.assets.shipped import datasets
 from pipeline_tests.end_to_end.conftest import ProjectFolder
 
 
@@ -30,9 +31,7 @@ def test_the_ui_and_a_warm_spark_come_up_together_and_nothing_is_left_after_ctrl
         runs = ask(up.url, "{ runsOrError { ... on Runs { results { status assetSelection { path } } } } }")
         assert runs["runsOrError"]["results"] == [{"status": "SUCCESS", "assetSelection": [{"path": ["airports"]}]}]
         nodes = ask(up.url, "{ assetNodes { assetKey { path } } }")["assetNodes"]
-        assert sorted(node["assetKey"]["path"][0] for node in nodes) == [
-            "airport_traffic", "airports", "planes", "sightings",
-        ]  # fmt: skip
+        assert {node["assetKey"]["path"][0] for node in nodes} == {dataset.name for dataset in datasets}
         family = psutil.Process(up.process.pid).children(recursive=True)
         assert up.interrupt() == 130
     _, alive = psutil.wait_procs(family, timeout=10)

@@ -66,7 +66,7 @@ def test_help_comes_in_under_a_second_and_loads_neither_spark_nor_dagster() -> N
     assert min(one["seconds"] for one in found) < HELP_SECONDS
 
 
-def test_the_shipped_definitions_hold_the_four_assets_with_their_lineage(settings: Settings) -> None:
+def test_the_shipped_definitions_hold_the_assets_of_both_subjects_with_their_lineage(settings: Settings) -> None:
     graph = build_definitions(settings).resolve_asset_graph()
     parents = {
         key.to_user_string(): {p.to_user_string() for p in graph.get(key).parent_keys}
@@ -77,7 +77,9 @@ def test_the_shipped_definitions_hold_the_four_assets_with_their_lineage(setting
         "planes": set(),
         "sightings": set(),
         "airport_traffic": {"sightings", "airports"},
-    }
+        "source_files": set(),
+        "modules": {"source_files"},
+    } | {key: {"modules"} for key in ("definitions", "imports", "calls", "nodes", "edges")}
 
 
 def test_schedules_and_sensors_wait_to_be_switched_on_and_vacuum_is_dry(settings: Settings) -> None:
