@@ -83,7 +83,7 @@ WITHOUT_DAGSTER = 3  # the highest layer that works where Dagster is not install
 SECOND_HOMES = frozenset({"utils", "util", "helpers", "helper", "common"})
 MODULE_LINES = 400
 # The list of all errors is one file on purpose; it grows by one short class at a time.
-LISTS = {"errors": 640}
+LISTS = {"errors": 900}
 FUNCTION_LINES = 40
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef
