@@ -569,6 +569,77 @@ class UpError(PipelineError):
     next_step = "{hint}"
 
 
+# --- the sink --------------------------------------------------------------------------------------------------------
+
+
+@dataclass(eq=False, kw_only=True)
+class SinkRunningError(PipelineError):
+    """Another live sink on this machine has this dataset and writer; `folder` holds its lock."""
+
+    dataset: str
+    writer: str
+    folder: str
+
+    sentence = "A sink of writer {writer!r} runs already for dataset {dataset!r}; it holds the lock in {folder}."
+    next_step = "Stop that one first, or give this one a writer id of its own."
+
+
+@dataclass(eq=False, kw_only=True)
+class SinkConflictError(TableError):
+    """The log holds an epoch of this writer that another sink has committed; this one has stopped.
+
+    Rows that were acknowledged and not committed stay in its journal.
+    """
+
+    writer: str
+    epoch: int
+    version: int
+
+    sentence = (
+        "Version {version} of dataset {dataset!r} holds epoch {epoch} of writer {writer!r} from another sink; this one "
+        "has stopped, and what it has acknowledged stays in its journal."
+    )
+    next_step = "Let one sink have the writer id; start the other one again under one of its own."
+
+
+@dataclass(eq=False, kw_only=True)
+class SinkFullError(PipelineError):
+    """The buffer of a sink that refuses, or has waited for long enough, has no room; nothing was taken."""
+
+    retryable = True
+
+    dataset: str
+    rows: int
+    size_bytes: int
+
+    sentence = "The sink of dataset {dataset!r} is full ({rows} rows, {size_bytes} bytes wait); nothing was taken."
+    next_step = "Submit the same again later, or give the sink more room (buffer_rows, buffer_bytes)."
+
+
+@dataclass(eq=False, kw_only=True)
+class SinkStoppedError(PipelineError):
+    """Something was asked of a sink that does not run; rows without an acknowledgement are not in its journal."""
+
+    dataset: str
+    writer: str
+    reason: str
+
+    sentence = "The sink of writer {writer!r} for dataset {dataset!r} does not run: {reason}"
+    next_step = "Start it again: what it has acknowledged is committed first."
+
+
+@dataclass(eq=False, kw_only=True)
+class JournalError(PipelineError):
+    """A write-ahead copy of a sink can't be written, read or trusted."""
+
+    dataset: str
+    path: str
+    reason: str
+
+    sentence = "The journal of dataset {dataset!r} can't be used, {path}: {reason}"
+    next_step = "Make room there or repair the file; moved out of the folder, its rows are given up."
+
+
 # --- what is asked of tables and records ------------------------------------------------------------------------------
 
 

@@ -73,7 +73,7 @@ def to_spark(
     if isinstance(obj, DataFrame):
         yield obj
         return
-    reader = _reader(obj, dataset.name, dataset.schema)
+    reader = reader_of(obj, dataset.name, dataset.schema)
     fit = fitting(dataset, reader.schema)
     with Staging(dataset, staging) as place:
         place.write(reader, fit.schema, fit.batch)
@@ -93,11 +93,11 @@ def with_schema(obj: object, name: str) -> tuple[object, StructType]:
     """
     if isinstance(obj, DataFrame):
         return obj, obj.schema
-    reader = _reader(obj, name, StructType())
+    reader = reader_of(obj, name, StructType())
     return reader, spark_schema(reader.schema, name)
 
 
-def _reader(obj: object, name: str, declared: StructType) -> Any:
+def reader_of(obj: object, name: str, declared: StructType) -> Any:
     """The frame as a stream of Arrow batches; what is declared decides where values alone don't say their type."""
     kind = kind_of(type(obj))
     if kind == ARROW_READER:

@@ -79,17 +79,10 @@ class Staging:
 
     def read(self, session: SparkSession) -> DataFrame:
         """What was written, in the declared types, as Spark sees it; columns that only the frame has in theirs."""
-        schema = stored(self.dataset.schema)
-        assert isinstance(schema, StructType)  # noqa: S101  of a struct
-        schema = StructType([*schema.fields, *self._frame_columns])
-        # Spark takes the path for a pattern, in which a bracket of the root's name would stand for something else.
-        path = path_pattern(self.location)
         try:
-            frame = session.read.schema(schema).option("datetimeRebaseMode", "CORRECTED").parquet(path)
-            frame.schema  # noqa: B018  on Connect the first look
+            return staged(session, self.dataset, [self.location], self._frame_columns)
         except SPARK_ERRORS as error:
             raise self._error(f"Spark does not find it there ({read_failure(error).summary})") from error
-        return frame
 
     def put(self, frame: DataFrame) -> None:
         """The rows of a Spark frame as Parquet files."""
@@ -113,6 +106,20 @@ class Staging:
                         yield from pa.Table.from_batches([batch]).cast(schema).to_batches()
         except OSError as error:
             raise self._error(error) from error
+
+
+def staged(
+    session: SparkSession, dataset: Dataset, locations: Iterable[str], frame_columns: Iterable[StructField]
+) -> DataFrame:
+    """Parquet files and folders of a dataset's rows as one frame; columns that only the frame has as they are given."""
+    schema = stored(dataset.schema)
+    assert isinstance(schema, StructType)  # noqa: S101  of a struct
+    schema = StructType([*schema.fields, *frame_columns])
+    # Spark takes a path for a pattern, in which a bracket of the root's name would stand for something else.
+    paths = map(path_pattern, locations)
+    frame = session.read.schema(schema).option("datetimeRebaseMode", "CORRECTED").parquet(*paths)
+    frame.schema  # noqa: B018  on Connect the first look
+    return frame
 
 
 def _row_groups(batches: Iterable[Any]) -> Iterator[list[Any]]:

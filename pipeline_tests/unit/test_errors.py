@@ -99,6 +99,7 @@ def test_whether_to_try_again_is_said_by_the_type_and_not_by_the_instance(cls: t
 def test_only_what_another_attempt_can_change_is_retryable() -> None:
     """An unknown outcome is not: the same rows could be written twice. A server that is gone is started by somebody."""
     assert {cls.__name__ for cls in ALL if cls.retryable} == {
+        "SinkFullError",
         "CommitConflictError",
         "JarsUnavailableError",
     }

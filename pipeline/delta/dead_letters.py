@@ -1,0 +1,124 @@
+"""Records that a sink could not take, each with its reason, in files that nobody but an operator reads.
+
+Here belong the value of such a record and its file: one JSON document a line, written whole or not at all. Which
+records are bad is said by those who find out.
+"""
+
+from __future__ import annotations
+
+import base64
+import datetime as dt
+import hashlib
+import json
+import math
+import os
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from pipeline.errors import JournalError
+
+# Of a text or of raw bytes; of longer ones the length and the digest are kept beside the beginning.
+EXCERPT = 1 << 16
+
+
+@dataclass(frozen=True, kw_only=True)
+class DeadLetter:
+    """A record that was refused: as JSON's types what there is of it, and why.
+
+    `source` says where it came from, such as a file and a line.
+    """
+
+    reason: str
+    record: Any
+    source: str | None = None
+    at: dt.datetime = field(default_factory=lambda: dt.datetime.now(dt.timezone.utc))
+
+
+def raw_letter(
+    content: bytes, reason: str, *, source: str | None = None, size_bytes: int | None = None, digest: str | None = None
+) -> DeadLetter:
+    """A letter of bytes that could not be read; `size_bytes` and `digest` are those of the whole, where more came."""
+    size = len(content) if size_bytes is None else size_bytes
+    kept = content[:EXCERPT]
+    record: dict[str, Any] = {"bytes": size}
+    try:
+        record["text"] = kept.decode("utf-8")
+    except UnicodeDecodeError:
+        record["base64"] = base64.b64encode(kept).decode("ascii")
+    if size > len(kept):
+        record["sha256"] = digest or hashlib.sha256(content).hexdigest()
+    return DeadLetter(reason=reason, record=record, source=source)
+
+
+def plain(value: Any) -> Any:
+    """A value in JSON's types: what has none there as its text, long texts by their beginning."""
+    if value is None or isinstance(value, bool | int):
+        return value
+    if isinstance(value, float):
+        return value if math.isfinite(value) else str(value)
+    if isinstance(value, str):
+        return value if len(value) <= EXCERPT else {"text": value[:EXCERPT], "characters": len(value)}
+    if isinstance(value, bytes | bytearray):
+        return raw_letter(bytes(value), "").record
+    if isinstance(value, dt.date | dt.time):
+        return value.isoformat()
+    if isinstance(value, Mapping):
+        return {str(name): plain(inner) for name, inner in value.items()}
+    if isinstance(value, list | tuple):
+        return [plain(inner) for inner in value]
+    return repr(value)[:EXCERPT]
+
+
+class DeadLetters:
+    """The folder of one writer's dead letters."""
+
+    def __init__(self, folder: Path, dataset: str, writer: str) -> None:
+        self.folder = folder
+        self._dataset, self._writer = dataset, writer
+
+    def write(self, letters: Iterable[DeadLetter], name: str) -> Path:
+        """One file of the letters, on disk when this returns; one of the same name is replaced.
+
+        Raises:
+            JournalError: it can't be written.
+        """
+        path = self.folder / f"{name}.ndjson"
+        text = "".join(f"{json.dumps(self._document(letter))}\n" for letter in letters)
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True)
+            write_durably(path, text.encode("ascii"))
+        except OSError as error:
+            raise JournalError(dataset=self._dataset, path=str(path), reason=str(error)) from error
+        return path
+
+    def _document(self, letter: DeadLetter) -> dict[str, Any]:
+        return {
+            "at": letter.at.isoformat(),
+            "dataset": self._dataset,
+            "writer": self._writer,
+            "reason": letter.reason,
+            "source": letter.source,
+            "record": letter.record,
+        }
+
+
+def write_durably(path: Path, content: bytes) -> None:
+    """A file that is there whole or not at all, and survives a loss of power once this has returned."""
+    temporary = path.with_name(f"{path.name}.tmp")
+    with temporary.open("wb") as file:
+        file.write(content)
+        file.flush()
+        os.fsync(file.fileno())
+    os.replace(temporary, path)
+    sync_folder(path.parent)
+
+
+def sync_folder(folder: Path) -> None:
+    """Make durable which names a folder holds."""
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
