@@ -30,6 +30,7 @@ _COMMANDS: Mapping[str, tuple[str, str]] = {
     "sql": ("pipeline.cli.sql", "Ask the tables, at their newest or at a named version."),
     "registry": ("pipeline.cli.registry", "What is declared; needs no Spark."),
     "manifest": ("pipeline.cli.manifest", "The records of runs: list, show, compare, verify."),
+    "sink": ("pipeline.cli.sink", "Rows that arrive all the time, into a table: run, epochs."),
     "maintain": ("pipeline.cli.maintain", "Keep the tables healthy: vacuum, checkpoint."),
     "restore": ("pipeline.cli.restore", "Bring a table back to an earlier version."),
     "doctor": ("pipeline.cli.doctor", "What ails the tables; needs no Spark."),

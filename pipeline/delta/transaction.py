@@ -66,6 +66,14 @@ def _application(incarnation: int, writer: str) -> str:
     return f"pipeline/{incarnation}/{writer}"
 
 
+def reached(session: SparkSession, state: TableState, writer: str) -> int:
+    """The greatest epoch that Delta has recorded of a writer, 0 where it knows none or the log lies elsewhere."""
+    folder = local_folder(state.location)
+    if folder is None:
+        return 0
+    return transaction_version(folder, state.version, _application(incarnation(session, state), writer)) or 0
+
+
 def cursor_identifier(session: SparkSession, state: TableState, number: int) -> Identifier:
     """The identifier that all runs of a consumer share: of those with cursors of one number Delta lets one through."""
     return Identifier(f"pipeline/{incarnation(session, state)}/cursors", number)

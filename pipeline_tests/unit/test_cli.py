@@ -21,6 +21,8 @@ ARGUMENTS = {
     ("manifest", "diff"): ["one", "other"],
     ("manifest", "verify"): ["run"],
     ("restore",): ["sightings", "--version", "0"],
+    ("sink", "run"): ["sightings", "--from", "-"],
+    ("sink", "epochs"): ["sightings"],
 }
 
 
@@ -103,6 +105,8 @@ def test_an_error_exits_with_1_in_one_message_and_shows_a_traceback_only_when_as
         ("maintain", "checkpoint", "sightngs"),
         ("restore", "sightngs", "--version", "1"),
         ("doctor", "sightngs"),
+        ("sink", "run", "sightngs", "--from", "-"),
+        ("sink", "epochs", "sightngs"),
     ],
     ids=" ".join,
 )

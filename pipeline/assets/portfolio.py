@@ -1,0 +1,101 @@
+"""Portfolio: the newest positions from the stored updates, and where a broker's snapshot differs from positions.
+
+Plain functions from frame to frame above, thin assets below. The declarations are `portfolio_datasets`'s, the stream
+`portfolio_updates`'s. What a sink writes is no asset of these: Dagster is told of its commits.
+"""
+
+# Without `annotations` from `__future__`: Dagster compares the annotation of `context` with types and refuses a text.
+
+from decimal import Decimal
+
+from pyspark.sql import Column, DataFrame, Window
+from pyspark.sql import functions as F  # noqa: N812  Spark's own name for it
+from pyspark.sql.types import DoubleType, LongType, StringType, StructType
+
+from pipeline.assets.aviation import LandingFolder
+from pipeline.assets.portfolio_datasets import POSITION_BREAKS, POSITIONS_FROM_UPDATES, QUANTITY, datasets
+from pipeline.assets.source_files import read_csv_files
+from pipeline.delta.changes import CHANGE_TYPE, DELETE
+from pipeline.orchestration import Changes, DeltaSparkResource, dataset_asset
+
+__all__ = ["assets", "datasets"]
+
+SNAPSHOT_FILE = (
+    StructType()
+    .add("conid", LongType(), False)
+    .add("symbol", StringType(), False)
+    .add("quantity", QUANTITY, False)
+    .add("price", DoubleType())
+)
+QUANTITY_TOLERANCE = Decimal("0.0001")
+PRICE_TOLERANCE = 0.005
+_RANK = "row rank"
+
+
+def newest_of(updates: DataFrame) -> DataFrame:
+    """The newest update of each contract as its position; one row a contract."""
+    newest = Window.partitionBy("conid").orderBy(F.col("at").desc(), F.col("update_id").desc())
+    ranked = updates.withColumn(_RANK, F.row_number().over(newest)).filter(F.col(_RANK) == 1)
+    return ranked.select("conid", "symbol", "quantity", "price", F.struct("at", "update_id").alias("updated"))
+
+
+def breaks_of(
+    positions: DataFrame,
+    snapshot: DataFrame,
+    *,
+    quantity_tolerance: Decimal = QUANTITY_TOLERANCE,
+    price_tolerance: float = PRICE_TOLERANCE,
+) -> DataFrame:
+    """Where positions and a broker's snapshot of the form `SNAPSHOT_FILE` differ; one row a contract and kind.
+
+    A position of no units is none, on both sides. A contract that the snapshot has several times is told as `twice` and
+    not compared.
+    """
+    ours = positions.filter("quantity <> 0").select(
+        "conid", F.col("quantity").alias("our_quantity"), F.col("price").alias("our_price")
+    )
+    theirs = (
+        snapshot.filter("quantity <> 0")
+        .groupBy("conid")
+        .agg(
+            F.count("*").alias("times"),
+            F.min("quantity").alias("broker_quantity"),
+            F.min("price").alias("broker_price"),
+        )
+    )
+    both = ours.join(theirs, "conid", how="full")
+    known = F.col("our_quantity").isNotNull() & F.col("broker_quantity").isNotNull()
+    is_twice = F.coalesce(F.col("times") > 1, F.lit(False))
+    quantities = F.abs(F.col("our_quantity") - F.col("broker_quantity")) > F.lit(quantity_tolerance)
+    kinds = F.array_compact(
+        F.array(
+            F.when(is_twice, F.lit("twice")),
+            F.when(~is_twice & F.col("our_quantity").isNull(), F.lit("missing")),
+            F.when(F.col("broker_quantity").isNull(), F.lit("extra")),
+            F.when(~is_twice & known & quantities, F.lit("quantity")),
+            F.when(~is_twice & known & _differ("our_price", "broker_price", price_tolerance), F.lit("price")),
+        )
+    )
+    return both.withColumn("kind", F.explode(kinds)).select(*POSITION_BREAKS.schema.names)
+
+
+def _differ(one: str, other: str, tolerance: float) -> Column:
+    """Whether two numbers are further apart; one that is not there differs from one that is."""
+    is_one_missing = F.col(one).isNull() != F.col(other).isNull()
+    return F.coalesce(F.abs(F.col(one) - F.col(other)) > F.lit(tolerance), is_one_missing)
+
+
+@dataset_asset(POSITIONS_FROM_UPDATES)
+def positions_from_updates(position_updates: Changes) -> DataFrame:
+    """The newest of the updates that have come since; an older one than the table's changes nothing."""
+    return newest_of(position_updates.frame.filter(F.col(CHANGE_TYPE) != DELETE))
+
+
+@dataset_asset(POSITION_BREAKS)
+def position_breaks(positions: DataFrame, spark: DeltaSparkResource, landing: LandingFolder) -> DataFrame:
+    """Where the broker's snapshot, `reference/broker_positions.csv` of the landing folder, differs from positions."""
+    files = landing.reference("broker_positions")
+    return breaks_of(positions, read_csv_files(spark.spark_session, files, SNAPSHOT_FILE))
+
+
+assets = [positions_from_updates, position_breaks]

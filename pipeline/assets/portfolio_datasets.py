@@ -1,0 +1,104 @@
+"""The portfolio datasets as declared: a broker's stream of position updates and what follows from it.
+
+Here belong declarations only. Nothing of Dagster is imported, since the command line reads this module too.
+
+`position_updates` and `positions` are written by a sink. Updates of one position are ordered by their time and, of
+equal times, by their number, so that the result does not depend on how the stream was cut into batches.
+"""
+
+from __future__ import annotations
+
+from pyspark.sql.types import (
+    DataType,
+    DecimalType,
+    DoubleType,
+    LongType,
+    StringType,
+    StructField,
+    StructType,
+    TimestampType,
+)
+
+from pipeline.dataset import Check, Dataset, InsertNew, Merge, Replace, RowCount
+
+GROUP = "portfolio"
+SYMBOLS = ("AAPL", "AMZN", "GOOG", "IBM", "MSFT")
+QUANTITY = DecimalType(18, 4)
+
+
+def _column(name: str, data_type: DataType, comment: str, *, nullable: bool = False) -> StructField:
+    return StructField(name, data_type, nullable, {"comment": comment})
+
+
+CONID = _column("conid", LongType(), "the broker's number of the contract")
+SYMBOL = _column("symbol", StringType(), "the contract's ticker")
+HELD = _column("quantity", QUANTITY, "units held after the update; negative: short")
+PRICE = _column("price", DoubleType(), "of one unit in the market, in dollars; NULL where none is known", nullable=True)
+UPDATE_ID = _column("update_id", LongType(), "the broker's number of the update; a resend has the same")
+KNOWN_SYMBOL = Check("known_symbol", f"symbol IN ({', '.join(map(repr, SYMBOLS))})")
+PRICE_IS_POSITIVE = Check("price_is_positive", "price IS NULL OR price > 0")
+
+POSITION_UPDATES = Dataset(
+    name="position_updates",
+    group=GROUP,
+    description="Every update of a position that the broker has sent, once each.",
+    keys=("symbol", "update_id"),
+    partition_by=("symbol",),
+    # What the broker sends again is there already.
+    write=InsertNew(),
+    schema=StructType([UPDATE_ID, CONID, SYMBOL, HELD, PRICE, _column("at", TimestampType(), "the broker's time")]),
+    checks=(KNOWN_SYMBOL, PRICE_IS_POSITIVE),
+)
+_POSITION = StructType(
+    [
+        CONID, SYMBOL, HELD, PRICE,
+        _column(
+            "updated",
+            StructType([StructField("at", TimestampType()), StructField("update_id", LongType())]),
+            "time and number of the newest update",
+        ),
+    ]
+)  # fmt: skip
+POSITIONS = Dataset(
+    name="positions",
+    group=GROUP,
+    description="The newest state of each position.",
+    keys=("conid",),
+    write=Merge(order_by="updated"),
+    schema=_POSITION,
+    checks=(KNOWN_SYMBOL, PRICE_IS_POSITIVE),
+)
+POSITIONS_FROM_UPDATES = Dataset(
+    name="positions_from_updates",
+    group=GROUP,
+    description="The newest state of each position, from the stored updates; equal to positions.",
+    keys=("conid",),
+    reads=("position_updates",),
+    reads_changes_of=("position_updates",),
+    write=Merge(order_by="updated"),
+    code_version="1",
+    starts_on_change=True,
+    schema=_POSITION,
+)
+POSITION_BREAKS = Dataset(
+    name="position_breaks",
+    group=GROUP,
+    description="Where the broker's snapshot and positions differ, one row a contract and kind.",
+    keys=("conid", "kind"),
+    reads=("positions",),
+    write=Replace(),
+    code_version="1",
+    row_count=RowCount(maximum=0, severity="warn"),
+    schema=StructType(
+        [
+            CONID,
+            _column("kind", StringType(), "missing, extra, twice, quantity or price"),
+            _column("our_quantity", QUANTITY, "NULL where we hold none", nullable=True),
+            _column("broker_quantity", QUANTITY, "NULL where the broker has none", nullable=True),
+            _column("our_price", DoubleType(), "of one unit", nullable=True),
+            _column("broker_price", DoubleType(), "of one unit", nullable=True),
+        ]
+    ),
+)
+
+datasets = (POSITION_UPDATES, POSITIONS, POSITIONS_FROM_UPDATES, POSITION_BREAKS)

@@ -1,0 +1,96 @@
+"""`pipeline sink`: lines of JSON into a table as they come, and what a writer has committed."""
+
+from __future__ import annotations
+
+import signal
+import threading
+from dataclasses import asdict
+from pathlib import Path
+
+import click
+
+from pipeline.cli.output import count, instant, print_json, print_table
+from pipeline.cli.registry import declared
+from pipeline.delta.epochs import epochs as read_epochs
+from pipeline.delta.log import versions
+from pipeline.delta.ndjson import Tail, pump
+from pipeline.delta.receiver import SinkSettings
+from pipeline.delta.sink import DeltaSink
+from pipeline.errors import SinkStoppedError, SourceFileError, TableNotFoundError
+from pipeline.settings import load_settings
+
+STDIN = "-"
+# How often a folder is looked at where nothing was new.
+LOOK_SECONDS = 0.5
+
+
+@click.group()
+def sink() -> None:
+    """Rows that arrive all the time: into a table in micro-batches, each exactly once."""
+
+
+@sink.command()
+@click.argument("name", metavar="DATASET")
+@click.option("--from", "source", required=True, metavar="SOURCE", help="A folder of NDJSON files, or - for input.")
+@click.option("--writer", default="cli", show_default=True, help="The writer id; one live sink has it.")
+@click.option("--flush-seconds", type=click.FloatRange(min=0, min_open=True), default=3.0, show_default=True)
+@click.option("--once", is_flag=True, help="End when the folder is read, in place of waiting for more.")
+def run(name: str, source: str, writer: str, flush_seconds: float, once: bool) -> None:
+    """Write lines of JSON to a dataset until the input ends, or Ctrl-C or SIGTERM.
+
+    A folder's files are read as they grow; a restart under the same writer goes on where it was.
+    """
+    settings = load_settings()
+    dataset = declared(settings).get(name)
+    if source != STDIN and not Path(source).is_dir():
+        raise click.BadParameter(f"{source} is no folder", param_hint="--from")
+    options = SinkSettings(flush_seconds=flush_seconds, on_sigterm=False)
+    ended, failed = threading.Event(), list[OSError]()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: ended.set())
+    with DeltaSink(dataset, writer, settings, options) as opened:
+        # On a thread of its own: a read that waits for input would keep a signal from ending the sink.
+        threading.Thread(target=_read, args=(opened, source, ended, failed), kwargs={"once": once}, daemon=True).start()
+        ended.wait()
+    click.echo(opened.metrics().line)
+    if failed:
+        raise SourceFileError(path=source, problem=str(failed[0])) from failed[0]
+
+
+def _read(opened: DeltaSink, source: str, ended: threading.Event, failed: list[OSError], *, once: bool) -> None:
+    try:
+        if source == STDIN:
+            # Not `sys.stdin`, which a thread that still reads it would keep Python from closing at its end.
+            pump(open(0, "rb", closefd=False), opened)  # noqa: SIM115
+        elif once:
+            Tail(Path(source).resolve(), opened).read()
+        else:
+            Tail(Path(source).resolve(), opened).follow(ended, min(LOOK_SECONDS, opened.options.flush_seconds))
+    except SinkStoppedError:
+        pass  # why is told when it is left
+    except OSError as error:
+        failed.append(error)
+    finally:
+        ended.set()
+
+
+@sink.command()
+@click.argument("name", metavar="DATASET")
+@click.option("--writer", help="Of this writer only.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
+def epochs(name: str, writer: str | None, as_json: bool) -> None:
+    """Which version holds which epoch of which writer, oldest first. No Spark is started."""
+    settings = load_settings()
+    dataset = declared(settings).get(name)
+    location = dataset.location(settings.root)
+    found = read_epochs(location, writer)
+    if not found and not versions(location):
+        raise TableNotFoundError(dataset=name, location=location)
+    if as_json:
+        print_json([asdict(epoch) | {"timestamp": epoch.timestamp.isoformat()} for epoch in found])
+        return
+    print_table(
+        ("writer", "epoch", "version", "time (UTC)", "operation", "rows"),
+        [(e.writer, str(e.epoch), str(e.version), instant(e.timestamp), e.operation, count(e.rows)) for e in found],
+        right=("epoch", "version", "rows"),
+    )

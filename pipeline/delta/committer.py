@@ -1,0 +1,263 @@
+"""The back half of a sink: batches of the journal into the table, each exactly once under the writer's epoch.
+
+Here belong the order of commits, what is tried again, the rows that Delta refuses, and the look for another sink of the
+same writer. How rows are written is `write`'s.
+"""
+
+from __future__ import annotations
+
+import logging
+import random
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812  Spark's own name for it
+from pyspark.sql.pandas.types import from_arrow_type
+from pyspark.sql.types import StructField
+
+from pipeline.dataset import Dataset, Merge
+from pipeline.delta import quality, sql
+from pipeline.delta.arrow import fitting
+from pipeline.delta.commit import CommitNote, Mark
+from pipeline.delta.dead_letters import DeadLetter, DeadLetters
+from pipeline.delta.epochs import epochs, last_epoch, of_others
+from pipeline.delta.frames import to_spark
+from pipeline.delta.intake import letter_of
+from pipeline.delta.journal import Batch, Journal, tables
+from pipeline.delta.meter import Meter
+from pipeline.delta.retry import RetryPolicy
+from pipeline.delta.staging import staged
+from pipeline.delta.table import look, open_or_create
+from pipeline.delta.transaction import reached
+from pipeline.delta.write import WriteResult, write
+from pipeline.errors import (
+    CheckViolationError,
+    CommitConflictError,
+    CommitUnknownError,
+    DuplicateKeysError,
+    NullViolationError,
+    PartitionValueError,
+    SinkConflictError,
+    SparkUnavailableError,
+    StorageError,
+    ViolationError,
+)
+
+_LOG = logging.getLogger(__name__)
+# What may be over a while later; the batch and its epoch stay the same, so that nothing is written twice.
+_MAY_PASS = (SparkUnavailableError, CommitUnknownError, CommitConflictError, StorageError)
+_REASONS = "pipeline reasons"
+
+
+class Committer:
+    """Commits what a journal holds; one thread calls it.
+
+    Args:
+        staging: the folder through which Spark is given rows of a journal that it does not see itself.
+        in_place: the journal's folder as Spark sees it; None where it does not.
+        open_session: called on the committing thread, and again after a session was lost.
+        stopping: set when no more time is to be spent on waiting.
+    """
+
+    def __init__(
+        self, dataset: Dataset, location: str, *, writer: str, journal: Journal, letters: DeadLetters, meter: Meter,
+        staging: str, in_place: str | None, open_session: Callable[[], SparkSession], commit_rows: int,
+        retry: RetryPolicy, stopping: threading.Event,
+    ) -> None:  # fmt: skip
+        self.dataset, self.location, self.writer = dataset, location, writer
+        self._journal, self._letters, self._meter = journal, letters, meter
+        self._staging, self._in_place = staging, in_place
+        self._open_session = open_session
+        self._session: SparkSession | None = None
+        self._commit_rows = commit_rows
+        self._retry, self._stopping = retry, stopping
+        self._epoch = 0
+        self._seen = -1
+
+    def open(self) -> None:
+        """Open the table where there is one, find the epoch to go on from, and replay what was begun.
+
+        Raises:
+            TableMismatchError: the table is not as declared.
+            SinkConflictError: another sink has committed the epoch that was begun.
+        """
+        session = self._opened()
+        epoch, self._seen = last_epoch(self.location, self.writer)
+        state = look(session, self.dataset, self.location)
+        if state is not None:
+            state = open_or_create(session, self.dataset, self.location)
+            epoch = max(epoch, reached(session, state, self.writer))
+        self._epoch = max(epoch, self._journal.last_epoch)
+        if self._journal.unfinished is not None:
+            self._commit(self._journal.unfinished, replay=True)
+
+    def commit_next(self) -> bool:
+        """Commit the oldest segments; False where there are none. Errors as of `write`, once they don't pass."""
+        batch = self._journal.begin(self._epoch + 1, self._commit_rows)
+        if batch is None:
+            return False
+        self._epoch = batch.epoch
+        self._commit(batch, replay=False)
+        return True
+
+    def _commit(self, begun: Batch, *, replay: bool) -> None:
+        batch: Batch | None = begun
+        started, attempt = time.monotonic(), 1
+        while batch is not None:
+            try:
+                result = self._write(batch)
+            except ViolationError as error:
+                batch = self._without_refused(batch, error)
+            except _MAY_PASS as error:
+                elapsed = time.monotonic() - started
+                wait = self._retry.wait_seconds(attempt, elapsed, random.random())  # noqa: S311
+                if wait is None or self._stopping.is_set():
+                    raise
+                _LOG.warning("%s: epoch %d failed (%s), again in %.1f s", self.dataset.name, batch.epoch,
+                             error.message(), wait)  # fmt: skip
+                self._stopping.wait(wait)
+                self._session = None
+                # Its outcome may be unknown, and then it is a replay.
+                attempt, replay = attempt + 1, True
+            else:
+                self._refuse_others(batch, result, replay=replay)
+                self._journal.end(batch)
+                seconds = time.monotonic() - started
+                self._meter.committed(batch.rows, seconds, result.version, replay=replay)
+                self._seen = max(self._seen, result.version)
+                return
+
+    def _opened(self) -> SparkSession:
+        if self._session is None:
+            self._session = self._open_session()
+        return self._session
+
+    def _write(self, batch: Batch) -> WriteResult:
+        note = CommitNote(mark=Mark(writer=self.writer, epoch=batch.epoch), run_id=batch.token)
+        with self._frame(self._opened(), batch) as frame:
+            return write(frame, dataset=self.dataset, location=self.location, note=note)
+
+    @contextmanager
+    def _frame(self, session: SparkSession, batch: Batch) -> Iterator[DataFrame]:
+        """The rows of a batch as Spark sees them: the very files of the journal where it can."""
+        if self._in_place is None:
+            with to_spark(tables(batch.segments), self.dataset, lambda: session, self._staging) as frame:
+                yield frame
+            return
+        paths = [f"{self._in_place}/{segment.path.name}" for segment in batch.segments]
+        yield staged(session, self.dataset, paths, _frame_columns(self.dataset, batch))
+
+    def _refuse_others(self, batch: Batch, result: WriteResult, *, replay: bool) -> None:
+        """Stop where another sink commits as this writer: of two, the one whose epoch is not the greater.
+
+        Raises:
+            SinkConflictError: naming the other's commit.
+        """
+        version: int | None = None
+        if result.skipped:
+            # The epoch was there before. Where its commit is no longer in the log, a replay is taken for it.
+            held = [found for found in epochs(self.location, self.writer) if found.epoch == batch.epoch]
+            if not any(found.batch == batch.token for found in held) and (held or not replay):
+                version = held[-1].version if held else result.version
+        else:
+            other = of_others(self.location, self.writer, batch.token, self._seen, result.version - 1)
+            if other is not None and other.epoch >= batch.epoch:
+                version = other.version
+        if version is not None:
+            raise SinkConflictError(dataset=self.dataset.name, location=self.location, writer=self.writer,
+                                    epoch=batch.epoch, version=version)  # fmt: skip
+
+    # --- refused rows -------------------------------------------------------------------------------------------------
+
+    def _without_refused(self, batch: Batch, error: ViolationError) -> Batch | None:
+        """The batch without the rows that were refused, which become dead letters; None where none is left.
+
+        Raises:
+            ViolationError: the given one, where no row can be told to be at fault.
+        """
+        if isinstance(error, DuplicateKeysError):
+            good, letters = without_repeats(self.dataset, tables(batch.segments))
+        else:
+            with self._frame(self._opened(), batch) as frame:
+                good, letters = _split(self.dataset, frame, error)
+        if not letters:
+            raise error
+        # The same name in a replay, so that no row is told twice.
+        self._letters.write(letters, f"epoch-{batch.epoch:020d}-{batch.token[:8]}-{len(batch.replaces)}")
+        self._meter.refused(len(letters))
+        if not good.num_rows:
+            self._journal.end(batch)
+            return None
+        return self._journal.replace(batch, good)
+
+
+def _frame_columns(dataset: Dataset, batch: Batch) -> list[StructField]:
+    """The columns that only the frame has, as Spark is to read them."""
+    import pyarrow.parquet as pq
+
+    if not dataset.frame_columns:
+        return []
+    schema = pq.read_schema(batch.segments[0].path)
+    return [StructField(name, from_arrow_type(schema.field(name).type)) for name in dataset.frame_columns]
+
+
+def _split(dataset: Dataset, frame: DataFrame, error: ViolationError) -> tuple[Any, list[DeadLetter]]:
+    """The rows that keep what an error says is broken, and the others with the reason; two Spark jobs."""
+    import pyarrow as pa
+
+    conditions = _conditions(dataset, error)
+    told = [
+        f"CASE WHEN coalesce({condition}, FALSE) THEN {sql.string(reason)} END"
+        for reason, condition in conditions.items()
+    ]
+    reasons = sql.identifier(_REASONS)
+    judged = frame.selectExpr("*", f"array_compact(array({', '.join(told) or 'NULL'})) AS {reasons}")
+    judged = judged.withColumn(_REASONS, F.when(F.expr(_stored(dataset)), F.col(reasons)))
+    bad = judged.filter(f"size({reasons}) > 0").toArrow().to_pylist()
+    letters = [letter_of({n: v for n, v in row.items() if n != _REASONS}, "; ".join(row[_REASONS])) for row in bad]
+    good = judged.filter(f"NOT coalesce(size({reasons}) > 0, FALSE)").drop(_REASONS).toArrow()
+    fit = fitting(dataset, good.schema)
+    return pa.Table.from_batches([fit.batch(batch) for batch in good.to_batches()], fit.schema), letters
+
+
+def _conditions(dataset: Dataset, error: ViolationError) -> dict[str, str]:
+    """By reason, SQL that is true for a row that breaks something of the error's kind."""
+    if isinstance(error, CheckViolationError):
+        return {f"check {name} is broken": condition for name, condition in quality.check_conditions(dataset).items()}
+    if isinstance(error, NullViolationError):
+        nulls = quality.null_conditions(dataset.schema)
+        return {f"column {name}: NULL, declared NOT NULL": condition for name, condition in nulls.items()}
+    if isinstance(error, PartitionValueError):
+        empty = quality.empty_partition_conditions(dataset)
+        return {f"column {name}: an empty text in a partition column": condition for name, condition in empty.items()}
+    return {}
+
+
+def _stored(dataset: Dataset) -> str:
+    """SQL that is true for a row that is stored and does not only delete."""
+    mode = dataset.write
+    if isinstance(mode, Merge) and mode.changelog is not None:
+        codes = ", ".join(sql.string(code.lower()) for code in mode.changelog.writes)
+        return f"lower({sql.identifier(mode.changelog.operation)}) IN ({codes})"
+    if isinstance(mode, Merge) and mode.delete_when is not None:
+        return f"NOT coalesce(({mode.delete_when}), FALSE)"
+    return "TRUE"
+
+
+def without_repeats(dataset: Dataset, table: Any) -> tuple[Any, list[DeadLetter]]:
+    """The rows of which each key has one, the first that came; later ones of its key that differ are dead letters."""
+    first: dict[str, Any] = {}
+    kept: list[bool] = []
+    letters: list[DeadLetter] = []
+    for row in table.to_pylist():
+        key = repr([row[name] for name in dataset.keys])
+        same = first.setdefault(key, row) == row
+        kept.append(same)
+        if not same:
+            named = ", ".join(f"{name} = {row[name]}" for name in dataset.keys)
+            letters.append(letter_of(row, f"another row of its key ({named}) came before it"))
+    return table.filter(kept), letters

@@ -1,0 +1,297 @@
+"""Sinks on real tables: what is acknowledged gets into the table exactly once, and what is bad goes elsewhere.
+
+By hand, with more kills: `pytest -m slow` on this file.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import datetime as dt
+import json
+import math
+import random
+import signal
+import time
+from dataclasses import replace
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import deltalake
+import pyarrow as pa
+import pytest
+from pyspark.sql import SparkSession
+from pyspark.sql.types import LongType, StringType, StructField, StructType
+
+from pipeline.assets.portfolio_datasets import POSITION_UPDATES, POSITIONS
+from pipeline.assets.portfolio_updates import newest_positions, position_of, stored_updates, updates
+from pipeline.dataset import Changelog, Dataset, Merge, Replace
+from pipeline.delta.epochs import epochs
+from pipeline.delta.journal import Journal
+from pipeline.delta.sink import DeltaSink, SinkSettings, sink_folders
+from pipeline.errors import (
+    DeclarationError,
+    PipelineError,
+    SinkConflictError,
+    SinkRunningError,
+    SinkStoppedError,
+    TableMismatchError,
+)
+from pipeline.settings import Settings
+from pipeline_tests.delta.sample import rows_of, versions_of
+from pipeline_tests.delta.sink_child import ARRIVALS, DATASETS, SOURCE, WRITER, Job, SinkChild, feed, sinks
+
+PATIENCE = 120.0
+NOON = dt.datetime(2026, 1, 31, 12, tzinfo=dt.timezone.utc)
+BY_HAND = SinkSettings(flush_seconds=600)
+
+
+def update(number: int, minutes: int = 0, **values: Any) -> dict[str, Any]:
+    at = NOON + dt.timedelta(minutes=minutes)
+    usual = {"conid": 1, "symbol": "IBM", "quantity": Decimal(number), "price": 100.5}
+    return {"update_id": number, "at": at} | usual | values
+
+
+def table(dataset: Dataset, root: str) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = deltalake.DeltaTable(dataset.location(root)).to_pyarrow_table().to_pylist()
+    return found
+
+
+def letters(sink: DeltaSink, settings: Settings) -> list[dict[str, Any]]:
+    _, folder = sink_folders(sink.dataset, sink.writer_id, settings, sink.options)
+    lines = [line for path in sorted(folder.glob("*.ndjson")) for line in path.read_text("utf-8").splitlines()]
+    return [json.loads(line) for line in lines]
+
+
+def test_of_several_updates_of_a_contract_the_newest_stays_whenever_they_come(
+    classic: SparkSession, settings: Settings
+) -> None:
+    with DeltaSink(POSITIONS, "test", settings, BY_HAND) as sink:
+        for number, minutes in ((1, 1), (3, 5), (2, 3)):
+            sink.on_update(position_of(update(number, minutes)))
+        assert sink.flush(PATIENCE) == 1
+        sink.on_update(position_of(update(4, 4)))  # older than what is there
+        assert sink.flush(PATIENCE) == 2
+        sink.on_update(position_of(update(5, 5)))  # as old, with a greater number
+        sink.on_update(position_of(update(6, 0, conid=2, symbol="MSFT")))
+    assert [(row["conid"], row["updated"]["update_id"]) for row in table(POSITIONS, settings.root)] in (
+        [(1, 5), (2, 6)], [(2, 6), (1, 5)],
+    )  # fmt: skip
+    metrics = sink.metrics()
+    assert (metrics.rows_committed, metrics.flushes, metrics.replays, metrics.dead_letters) == (6, 3, 0, 0)
+    assert (metrics.backlog_rows, metrics.buffered_rows, metrics.first_version, metrics.last_version) == (0, 0, 1, 3)
+    assert metrics.flush_seconds_p50 is not None
+    assert [(e.writer, e.epoch, e.version) for e in epochs(POSITIONS.location(settings.root))] == [
+        ("test", 1, 1), ("test", 2, 2), ("test", 3, 3),
+    ]  # fmt: skip
+    journal, _ = sink_folders(POSITIONS, "test", settings, BY_HAND)
+    assert {path.name for path in journal.iterdir()} == {"lock", "committed.json"}
+    with pytest.raises(SinkStoppedError):
+        sink.submit(position_of(update(7)))
+
+
+def test_bad_records_are_dead_letters_with_their_reasons_and_the_others_are_stored_once(
+    classic: SparkSession, settings: Settings
+) -> None:
+    with DeltaSink(POSITION_UPDATES, "test", settings, BY_HAND) as sink:
+        good, resent = sink.submit(update(1)), sink.submit(update(1))
+        bad = {
+            "column price: got float nan": sink.submit(update(2, price=math.nan)),
+            "column quantity: got str 'many'": sink.submit(update(3, quantity="many")),
+            "columns update_id are missing": sink.submit({"conid": 1, "symbol": "IBM", "quantity": 1, "at": NOON}),
+        }
+        # What Delta alone can say is told at the commit.
+        unknown, cheap = sink.submit(update(4, symbol="XYZ")), sink.submit(update(5, symbol="XYZ", price=-1.0))
+        other = sink.submit(update(1, price=99.0))
+        frame = pa.Table.from_pylist([update(7), update(8, price=math.inf)])
+        by_frame = sink.submit(frame.set_column(2, "conid", pa.array([7, 8], pa.int32())))
+        sink.flush(PATIENCE)
+        sink.submit(update(6))
+    assert [receipt.result().refused for receipt in (good, resent, unknown, cheap, other)] == [0] * 5
+    for reason, receipt in bad.items():
+        assert receipt.result().reasons[0].startswith(reason)
+    assert (by_frame.result().rows, by_frame.result().refused) == (1, 1)
+    rows = {row["update_id"]: row["price"] for row in table(POSITION_UPDATES, settings.root)}
+    assert rows == {1: 100.5, 6: 100.5, 7: 100.5}
+    told = {letter["record"].get("update_id"): letter["reason"] for letter in letters(sink, settings)}
+    assert told[4] == "check known_symbol is broken"
+    assert told[5] == "check known_symbol is broken; check price_is_positive is broken"
+    assert told[1] == "another row of its key (symbol = IBM, update_id = 1) came before it"
+    assert sorted(map(str, told)) == ["1", "2", "3", "4", "5", "8", "None"]
+    assert sink.metrics().dead_letters == 7
+
+
+LOGGED = Dataset(
+    name="logged",
+    keys=("k",),
+    write=Merge(changelog=Changelog(operation="op", sequence="n")),
+    schema=StructType([StructField("k", LongType(), False), StructField("v", StringType(), False)]),
+)
+
+
+def test_a_changelog_is_applied_batch_by_batch(classic: SparkSession, settings: Settings) -> None:
+    async def run() -> DeltaSink:
+        async with DeltaSink(LOGGED, "test", settings, BY_HAND) as sink:
+            receipt = await sink.asubmit({"k": 1, "v": "a", "op": "c", "n": 1})
+            await sink.asubmit({"k": 2, "v": "b", "op": "c", "n": 2})
+            await sink.asubmit({"k": 2, "v": None, "op": "z", "n": 3})
+            await sink.aflush()
+            assert (await receipt).rows == 1
+            await sink.asubmit({"k": 1, "v": None, "op": "d", "n": 4})
+            await sink.asubmit({"k": 2, "v": "c", "op": "u", "n": 5})
+        return sink
+
+    sink = asyncio.run(run())
+    assert table(LOGGED, settings.root) == [{"k": 2, "v": "c"}]
+    assert [letter["record"]["op"] for letter in letters(sink, settings)] == ["z"]
+
+
+def test_a_batch_that_was_begun_by_a_killed_process_is_written_once_whether_it_was_committed_or_not(
+    classic: SparkSession, settings: Settings, tmp_path: Path
+) -> None:
+    folder, _ = sink_folders(ARRIVALS, WRITER, settings, BY_HAND)
+    rows = pa.table({"arrival": pa.array([1, 2]), "update_id": pa.array([1, 2])})
+    journal = Journal(folder, "arrivals", WRITER)
+    journal.open()
+    journal.append(rows)
+    begun = journal.begin(1, rows=10)
+    assert begun is not None
+    journal.append(rows.slice(1))
+    kept = {path.name: path.read_bytes() for path in folder.iterdir()}
+    journal.close()
+    with DeltaSink(ARRIVALS, WRITER, settings, BY_HAND) as sink:
+        sink.flush(PATIENCE)
+    assert sink.metrics().replays == 1
+    expected = [(1, 1), (2, 2), (2, 2)]
+    assert rows_of(ARRIVALS, settings.root) == expected
+    # Killed after the first commit and before the journal knew of it.
+    for name, content in kept.items():
+        (folder / name).write_bytes(content)
+    (folder / "committed.json").unlink()
+    (folder / "segment-00000000000000000002.parquet").unlink()
+    with DeltaSink(ARRIVALS, WRITER, settings, BY_HAND) as sink:
+        sink.flush(PATIENCE)
+        sink.submit({"arrival": 3, "update_id": 3})
+    assert rows_of(ARRIVALS, settings.root) == [*expected, (3, 3)]
+    assert [e.epoch for e in epochs(ARRIVALS.location(settings.root))] == [1, 2, 3]
+
+
+def test_of_two_sinks_of_one_writer_that_do_not_see_each_other_one_stops_and_keeps_its_rows(
+    classic: SparkSession, settings: Settings, tmp_path: Path
+) -> None:
+    here, there = (replace(BY_HAND, journal=tmp_path / name) for name in ("here", "there"))
+    first = DeltaSink(ARRIVALS, WRITER, settings, here).start()
+    with pytest.raises(SinkRunningError):
+        DeltaSink(ARRIVALS, WRITER, settings, here).start()
+    first.submit({"arrival": 1, "update_id": 1})
+    first.flush(PATIENCE)
+    with DeltaSink(ARRIVALS, WRITER, settings, there) as second:
+        second.submit({"arrival": 2, "update_id": 2})
+        second.flush(PATIENCE)
+        first.submit({"arrival": 3, "update_id": 3})
+        with pytest.raises(SinkConflictError):
+            first.flush(PATIENCE)
+        second.submit({"arrival": 4, "update_id": 4})
+    with pytest.raises(SinkConflictError) as caught:
+        first.stop()
+    assert (caught.value.writer, caught.value.epoch, caught.value.version) == (WRITER, 2, 2)
+    assert rows_of(ARRIVALS, settings.root) == [(1, 1), (2, 2), (4, 4)]
+    journal = Journal(sink_folders(ARRIVALS, WRITER, settings, here)[0], "arrivals", WRITER)
+    journal.open()
+    assert journal.backlog == (1, 1)
+    journal.close()
+
+
+def test_a_table_that_is_not_as_declared_stops_the_sink_and_what_it_took_is_kept(
+    classic: SparkSession, settings: Settings
+) -> None:
+    other = replace(ARRIVALS, schema=StructType([StructField("arrival", StringType())]))
+    with DeltaSink(other, WRITER, settings, BY_HAND) as sink:
+        sink.submit({"arrival": "one"})
+    sink = DeltaSink(ARRIVALS, WRITER, settings, BY_HAND).start()
+    with pytest.raises(PipelineError):
+        sink.flush(PATIENCE)
+    with pytest.raises(TableMismatchError):
+        sink.stop()
+    assert versions_of(ARRIVALS, settings.root) == [0, 1]
+
+
+@pytest.mark.parametrize(
+    ("dataset", "writer"),
+    [
+        (replace(ARRIVALS, write=Replace()), "w"),
+        (replace(POSITIONS, write=Merge()), "w"),
+        (ARRIVALS, "a/b"),
+        (ARRIVALS, ""),
+    ],
+)
+def test_a_sink_that_could_not_keep_its_word_is_refused(settings: Settings, dataset: Dataset, writer: str) -> None:
+    with pytest.raises(DeclarationError):
+        DeltaSink(dataset, writer, settings)
+
+
+# --- killed -----------------------------------------------------------------------------------------------------------
+
+
+def left_in_journals(settings: Settings) -> set[str]:
+    folders = [sink_folders(dataset, WRITER, settings, BY_HAND)[0] for dataset in DATASETS]
+    return {path.name for folder in folders for path in folder.iterdir()}
+
+
+def run_with_kills(settings: Settings, remote_url: str, *, seed: int, kills: int, count: int) -> int:
+    """Kill one child after the other, the last one by SIGTERM, and go on in this process to the end of the stream.
+
+    The number of commits that were replayed here.
+    """
+    rng = random.Random(seed)
+    acknowledged: dict[str, int] = {}
+    for number in range(kills):
+        job = Job(root=settings.root, remote=remote_url, cache=str(settings.spark.cache), seed=seed, count=count)
+        child = SinkChild(job)
+        try:
+            child.wait_for(rng.choice([ARRIVALS, POSITION_UPDATES, POSITIONS]).name, rng.randrange(100, 500))
+            time.sleep(rng.uniform(0, 1.5))
+            is_last = number == kills - 1
+            status = child.end(signal.SIGTERM if is_last else signal.SIGKILL)
+            assert status in ((-signal.SIGTERM, 1) if is_last else (-signal.SIGKILL,))
+            if is_last:
+                assert left_in_journals(settings) == {"lock", "committed.json"}, "SIGTERM flushes"
+        finally:
+            child.close()
+        acknowledged = {name: max(n, acknowledged.get(name, 0)) for name, n in child.acknowledged.items()}
+        print(f"seed {seed} kill {number + 1}: acknowledged {acknowledged}")
+    with sinks(settings, 0.5) as opened:
+        begins = {name: sink.positions.get(SOURCE, 0) for name, sink in opened.items()}
+        assert all(begins[name] >= n for name, n in acknowledged.items()), "what was acknowledged is in the journal"
+        for _ in feed(opened, seed, count):
+            pass
+    return sum(sink.metrics().replays for sink in opened.values())
+
+
+def assert_as_without_kills(root: str, seed: int, count: int) -> None:
+    stream = list(updates(seed, count))
+    assert [row[0] for row in sorted(rows_of(ARRIVALS, root))] == list(range(1, count + 1))
+    stored = {row["update_id"]: row for row in table(POSITION_UPDATES, root)}
+    assert len(stored) == len(table(POSITION_UPDATES, root))
+    assert stored == stored_updates(stream)
+    shown = {
+        row["conid"]: (row["updated"]["update_id"], row["quantity"], row["price"]) for row in table(POSITIONS, root)
+    }
+    newest = newest_positions(stream)
+    assert shown == {conid: (u["update_id"], u["quantity"], u["price"]) for conid, u in newest.items()}
+
+
+def test_sinks_that_are_killed_lose_and_double_nothing_that_they_have_acknowledged(
+    classic: SparkSession, remote_url: str, settings: Settings
+) -> None:
+    run_with_kills(settings, remote_url, seed=5, kills=5, count=6_000)
+    assert_as_without_kills(settings.root, 5, 6_000)
+
+
+@pytest.mark.slow
+def test_sinks_that_are_killed_thirty_times_lose_and_double_nothing(
+    classic: SparkSession, remote_url: str, settings: Settings
+) -> None:
+    replays = run_with_kills(settings, remote_url, seed=30, kills=30, count=30_000)
+    assert_as_without_kills(settings.root, 30, 30_000)
+    print(f"replays in the last process: {replays}")

@@ -1,0 +1,60 @@
+"""`pipeline sink epochs` reads a log and starts no Spark; `pipeline sink run` says what it can't read."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+from pipeline.cli import main
+from pipeline_tests.unit.test_epochs import log
+
+
+@pytest.fixture
+def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """Runs the command line on the portfolio's datasets in a project of its own."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    monkeypatch.setenv("SPARK_REMOTE", "sc://127.0.0.1:1")
+    monkeypatch.setenv("PIPELINE_DATASETS", "pipeline.assets.portfolio_datasets:datasets")
+    (tmp_path / "pyproject.toml").write_text("", encoding="utf-8")
+
+    def invoke(*arguments: str) -> Result:
+        return CliRunner().invoke(main, ["sink", *arguments])
+
+    return invoke
+
+
+def test_epochs_are_shown_with_their_versions(run, tmp_path: Path) -> None:
+    table = tmp_path / ".pipeline" / "tables" / "positions"
+    table.mkdir(parents=True)
+    log(table, None, ("broker", 1, "x"), ("cli", 7, "y"))
+    shown = run("epochs", "positions")
+    assert shown.exit_code == 0
+    assert [line.split()[:3] for line in shown.stdout.splitlines() if line.split()[0] in ("broker", "cli")] == [
+        ["broker", "1", "1"], ["cli", "7", "2"],
+    ]  # fmt: skip
+    (only,) = json.loads(run("epochs", "positions", "--writer", "cli", "--json").stdout)
+    assert (only["epoch"], only["version"], only["batch"], only["rows"]) == (7, 2, "y", 5)
+
+
+def test_a_table_that_was_never_written_has_no_epochs_to_show(run) -> None:
+    shown = run("epochs", "positions")
+    assert (shown.exit_code, shown.stdout) == (1, "")
+    assert "Error: Dataset 'positions' has no table yet" in shown.stderr
+
+
+def test_a_source_that_is_no_folder_is_wrong_usage_and_nothing_is_made(run, tmp_path: Path) -> None:
+    shown = run("run", "positions", "--from", "nowhere")
+    assert shown.exit_code == 2
+    assert "nowhere is no folder" in shown.stderr
+    assert [path.name for path in tmp_path.iterdir()] == ["pyproject.toml"]
+
+
+def test_a_dataset_that_is_not_written_in_batches_is_refused(run, tmp_path: Path) -> None:
+    shown = run("run", "position_breaks", "--from", str(tmp_path))
+    assert shown.exit_code == 1
+    assert "a sink appends, inserts new rows or merges" in shown.stderr
