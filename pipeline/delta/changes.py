@@ -43,6 +43,9 @@ _IS_AFTER = f"({CHANGE_TYPE} IN ('{INSERT}', '{UPDATED}'))"
 _RANK, _BEFORE, _SURPLUS = "row rank", "row before", "rows surplus"
 # A statement over more values, or more cells, takes longer to plan than reading the whole table does.
 TOUCHED_VALUES, TOUCHED_CELLS = 1_000, 200
+# Changes of fewer bytes are read in one task, and nothing made of them is shuffled: that costs more than it spares.
+# It is what Spark reckons to open one file with (`spark.sql.files.openCostInBytes`).
+ONE_TASK_BYTES = 4 * 1024 * 1024
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -221,7 +224,8 @@ def read_changes(session: SparkSession, source: Source, verdict: Verdict) -> Cha
         raise SettingsError(setting=_IGNORE_MISSING, problem="it loses changes without a word", expected="false")
     raw: DataFrame | None = None
     try:
-        raw = _feed(session, source, verdict.window, verdict.schema.names).persist()
+        read = _feed(session, source, verdict.window, verdict.schema.names)
+        raw = (read.coalesce(1) if verdict.bytes <= ONE_TASK_BYTES else read).persist()
         counts = {row[CHANGE_TYPE]: row["count"] for row in raw.groupBy(CHANGE_TYPE).count().collect()}
     except SPARK_ERRORS as error:
         if raw is not None:
