@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
+from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
 
@@ -80,6 +81,20 @@ class Changes:
         return self.verdict.kind is Kind.FULL
 
     @property
+    def facts(self) -> dict[str, Any]:
+        """What was read and why, in JSON's types; counts are those of the raw feed, and there are none of all rows."""
+        verdict = self.verdict
+        return {
+            "verdict": verdict.kind.value,
+            "reason": None if verdict.reason is None else verdict.reason.value,
+            "at_fault": list(verdict.at_fault),
+            "after": verdict.after,
+            "version": verdict.version,
+            "window": None if verdict.window is None else list(verdict.window),
+            "counts": dict(self.counts),
+        }
+
+    @property
     def whole(self) -> DataFrame:
         """All of the source at the version that the changes lead to."""
         return load(self.frame.sparkSession, self.source.location, self.verdict.version)
@@ -127,6 +142,11 @@ class SourceChanges:
     def cursors(self) -> dict[str, Cursor]:
         """The cursors once these were consumed."""
         return {name: changes.verdict.cursor for name, changes in self.sources.items()}
+
+    @property
+    def facts(self) -> dict[str, dict[str, Any]]:
+        """What was read of each source and why, in JSON's types."""
+        return {name: changes.facts for name, changes in self.sources.items()}
 
     @property
     def versions(self) -> dict[str, int]:

@@ -68,7 +68,7 @@ class Verdict:
     `version` is the newest of the table of that id as the verdict was made, `schema` the table's at that version, and
     `after` the last version consumed, None where that is unknown. `window` holds the first and the last commit between
     them that change rows, both inclusive; None but for changes. `at_fault` are the versions for which `reason` holds,
-    where it holds for single ones. `bytes` is the size of the files that the window's changes are read from. `feed_on`
+    where it holds for single ones. The window's changes are read from `files` files of `bytes` in all. `feed_on`
     says whether the table records its feed by now, and `is_late` that nothing is new for so long that the log may soon
     lose the cursor's place.
     """
@@ -81,6 +81,7 @@ class Verdict:
     window: tuple[int, int] | None = None
     reason: Reason | None = None
     at_fault: tuple[int, ...] = ()
+    files: int = field(default=0, compare=False)
     bytes: int = field(default=0, compare=False)
     feed_on: bool = field(default=True, compare=False, repr=False)
     is_late: bool = field(default=False, compare=False, repr=False)
@@ -249,8 +250,10 @@ def _judge_window(session: SparkSession, state: TableState, verdict: Verdict, nu
     vacuumed = [commit.number for commit in commits if not _files_are_there(state.location, commit)]
     if vacuumed:
         return full(verdict, Reason.CHANGE_FILES_GONE, vacuumed)
-    size = sum(commit.bytes for commit in commits)
-    return replace(verdict, kind=Kind.CHANGES, window=(changing[0], changing[-1]), bytes=size)
+    return replace(
+        verdict, kind=Kind.CHANGES, window=(changing[0], changing[-1]),
+        files=sum(len(commit.files) for commit in commits), bytes=sum(commit.bytes for commit in commits),
+    )  # fmt: skip
 
 
 def _is_late(session: SparkSession, state: TableState, number: int) -> bool:
