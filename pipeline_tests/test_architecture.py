@@ -54,6 +54,7 @@ DELTA_ORDER = (
     "files",
     "commit",
     "retry",
+    "lineage",
     "table",
     "feed",
     "changes",

@@ -239,12 +239,12 @@ def play(session: SparkSession, root: str, seed: int, steps: int) -> None:
             history.run()
 
 
-@pytest.mark.parametrize("seed", [1, 2, 3])
+@pytest.mark.parametrize("seed", range(1, 21))
 def test_a_consumer_follows_a_short_history(classic: SparkSession, root: str, seed: int) -> None:
-    play(classic, root, seed, 6)
+    play(classic, root, seed, 4)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("seed", range(100, 120))
+@pytest.mark.parametrize("seed", range(100, 300))
 def test_a_consumer_follows_a_long_history(classic: SparkSession, root: str, seed: int) -> None:
-    play(classic, root, seed, 25)
+    play(classic, root, seed, 12)
