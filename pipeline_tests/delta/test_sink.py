@@ -9,8 +9,11 @@ import asyncio
 import datetime as dt
 import json
 import math
+import os
 import random
 import signal
+import subprocess
+import sys
 import time
 from dataclasses import replace
 from decimal import Decimal
@@ -42,6 +45,8 @@ from pipeline_tests.delta.sample import rows_of, versions_of
 from pipeline_tests.delta.sink_child import ARRIVALS, DATASETS, SOURCE, WRITER, Job, SinkChild, feed, sinks
 
 PATIENCE = 120.0
+REPOSITORY = Path(__file__).parents[2]
+SCRIPTS = Path(sys.executable).parent
 NOON = dt.datetime(2026, 1, 31, 12, tzinfo=dt.timezone.utc)
 BY_HAND = SinkSettings(flush_seconds=600)
 
@@ -295,3 +300,114 @@ def test_sinks_that_are_killed_thirty_times_lose_and_double_nothing(
     replays = run_with_kills(settings, remote_url, seed=30, kills=30, count=30_000)
     assert_as_without_kills(settings.root, 30, 30_000)
     print(f"replays in the last process: {replays}")
+
+
+# --- the command ------------------------------------------------------------------------------------------------------
+
+
+class Command:
+    """`pipeline sink` in a project of its own."""
+
+    def __init__(self, settings: Settings, remote_url: str) -> None:
+        self.folder = settings.project
+        kept = {k: v for k, v in os.environ.items() if not k.startswith(("PIPELINE_", "SPARK_"))}
+        self._environment = kept | {
+            "PYTHONPATH": str(REPOSITORY), "SPARK_REMOTE": remote_url, "PIPELINE_ROOT": settings.root,
+            "PIPELINE_DATASETS": "pipeline_tests.delta.sink_child:DATASETS",
+        }  # fmt: skip
+
+    def start(self, *arguments: str) -> subprocess.Popen[bytes]:
+        return subprocess.Popen(
+            [str(SCRIPTS / "pipeline"), "sink", *arguments], cwd=self.folder, env=self._environment,
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+        )  # fmt: skip
+
+    def run(self, *arguments: str, given: bytes = b"") -> str:
+        with self.start(*arguments) as process:
+            said, _ = process.communicate(given, timeout=PATIENCE)
+        assert process.returncode == 0
+        return said.decode("utf-8")
+
+
+def test_the_command_reads_lines_and_a_folder_that_grows_and_goes_on_where_it_was(
+    classic: SparkSession, remote_url: str, settings: Settings, tmp_path: Path
+) -> None:
+    command, folder = Command(settings, remote_url), tmp_path / "arriving"
+    lines = b'{"arrival": 1, "update_id": 1}\n\xff\n{"arrival": 2, "update_id": "x"}\n\n{"arrival": 3, "update_id": 3}'
+    said = command.run("run", "arrivals", "--from", "-", given=lines)
+    assert "rows=2 acknowledged=2 " in said
+    assert " dead_letters=2 versions=1..1" in said
+    folder.mkdir()
+    (folder / "a.ndjson").write_text('{"arrival": 4, "update_id": 4}\n{"arrival": 5, ', encoding="utf-8")
+    assert "rows=1 " in command.run("run", "arrivals", "--from", str(folder), "--writer", "folder", "--once")
+    with (folder / "a.ndjson").open("a", encoding="utf-8") as file:
+        file.write('"update_id": 5}\n')
+    with command.start("run", "arrivals", "--from", str(folder), "--writer", "folder", "--flush-seconds", "0.2") as own:
+        wait_for_rows(settings.root, 4)
+        (folder / "b.ndjson").write_text('{"arrival": 6, "update_id": 6}\n', encoding="utf-8")
+        wait_for_rows(settings.root, 5)
+        (folder / "b.ndjson").write_text('{"arrival": 6, "update_id": 6}\n{"arrival": 7, "update_id": 7}\n', "utf-8")
+        own.send_signal(signal.SIGTERM)
+        assert own.wait(PATIENCE) == 0
+    found = [row[0] for row in rows_of(ARRIVALS, settings.root)]
+    assert found in ([1, 3, 4, 5, 6], [1, 3, 4, 5, 6, 7]), "each once, and the last line where it was seen in time"
+    told = json.loads(command.run("epochs", "arrivals", "--writer", "folder", "--json"))
+    assert [epoch["epoch"] for epoch in told] == list(range(1, len(told) + 1))
+    assert sum(epoch["rows"] for epoch in told) == len(found) - 2
+
+
+def wait_for_rows(root: str, count: int) -> None:
+    deadline = time.monotonic() + PATIENCE
+    while len(rows_of(ARRIVALS, root)) < count:
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
+# --- rates ------------------------------------------------------------------------------------------------------------
+
+
+def test_frames_go_through_to_the_table_whole(classic: SparkSession, settings: Settings) -> None:
+    """Rows and their rate are printed: from the first submission to the commit of the last row."""
+    rows, size = 1_000_000, 100_000
+    numbers = pa.array(range(size), pa.int64())
+    frames = [pa.table({"arrival": numbers, "update_id": pa.array([n] * size)}) for n in range(rows // size)]
+    with DeltaSink(ARRIVALS, "rate", settings, SinkSettings(flush_seconds=0.2)) as sink:
+        sink.submit({"arrival": 0, "update_id": -1})
+        sink.flush(PATIENCE)  # the session and the table are there
+        started = time.monotonic()
+        for frame in frames:
+            sink.submit(frame)
+        sink.flush(PATIENCE)
+        seconds = time.monotonic() - started
+    print(f"{rows / seconds:,.0f} rows/s; {sink.metrics().line}")
+    found = deltalake.DeltaTable(ARRIVALS.location(settings.root)).to_pyarrow_table(columns=["update_id"])
+    assert found.num_rows == rows + 1
+    assert found.group_by("update_id").aggregate([("update_id", "count")]).num_rows == rows // size + 1
+
+
+def steady(settings: Settings, seconds: float, rows: int = 200_000) -> str:
+    """500 updates a flush of 3 s into a table of so many rows; the line of the metrics, where the backlog held."""
+    first = [position_of(update(number, minutes=-100_000, conid=number)) for number in range(rows)]
+    backlogs = []
+    with DeltaSink(POSITIONS, "steady", settings) as sink:
+        sink.submit(pa.Table.from_pylist(first))
+        sink.flush(PATIENCE)
+        started = time.monotonic()
+        stream = updates(1, int(seconds * 500 / 3), contracts=rows // 2, per_second=500 / 3)
+        for number, found in enumerate(stream):
+            time.sleep(max(0.0, started + number * 3 / 500 - time.monotonic()))
+            sink.on_update(position_of(found))
+            if number % 500 == 499:
+                backlogs.append(sink.metrics().backlog_rows)
+        metrics = sink.metrics()
+    assert max(backlogs) < 5 * 500, backlogs
+    return metrics.line
+
+
+def test_a_steady_stream_into_a_large_table_grows_no_backlog(classic: SparkSession, settings: Settings) -> None:
+    print(steady(settings, 30))
+
+
+@pytest.mark.slow
+def test_a_steady_stream_of_five_minutes_grows_no_backlog(classic: SparkSession, settings: Settings) -> None:
+    print(steady(settings, 300))
