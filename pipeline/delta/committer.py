@@ -12,7 +12,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, TypeVar
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812  Spark's own name for it
@@ -51,6 +51,7 @@ _LOG = logging.getLogger(__name__)
 # What may be over a while later; the batch and its epoch stay the same, so that nothing is written twice.
 _MAY_PASS = (SparkUnavailableError, CommitUnknownError, CommitConflictError, StorageError)
 _REASONS = "pipeline reasons"
+_T = TypeVar("_T")
 
 
 class Committer:
@@ -60,7 +61,7 @@ class Committer:
         staging: the folder through which Spark is given rows of a journal that it does not see itself.
         in_place: the journal's folder as Spark sees it; None where it does not.
         open_session: called on the committing thread, and again after a session was lost.
-        stopping: set when no more time is to be spent on waiting.
+        stopping: set when the sink is to end.
     """
 
     def __init__(
@@ -85,15 +86,18 @@ class Committer:
             TableMismatchError: the table is not as declared.
             SinkConflictError: another sink has committed the epoch that was begun.
         """
+        self._epoch, _ = self._tried(self._newest_epoch, "it could not be opened")
+        if self._journal.unfinished is not None:
+            self._commit(self._journal.unfinished, replay=True)
+
+    def _newest_epoch(self) -> int:
         session = self._opened()
         epoch, self._seen = last_epoch(self.location, self.writer)
         state = look(session, self.dataset, self.location)
         if state is not None:
             state = open_or_create(session, self.dataset, self.location)
             epoch = max(epoch, reached(session, state, self.writer))
-        self._epoch = max(epoch, self._journal.last_epoch)
-        if self._journal.unfinished is not None:
-            self._commit(self._journal.unfinished, replay=True)
+        return max(epoch, self._journal.last_epoch)
 
     def commit_next(self) -> bool:
         """Commit the oldest segments; False where there are none. Errors as of `write`, once they don't pass."""
@@ -104,32 +108,49 @@ class Committer:
         self._commit(batch, replay=False)
         return True
 
-    def _commit(self, begun: Batch, *, replay: bool) -> None:
-        batch: Batch | None = begun
+    def _commit(self, batch: Batch, *, replay: bool) -> None:
+        started = time.monotonic()
+        (result, batch), attempts = self._tried(lambda: self._written(batch), f"epoch {batch.epoch} failed")
+        if result is not None:
+            # After a failure its outcome may have been unknown, and then it is a replay.
+            self._refuse_others(batch, result, replay=replay or attempts > 1)
+        self._journal.end(batch)
+        if result is not None:
+            self._meter.committed(batch.rows, time.monotonic() - started, result.version, replay=replay)
+            self._seen = max(self._seen, result.version)
+
+    def _tried(self, act: Callable[[], _T], what: str) -> tuple[_T, int]:
+        """What comes of a call that is repeated after errors that may pass, and the number of calls.
+
+        Once the sink is stopping there is one call more and no wait: what is acknowledged is safe where it is.
+        """
         started, attempt = time.monotonic(), 1
-        while batch is not None:
+        while True:
+            is_last = self._stopping.is_set()
             try:
-                result = self._write(batch)
-            except ViolationError as error:
-                batch = self._without_refused(batch, error)
+                return act(), attempt
             except _MAY_PASS as error:
-                elapsed = time.monotonic() - started
-                wait = self._retry.wait_seconds(attempt, elapsed, random.random())  # noqa: S311
-                if wait is None or self._stopping.is_set():
+                wait = self._retry.wait_seconds(attempt, time.monotonic() - started, random.random())  # noqa: S311
+                if wait is None or is_last:
                     raise
-                _LOG.warning("%s: epoch %d failed (%s), again in %.1f s", self.dataset.name, batch.epoch,
+                _LOG.warning("sink %s (%s): %s (%s), again in %.1f s", self.dataset.name, self.writer, what,
                              error.message(), wait)  # fmt: skip
-                self._stopping.wait(wait)
-                self._session = None
-                # Its outcome may be unknown, and then it is a replay.
-                attempt, replay = attempt + 1, True
-            else:
-                self._refuse_others(batch, result, replay=replay)
-                self._journal.end(batch)
-                seconds = time.monotonic() - started
-                self._meter.committed(batch.rows, seconds, result.version, replay=replay)
-                self._seen = max(self._seen, result.version)
-                return
+            self._session = None
+            self._stopping.wait(wait)
+            attempt += 1
+
+    def _written(self, batch: Batch) -> tuple[WriteResult | None, Batch]:
+        """The write of a batch, and of which rows it was; None where all were refused."""
+        # What was refused before may be what `batch` was begun with.
+        current: Batch = self._journal.unfinished or batch
+        while True:
+            try:
+                return self._write(current), current
+            except ViolationError as error:
+                good = self._without_refused(current, error)
+            if good is None:
+                return None, current
+            current = good
 
     def _opened(self) -> SparkSession:
         if self._session is None:
@@ -189,10 +210,7 @@ class Committer:
         # The same name in a replay, so that no row is told twice.
         self._letters.write(letters, f"epoch-{batch.epoch:020d}-{batch.token[:8]}-{len(batch.replaces)}")
         self._meter.refused(len(letters))
-        if not good.num_rows:
-            self._journal.end(batch)
-            return None
-        return self._journal.replace(batch, good)
+        return self._journal.replace(batch, good) if good.num_rows else None
 
 
 def _frame_columns(dataset: Dataset, batch: Batch) -> list[StructField]:

@@ -15,6 +15,7 @@ import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import Future
+from concurrent.futures import TimeoutError as FutureTimeoutError
 from contextlib import suppress
 from copy import copy
 from functools import partial
@@ -76,7 +77,7 @@ class DeltaSink:
         journal, letters = sink_folders(dataset, writer_id, settings, options)
         self._meter = Meter()
         self._moved = threading.Condition()
-        self._drained, self._gives_up = threading.Event(), threading.Event()
+        self._drained = threading.Event()
         self._receiver = Receiver(
             dataset, writer_id, options, journal=journal, dead_letters=letters, meter=self._meter, on_segment=self._move
         )
@@ -88,7 +89,7 @@ class DeltaSink:
             in_place=f"{staging}/{SINKS}/{journal.parent.name}/{journal.name}" if is_seen else None,
             open_session=partial(open_session, settings.spark), commit_rows=options.commit_rows,
             retry=RetryPolicy(first_wait_seconds=0.5, longest_wait_seconds=30, total_seconds=options.retry_seconds),
-            stopping=self._gives_up,
+            stopping=self._drained,
         )  # fmt: skip
         self._thread = threading.Thread(target=self._run, name=f"sink-{dataset.name}-commit", daemon=True)
         self._failure: PipelineError | None = None
@@ -144,7 +145,10 @@ class DeltaSink:
             PipelineError: what has stopped the sink.
         """
         deadline = None if timeout is None else time.monotonic() + timeout
-        self._receiver.barrier().result(timeout)
+        try:
+            self._receiver.barrier().result(timeout)
+        except FutureTimeoutError as error:  # in Python 3.10 another one than the built-in
+            raise self._late(timeout) from error
         number = self._receiver.journal.newest
         with self._moved:
             while self._receiver.journal.holds(number):
@@ -152,7 +156,7 @@ class DeltaSink:
                     raise copy(self._failure)
                 left = None if deadline is None else deadline - time.monotonic()
                 if left is not None and left <= 0:
-                    raise TimeoutError(f"{self.dataset.name}: not flushed within {timeout} s")
+                    raise self._late(timeout)
                 self._moved.wait(left)
         return self.metrics().last_version
 
@@ -169,8 +173,7 @@ class DeltaSink:
         if self._thread.ident is not None:
             self._thread.join(timeout)
         if self._thread.is_alive():
-            self._gives_up.set()
-            raise TimeoutError(f"{self.dataset.name}: not flushed within {timeout} s")
+            raise self._late(timeout)
         self._receiver.journal.close()
         self._leave_sigterm()
         if self._failure is not None:
@@ -269,6 +272,9 @@ class DeltaSink:
     def _move(self) -> None:
         with self._moved:
             self._moved.notify_all()
+
+    def _late(self, timeout: float | None) -> TimeoutError:
+        return TimeoutError(f"{self.dataset.name}: not flushed within {timeout} s")
 
     def _stopped(self, reason: str) -> SinkStoppedError:
         return SinkStoppedError(dataset=self.dataset.name, writer=self.writer_id, reason=reason)
