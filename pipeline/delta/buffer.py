@@ -32,13 +32,15 @@ class Receipt:
 class Item:
     """One submission: a record, a local frame or a dead letter.
 
-    `position` names a place in a source up to which everything has been submitted, as (source, place).
+    `position` names a place in a source up to which everything has been submitted, as (source, place); `source` says in
+    words where this came from, for a dead letter.
     """
 
     payload: Any
     rows: int
     size_bytes: int
     position: tuple[str, int] | None = None
+    source: str | None = None
     receipt: Future[Receipt] = field(default_factory=Future)
     came: float = field(default_factory=time.monotonic)
 

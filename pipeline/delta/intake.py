@@ -156,7 +156,7 @@ class Intake:
             elif frame_of(item.payload) is not None:
                 self._add(taken, self._tables(rows))
                 rows = []
-                self._add(taken, self._frame(item.payload, taken))
+                self._add(taken, self._frame(item, taken))
             else:
                 self._record(item, rows, taken)
             taken.receipts.append(_receipt(item, taken.letters[before:]))
@@ -166,12 +166,12 @@ class Intake:
     def _record(self, item: Item, rows: list[dict[str, Any]], taken: Taken) -> None:
         if item.size_bytes > self._record_bytes:
             reason = f"it takes {item.size_bytes} bytes, at most {self._record_bytes} are allowed"
-            taken.letters.append(letter_of(item.payload, reason))
+            taken.letters.append(letter_of(item.payload, reason, item.source))
             return
         try:
             rows.append(self._read(item.payload))
         except Unfit as error:
-            taken.letters.append(letter_of(item.payload, str(error)))
+            taken.letters.append(letter_of(item.payload, str(error), item.source))
 
     def _read(self, record: Any) -> dict[str, Any]:
         """A row of which Arrow takes every value."""
@@ -232,29 +232,29 @@ class Intake:
 
     # --- frames -------------------------------------------------------------------------------------------------------
 
-    def _frame(self, payload: Any, taken: Taken) -> Iterator[Any]:
+    def _frame(self, item: Item, taken: Taken) -> Iterator[Any]:
         import pyarrow.compute as pc
 
-        frame = frame_of(payload)
+        frame = frame_of(item.payload)
         try:
             table = self._fitted(reader_of(frame, self.dataset.name, self.dataset.schema).read_all())
         except FrameMismatchError:
-            yield from self._rows_of_frame(_rows(frame), taken)
+            yield from self._rows_of_frame(_rows(frame), item.source, taken)
             return
         bad = self._suspects(table)
         if bad is None:
             yield table
             return
         yield table.filter(pc.invert(bad))
-        yield from self._rows_of_frame(table.filter(bad).to_pylist(), taken)
+        yield from self._rows_of_frame(table.filter(bad).to_pylist(), item.source, taken)
 
-    def _rows_of_frame(self, records: Iterable[Any], taken: Taken) -> Iterator[Any]:
+    def _rows_of_frame(self, records: Iterable[Any], source: str | None, taken: Taken) -> Iterator[Any]:
         rows = list[dict[str, Any]]()
         for record in records:
             try:
                 rows.append(self._read(record))
             except Unfit as error:
-                taken.letters.append(letter_of(record, str(error)))
+                taken.letters.append(letter_of(record, str(error), source))
         yield from self._tables(rows)
 
     def _suspects(self, table: Any) -> Any:
@@ -280,10 +280,10 @@ class Intake:
         return found
 
 
-def letter_of(record: Any, reason: str) -> DeadLetter:
+def letter_of(record: Any, reason: str, source: str | None = None) -> DeadLetter:
     """A dead letter of a record or of whatever was handed over in its place."""
     found = as_mapping(record)
-    return DeadLetter(reason=reason, record=plain(record if found is None else found))
+    return DeadLetter(reason=reason, record=plain(record if found is None else found), source=source)
 
 
 def _rows(frame: Any) -> list[dict[str, Any]]:

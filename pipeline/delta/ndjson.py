@@ -73,9 +73,8 @@ def parser(dataset: Dataset) -> Callable[[bytes], Any]:
     return parse
 
 
-def record_of(line: Line, parse: Callable[[bytes], Any], limit: int, source: str) -> Any:
+def record_of(line: Line, parse: Callable[[bytes], Any], limit: int, where: str) -> Any:
     """The record of a line, a dead letter where there is none, or None for a blank line."""
-    where = f"{source}, line {line.number}"
     if line.digest is not None:
         reason = f"the line takes {line.size_bytes} bytes, at most {limit} are allowed"
         return raw_letter(line.content, reason, source=where, size_bytes=line.size_bytes, digest=line.digest)
@@ -94,9 +93,10 @@ def pump(stream: BinaryIO, sink: DeltaSink, source: str = "stdin") -> int:
     """Submit every line of a stream until its end; how many. A last line without a line break counts."""
     limit, parse, count = sink.options.record_bytes, parser(sink.dataset), 0
     for line in lines(stream, limit):
-        record = record_of(line, parse, limit, source)
+        where = f"{source}, line {line.number}"
+        record = record_of(line, parse, limit, where)
         if record is not None:
-            sink.submit(record)
+            sink.submit(record, source=where)
             count += 1
     return count
 
@@ -135,9 +135,10 @@ class Tail:
             for line in lines(stream, limit):
                 if not line.is_whole:
                     break
-                record = record_of(line, self._parse, limit, f"{name} from byte {start}")
+                where = f"{name}, the line before byte {start + line.end}"
+                record = record_of(line, self._parse, limit, where)
                 if record is not None:
-                    self._sink.submit(record, position=(str(path), start + line.end))
+                    self._sink.submit(record, position=(str(path), start + line.end), source=where)
                     count += 1
                 self._ends[name] = start + line.end
         return count

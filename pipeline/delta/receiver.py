@@ -110,18 +110,18 @@ class Receiver:
         self.journal.open()
         self._thread.start()
 
-    def item(self, payload: Any, position: tuple[str, int] | None = None) -> Item:
+    def item(self, payload: Any, position: tuple[str, int] | None = None, source: str | None = None) -> Item:
         """What is submitted, as it is put into the buffer: a record's fields are copied, no value is looked at."""
         frame = frame_of(payload)
         if frame is not None:
             rows, size = frame_size(frame)
-            return Item(payload=frame, rows=rows, size_bytes=size, position=position)
+            return Item(payload=frame, rows=rows, size_bytes=size, position=position, source=source)
         if payload is None:
-            payload = DeadLetter(reason="nothing (None) is no record", record=None)
-        found = as_mapping(payload)
+            payload = DeadLetter(reason="nothing (None) is no record", record=None, source=source)
+        found = None if isinstance(payload, DeadLetter) else as_mapping(payload)
         if found is not None:
             payload = dict(found)
-        return Item(payload=payload, rows=1, size_bytes=size_of(payload), position=position)
+        return Item(payload=payload, rows=1, size_bytes=size_of(payload), position=position, source=source)
 
     def put(self, item: Item, timeout: float | None) -> Future[Receipt]:
         """Hand an item over; as `Buffer.put`."""

@@ -116,7 +116,12 @@ class DeltaSink:
         self._thread.start()
 
     def submit(
-        self, record: Any, *, position: tuple[str, int] | None = None, timeout: float | None = None
+        self,
+        record: Any,
+        *,
+        position: tuple[str, int] | None = None,
+        source: str | None = None,
+        timeout: float | None = None,
     ) -> Future[Receipt]:
         """Hand over a record (a mapping or dataclass) or a frame (pyarrow, pandas, polars); no I/O on this thread.
 
@@ -125,13 +130,14 @@ class DeltaSink:
 
         Args:
             position: a source and a place in it, up to which everything has been submitted; kept with the rows.
+            source: where it came from, in words, for a dead letter.
             timeout: how many seconds to wait for room, where the sink waits.
 
         Raises:
             SinkFullError: no room, and the sink refuses or has waited for long enough.
             SinkStoppedError: the sink does not run.
         """
-        return self._receiver.put(self._receiver.item(record, position), timeout)
+        return self._receiver.put(self._receiver.item(record, position, source), timeout)
 
     def on_update(self, update: Any) -> None:
         """Submit one update and look at its future no more; what was refused is among the dead letters."""
@@ -204,9 +210,11 @@ class DeltaSink:
         self._take_sigterm()
         return self
 
-    async def asubmit(self, record: Any, *, position: tuple[str, int] | None = None) -> asyncio.Future[Receipt]:
+    async def asubmit(
+        self, record: Any, *, position: tuple[str, int] | None = None, source: str | None = None
+    ) -> asyncio.Future[Receipt]:
         """As `submit`; waits for room without a thread. The future that it returns is the loop's."""
-        item = self._receiver.item(record, position)
+        item = self._receiver.item(record, position, source)
         loop = asyncio.get_running_loop()
         if self.options.when_full == "refuse":
             self._receiver.put(item, None)

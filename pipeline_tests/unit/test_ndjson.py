@@ -18,7 +18,7 @@ PARSE = parser(UPDATES)
 
 
 def read(content: bytes, limit: int = LIMIT) -> list[Any]:
-    return [record_of(line, PARSE, limit, "stdin") for line in lines(io.BytesIO(content), limit)]
+    return [record_of(line, PARSE, limit, f"line {line.number}") for line in lines(io.BytesIO(content), limit)]
 
 
 def test_lines_are_records_and_blank_ones_are_nothing() -> None:
@@ -46,7 +46,7 @@ def test_a_line_that_is_no_record_is_a_dead_letter_and_the_next_is_read(content:
     assert (before, after) == ({"id": 1}, {"id": 2})
     assert isinstance(letter, DeadLetter)
     assert letter.reason.startswith(BAD[content])
-    assert letter.source == "stdin, line 2"
+    assert letter.source == "line 2"
     assert letter.record["bytes"] == len(content)
 
 
