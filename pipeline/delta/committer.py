@@ -22,13 +22,15 @@ from pyspark.sql.types import StructField
 from pipeline.dataset import Dataset, Merge
 from pipeline.delta import quality, sql
 from pipeline.delta.arrow import fitting
-from pipeline.delta.commit import CommitNote, Mark
+from pipeline.delta.commit import CommitNote, Mark, private_session, write_confs
 from pipeline.delta.dead_letters import DeadLetter, DeadLetters
 from pipeline.delta.epochs import epochs, last_epoch, of_others
+from pipeline.delta.failures import LOST_OR_REFUSED, read_failure
 from pipeline.delta.frames import to_spark
 from pipeline.delta.intake import letter_of
 from pipeline.delta.journal import Batch, Journal, tables
 from pipeline.delta.meter import Meter
+from pipeline.delta.receiver import SinkSettings
 from pipeline.delta.retry import RetryPolicy
 from pipeline.delta.staging import staged
 from pipeline.delta.table import look, open_or_create
@@ -51,6 +53,8 @@ _LOG = logging.getLogger(__name__)
 # What may be over a while later; the batch and its epoch stay the same, so that nothing is written twice.
 _MAY_PASS = (SparkUnavailableError, CommitUnknownError, CommitConflictError, StorageError)
 _REASONS = "pipeline reasons"
+# Above it a file is left alone by OPTIMIZE; by default that is a gigabyte, and all of a small table is written again.
+_SMALL_FILE = "spark.databricks.delta.optimize.minFileSize"
 _T = TypeVar("_T")
 
 
@@ -66,16 +70,17 @@ class Committer:
 
     def __init__(
         self, dataset: Dataset, location: str, *, writer: str, journal: Journal, letters: DeadLetters, meter: Meter,
-        staging: str, in_place: str | None, open_session: Callable[[], SparkSession], commit_rows: int,
-        retry: RetryPolicy, stopping: threading.Event,
+        staging: str, in_place: str | None, open_session: Callable[[], SparkSession], settings: SinkSettings,
+        stopping: threading.Event,
     ) -> None:  # fmt: skip
         self.dataset, self.location, self.writer = dataset, location, writer
         self._journal, self._letters, self._meter = journal, letters, meter
         self._staging, self._in_place = staging, in_place
         self._open_session = open_session
         self._session: SparkSession | None = None
-        self._commit_rows = commit_rows
-        self._retry, self._stopping = retry, stopping
+        self._settings, self._stopping = settings, stopping
+        self._retry = RetryPolicy(first_wait_seconds=0.5, longest_wait_seconds=30, total_seconds=settings.retry_seconds)
+        self._commits = 0
         self._epoch = 0
         self._seen = -1
 
@@ -101,11 +106,14 @@ class Committer:
 
     def commit_next(self) -> bool:
         """Commit the oldest segments; False where there are none. Errors as of `write`, once they don't pass."""
-        batch = self._journal.begin(self._epoch + 1, self._commit_rows)
+        batch = self._journal.begin(self._epoch + 1, self._settings.commit_rows)
         if batch is None:
             return False
         self._epoch = batch.epoch
         self._commit(batch, replay=False)
+        self._commits += 1
+        if self._settings.compact_after and self._commits % self._settings.compact_after == 0:
+            compact(self._opened(), self.dataset, self.location, self.writer, below_bytes=self._settings.compact_bytes)
         return True
 
     def _commit(self, batch: Batch, *, replay: bool) -> None:
@@ -211,6 +219,19 @@ class Committer:
         self._letters.write(letters, f"epoch-{batch.epoch:020d}-{batch.token[:8]}-{len(batch.replaces)}")
         self._meter.refused(len(letters))
         return self._journal.replace(batch, good) if good.num_rows else None
+
+
+def compact(session: SparkSession, dataset: Dataset, location: str, writer: str, *, below_bytes: int) -> bool:
+    """Write files of less than that size together; no row changes. Whether it was done: it is no reason to stop."""
+    note = CommitNote(mark=Mark(writer=writer))
+    confs = write_confs(note, session, dataset.fingerprint) | {_SMALL_FILE: str(below_bytes)}
+    with private_session(session, confs) as clone:
+        try:
+            clone.sql(f"OPTIMIZE {sql.path_table(location)}").collect()
+        except LOST_OR_REFUSED as error:
+            _LOG.warning("sink %s (%s): not compacted (%s)", dataset.name, writer, read_failure(error).summary)
+            return False
+    return True
 
 
 def _frame_columns(dataset: Dataset, batch: Batch) -> list[StructField]:

@@ -35,6 +35,8 @@ class SinkSettings:
     A flush is due when the oldest row has waited `flush_seconds`, or by rows or bytes. `buffer_*` bound what waits in
     memory, `backlog_rows` what is on disk and not committed; beyond it nothing is taken from the buffer. One commit has
     at most `commit_rows`, or one segment. A commit that fails for a reason that may pass is tried for `retry_seconds`.
+    After `compact_after` commits, never where it is 0, files of less than `compact_bytes` are written together, between
+    two flushes.
 
     Args:
         when_full: whether `submit` waits for room or refuses.
@@ -57,13 +59,15 @@ class SinkSettings:
     record_bytes: int = 1 << 20
     allow_nan: bool = False
     retry_seconds: float = 600.0
+    compact_after: int = 100
+    compact_bytes: int = 32 << 20
     journal: Path | None = None
     dead_letters: Path | None = None
     on_sigterm: bool = True
 
     def __post_init__(self) -> None:
         sizes = ("flush_rows", "flush_bytes", "buffer_rows", "buffer_bytes", "backlog_rows", "commit_rows")
-        for name in (*sizes, "record_bytes", "flush_seconds"):
+        for name in (*sizes, "record_bytes", "compact_bytes", "flush_seconds"):
             if getattr(self, name) <= 0:
                 raise SettingsError(setting=f"sink {name}", problem=f"got {getattr(self, name)}", expected="above 0")
         if self.when_full not in ("block", "refuse"):

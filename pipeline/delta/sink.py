@@ -29,7 +29,6 @@ from pipeline.delta.committer import Committer
 from pipeline.delta.failures import SPARK_ERRORS, read_failure
 from pipeline.delta.meter import Meter, SinkMetrics
 from pipeline.delta.receiver import Receiver, SinkSettings
-from pipeline.delta.retry import RetryPolicy
 from pipeline.delta.session import open_session
 from pipeline.delta.snapshot import local_folder
 from pipeline.delta.staging import STAGING
@@ -87,9 +86,7 @@ class DeltaSink:
             dataset, dataset.location(settings.root), writer=writer_id, journal=self._receiver.journal,
             letters=self._receiver.letters, meter=self._meter, staging=staging,
             in_place=f"{staging}/{SINKS}/{journal.parent.name}/{journal.name}" if is_seen else None,
-            open_session=partial(open_session, settings.spark), commit_rows=options.commit_rows,
-            retry=RetryPolicy(first_wait_seconds=0.5, longest_wait_seconds=30, total_seconds=options.retry_seconds),
-            stopping=self._drained,
+            open_session=partial(open_session, settings.spark), settings=options, stopping=self._drained,
         )  # fmt: skip
         self._thread = threading.Thread(target=self._run, name=f"sink-{dataset.name}-commit", daemon=True)
         self._failure: PipelineError | None = None
