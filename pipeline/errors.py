@@ -640,6 +640,17 @@ class JournalError(PipelineError):
     next_step = "Make room there or repair the file; moved out of the folder, its rows are given up."
 
 
+@dataclass(eq=False, kw_only=True)
+class StreamError(PipelineError):
+    """A streaming query into a dataset can't run; what it has written stays, and its checkpoint says how far it is."""
+
+    dataset: str
+    checkpoint: str
+    reason: str
+
+    sentence = "The stream into dataset {dataset!r} (checkpoint {checkpoint}) does not run: {reason}"
+
+
 # --- what is asked of tables and records ------------------------------------------------------------------------------
 
 

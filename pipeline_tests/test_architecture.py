@@ -83,6 +83,7 @@ DELTA_ORDER = (
     "committer",
     "sink",
     "ndjson",
+    "stream",
     "consume",
     "retention",
     "maintain",

@@ -90,6 +90,7 @@ class DeltaSink:
         )  # fmt: skip
         self._thread = threading.Thread(target=self._run, name=f"sink-{dataset.name}-commit", daemon=True)
         self._failure: PipelineError | None = None
+        self._is_open = False
         self._before_sigterm: Any = None
         self._terminating: threading.Thread | None = None
 
@@ -141,7 +142,7 @@ class DeltaSink:
         self.submit(update)
 
     def flush(self, timeout: float | None = None) -> int | None:
-        """Wait until everything that was submitted before is in the table; the newest version that the sink knows.
+        """Wait until everything that was submitted before is in the table; the newest version that the sink has made.
 
         Raises:
             TimeoutError: it took longer; nothing is lost.
@@ -154,7 +155,7 @@ class DeltaSink:
             raise self._late(timeout) from error
         number = self._receiver.journal.newest
         with self._moved:
-            while self._receiver.journal.holds(number):
+            while not self._is_open or self._receiver.journal.holds(number):
                 if self._failure is not None:
                     raise copy(self._failure)
                 left = None if deadline is None else deadline - time.monotonic()
@@ -259,6 +260,8 @@ class DeltaSink:
     def _commit_all(self) -> None:
         """Until the sink is stopped and nothing is left."""
         self._committer.open()
+        self._is_open = True
+        self._move()
         while True:
             if self._committer.commit_next():
                 self._receiver.shrunk()

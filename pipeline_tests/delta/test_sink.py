@@ -210,13 +210,13 @@ def test_of_two_sinks_of_one_writer_that_do_not_see_each_other_one_stops_and_kee
 def test_small_files_are_written_together_between_flushes_and_neither_readers_nor_the_feed_see_it(
     classic: SparkSession, settings: Settings
 ) -> None:
-    location, flushes = ARRIVALS.location(settings.root), 9
-    with DeltaSink(ARRIVALS, WRITER, settings, replace(BY_HAND, compact_after=4)) as sink:
+    location, flushes = ARRIVALS.location(settings.root), 5
+    with DeltaSink(ARRIVALS, WRITER, settings, replace(BY_HAND, compact_after=2)) as sink:
         for number in range(1, flushes + 1):
             sink.submit({"arrival": number, "update_id": number})
             sink.flush(PATIENCE)
             assert len(rows_of(ARRIVALS, settings.root)) == number
-    assert len(files_of(ARRIVALS, settings.root)) == 2, "eight flushes in one, and the last"
+    assert len(files_of(ARRIVALS, settings.root)) == 2, "four flushes in one, and the last"
     operations = [commit_info(ARRIVALS, settings.root, v)["operation"] for v in versions_of(ARRIVALS, settings.root)]
     assert operations.count("OPTIMIZE") == 2
     changes = classic.sql(f"SELECT * FROM table_changes_by_path('{location}', 0)").groupBy("_change_type").count()

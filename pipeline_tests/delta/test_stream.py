@@ -1,0 +1,87 @@
+"""A streaming query into a table: each batch once, whatever Spark had to repeat."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+
+from pipeline.dataset import Check
+from pipeline.delta.epochs import epochs
+from pipeline.delta.stream import write_available
+from pipeline.errors import CheckViolationError, StreamError
+from pipeline_tests.delta.sample import rows_of
+from pipeline_tests.delta.sink_child import ARRIVALS
+
+
+def arrive(folder: Path, name: str, *numbers: int) -> None:
+    folder.mkdir(exist_ok=True)
+    text = "".join(json.dumps({"arrival": number, "update_id": number}) + "\n" for number in numbers)
+    (folder / name).write_text(text, encoding="utf-8")
+
+
+def source(spark: SparkSession, folder: Path) -> DataFrame:
+    return spark.readStream.schema(ARRIVALS.schema).option("maxFilesPerTrigger", 1).json(str(folder))
+
+
+def test_each_batch_is_an_epoch_and_one_that_is_repeated_is_skipped(classic: SparkSession, tmp_path: Path) -> None:
+    folder, checkpoint, root = tmp_path / "in", tmp_path / "checkpoint", str(tmp_path / "tables")
+    location = ARRIVALS.location(root)
+
+    def run() -> list[tuple[int | None, bool]]:
+        results = write_available(
+            source(classic, folder), dataset=ARRIVALS, location=location, checkpoint=str(checkpoint)
+        )
+        return [(result.mark.epoch, result.skipped) for result in results]
+
+    arrive(folder, "a.json", 1, 2)
+    arrive(folder, "b.json", 3)
+    assert run() == [(0, False), (1, False)]
+    assert run() == []
+    # As a process leaves it that is killed after the commit and before Spark has noted it.
+    for path in (checkpoint / "commits").glob("*1*"):
+        path.unlink()
+    arrive(folder, "c.json", 4)
+    assert run() == [(1, True), (2, False)]
+    assert rows_of(ARRIVALS, root) == [(1, 1), (2, 2), (3, 3), (4, 4)]
+    assert [e.epoch for e in epochs(location)] == [0, 1, 2]
+    assert {e.writer.partition("/")[0] for e in epochs(location)} == {"stream"}
+
+
+def test_a_batch_that_is_refused_is_told_as_it_is_and_begun_with_the_next_time(
+    classic: SparkSession, tmp_path: Path
+) -> None:
+    folder, checkpoint, root = tmp_path / "in", tmp_path / "checkpoint", str(tmp_path / "tables")
+    checked = replace(ARRIVALS, checks=(Check("small", "arrival < 10"),))
+    arrive(folder, "a.json", 1)
+    arrive(folder, "b.json", 10)
+
+    def run() -> int:
+        return len(write_available(
+            source(classic, folder), dataset=checked, location=checked.location(root), checkpoint=str(checkpoint)
+        ))  # fmt: skip
+
+    for _ in range(2):
+        with pytest.raises(CheckViolationError) as caught:
+            run()
+        assert caught.value.counts == {"small": 1}
+    assert rows_of(ARRIVALS, root) == [(1, 1)]
+
+
+def test_a_frame_that_is_no_stream_and_a_checkpoint_that_is_no_folder_are_refused(
+    classic: SparkSession, tmp_path: Path
+) -> None:
+    (tmp_path / "file").write_text("", encoding="utf-8")
+    arrive(tmp_path / "in", "a.json", 1)
+    with pytest.raises(StreamError):
+        write_available(
+            source(classic, tmp_path / "in"), dataset=ARRIVALS, location=str(tmp_path / "table"),
+            checkpoint=str(tmp_path / "file"),
+        )  # fmt: skip
+    with pytest.raises(StreamError, match="not a streaming one"):
+        write_available(
+            classic.range(1).toDF("arrival"), dataset=ARRIVALS, location=str(tmp_path), checkpoint=str(tmp_path)
+        )
