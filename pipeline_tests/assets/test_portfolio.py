@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from dagster import DagsterInstance, materialize
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 
 from pipeline.assets.aviation import LandingFolder
 from pipeline.assets.portfolio import SNAPSHOT_FILE, assets, breaks_of, newest_of
@@ -18,24 +18,29 @@ from pipeline.assets.portfolio_datasets import (
     POSITIONS_FROM_UPDATES,
 )
 from pipeline.assets.portfolio_updates import PositionStream, newest_positions, position_of, stored_updates, updates
+from pipeline.dataset import Dataset
+from pipeline.delta.buffer import Item
 from pipeline.delta.conform import select_list
+from pipeline.delta.intake import Intake
 from pipeline.delta.sink import DeltaSink, SinkSettings
-from pipeline.orchestration import DeltaIOManager, DeltaSparkResource
+from pipeline.orchestration import DeltaIOManager, DeltaSparkResource, dataset_spec
 from pipeline.orchestration.dataset_asset import IO_MANAGER
 from pipeline.settings import Settings
-from pipeline_tests.delta.sample import frame_of, rows_of
+from pipeline_tests.delta.sample import rows_of
 
 COUNT = 800
 
 
-def as_rows(records: list[dict[str, Any]], names: list[str]) -> list[tuple[Any, ...]]:
-    return [tuple(record[name] for name in names) for record in records]
+def frame(spark: SparkSession, dataset: Dataset, records: list[dict[str, Any]]) -> DataFrame:
+    intake = Intake(dataset, allow_nan=False, record_bytes=1 << 20)
+    (found,) = intake.take([Item(payload=record, rows=1, size_bytes=0) for record in records]).tables
+    return spark.createDataFrame(found)
 
 
 def test_the_newest_update_of_each_contract_is_its_position_whatever_the_order(classic: SparkSession) -> None:
     stream = list(stored_updates(updates(4, 600, contracts=20)).values())
     random.Random(1).shuffle(stream)
-    found = newest_of(frame_of(classic, POSITION_UPDATES, as_rows(stream, POSITION_UPDATES.schema.names)))
+    found = newest_of(frame(classic, POSITION_UPDATES, stream))
     select_list(POSITIONS_FROM_UPDATES, found.schema)  # fits
     rows = {row["conid"]: row.asDict(recursive=True) for row in found.collect()}
     expected = newest_positions(stream)
@@ -57,7 +62,11 @@ def test_breaks_are_told_by_kind_and_what_agrees_is_not(classic: SparkSession) -
         (9, "IBM", Decimal(10), 5.0), (9, "IBM", Decimal(10), 5.0), (20, "IBM", Decimal(1), 5.0),
         (21, "IBM", Decimal(0), 5.0),
     ]  # fmt: skip
-    positions = frame_of(classic, POSITIONS, [(c, "IBM", q, p, None) for c, (q, p) in ours.items()])
+    stamp = {"at": "2026-01-01T00:00:00Z", "update_id": 1}
+    positions = frame(
+        classic, POSITIONS,
+        [{"conid": c, "symbol": "IBM", "quantity": q, "price": p, "updated": stamp} for c, (q, p) in ours.items()],
+    )  # fmt: skip
     found = breaks_of(positions, classic.createDataFrame(theirs, SNAPSHOT_FILE))
     select_list(POSITION_BREAKS, found.schema)
     assert sorted((row["conid"], row["kind"]) for row in found.collect()) == [
@@ -101,7 +110,8 @@ def test_positions_from_the_stored_updates_are_those_of_the_sink_and_the_one_bre
         IO_MANAGER: DeltaIOManager(root=streamed.root, spark=spark),
         "landing": LandingFolder(uri=streamed.landing),
     }
-    result = materialize(assets, instance=DagsterInstance.ephemeral(), resources=resources)
+    sources = [dataset_spec(POSITION_UPDATES), dataset_spec(POSITIONS)]
+    result = materialize([*sources, *assets], instance=DagsterInstance.ephemeral(), resources=resources)
     assert result.success
     assert rows_of(POSITIONS_FROM_UPDATES, streamed.root) == rows_of(POSITIONS, streamed.root)
     expected = [position_of(update) for update in newest_positions(updates(9, COUNT)).values()]
