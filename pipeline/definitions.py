@@ -25,7 +25,7 @@ from dagster import (
     in_process_executor,
 )
 
-from pipeline.assets import aviation, codegraph
+from pipeline.assets import aviation, codegraph, portfolio
 from pipeline.dataset import Dataset
 from pipeline.errors import RegistryError, SettingsError
 from pipeline.orchestration import DeltaIOManager, DeltaSparkResource, dataset_checks, dataset_spec
@@ -68,7 +68,7 @@ def build_definitions(
     """
     shipped = datasets is None and assets is None and settings.datasets is None
     registry = Registry(load_datasets(settings.datasets or DEFAULT_DATASETS) if datasets is None else datasets)
-    written = [*aviation.assets, *codegraph.assets] if shipped else list(assets or ())
+    written = [*aviation.assets, *codegraph.assets, *portfolio.assets] if shipped else list(assets or ())
     _refuse_undeclared(registry, written)
     covered = {key for asset in written for key in asset.keys}
     specs: list[AssetSpec] = [dataset_spec(d) for d in registry if AssetKey(d.asset_key) not in covered]

@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from pipeline.assets import aviation_datasets, codegraph_datasets
+from pipeline.assets import aviation_datasets, codegraph_datasets, portfolio_datasets
 
-datasets = (*aviation_datasets.datasets, *codegraph_datasets.datasets)
+datasets = (*aviation_datasets.datasets, *codegraph_datasets.datasets, *portfolio_datasets.datasets)

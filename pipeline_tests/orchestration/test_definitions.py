@@ -66,7 +66,7 @@ def test_help_comes_in_under_a_second_and_loads_neither_spark_nor_dagster() -> N
     assert min(one["seconds"] for one in found) < HELP_SECONDS
 
 
-def test_the_shipped_definitions_hold_the_assets_of_both_subjects_with_their_lineage(settings: Settings) -> None:
+def test_the_shipped_definitions_hold_the_assets_of_every_subject_with_their_lineage(settings: Settings) -> None:
     graph = build_definitions(settings).resolve_asset_graph()
     parents = {
         key.to_user_string(): {p.to_user_string() for p in graph.get(key).parent_keys}
@@ -79,6 +79,10 @@ def test_the_shipped_definitions_hold_the_assets_of_both_subjects_with_their_lin
         "airport_traffic": {"sightings", "airports"},
         "source_files": set(),
         "modules": {"source_files"},
+        "position_updates": set(),
+        "positions": set(),
+        "positions_from_updates": {"position_updates"},
+        "position_breaks": {"positions"},
     } | {key: {"modules"} for key in ("definitions", "imports", "calls", "nodes", "edges")}
 
 
@@ -88,7 +92,7 @@ def test_schedules_and_sensors_wait_to_be_switched_on_and_vacuum_is_dry(settings
     assert crons == {"checkpoint_daily": "30 2 * * *", "daily_sightings": "0 4 * * *", "vacuum_weekly": "0 3 * * 0"}
     assert {schedule.default_status.value for schedule in repository.schedule_defs} == {"STOPPED"}
     assert {s.name: s.default_status.value for s in repository.sensor_defs} == {
-        "flights_arrived": "STOPPED", "changed_sources": "STOPPED",
+        "flights_arrived": "STOPPED", "changed_sources": "STOPPED", "table_versions": "STOPPED",
     }  # fmt: skip
     vacuum = repository.get_schedule_def("vacuum_weekly")
     assert _run_config(vacuum) == {"ops": {"vacuum_tables": {"config": {"apply": False}}}}
