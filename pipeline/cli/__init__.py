@@ -30,7 +30,8 @@ _COMMANDS: Mapping[str, tuple[str, str]] = {
     "sql": ("pipeline.cli.sql", "Ask the tables, at their newest or at a named version."),
     "registry": ("pipeline.cli.registry", "What is declared; needs no Spark."),
     "manifest": ("pipeline.cli.manifest", "The records of runs: list, show, compare, verify."),
-    "maintain": ("pipeline.cli.maintain", "Keep the tables healthy: vacuum, checkpoint."),
+    "conform": ("pipeline.cli.conform", "What is declared against the tables: the plan, and applying it."),
+    "maintain": ("pipeline.cli.maintain", "Keep the tables healthy: vacuum, optimize, checkpoint."),
     "restore": ("pipeline.cli.restore", "Bring a table back to an earlier version."),
     "doctor": ("pipeline.cli.doctor", "What ails the tables; needs no Spark."),
 }

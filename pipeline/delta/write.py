@@ -16,9 +16,9 @@ from dataclasses import replace as changed
 from pyspark.sql import DataFrame, SparkSession
 
 from pipeline.dataset import Dataset, ErrorIfExists, Ignore, InsertNew, Merge, Replace
-from pipeline.delta import merge, quality, sql
+from pipeline.delta import merge, overwrite, quality, sql
+from pipeline.delta.apply import Applied
 from pipeline.delta.commit import CommitNote, Mark, marked_commit, own_commit, private_session, write_confs
-from pipeline.delta.conform import select_list
 from pipeline.delta.failures import (
     CAUSE_UNTOLD,
     CHECK_BROKEN,
@@ -29,10 +29,11 @@ from pipeline.delta.failures import (
     SPARK_ERRORS,
     read_failure,
 )
+from pipeline.delta.fit import select_list
 from pipeline.delta.log import Commit
 from pipeline.delta.retry import RetryPolicy, retried
 from pipeline.delta.slices import Slice
-from pipeline.delta.table import TableState, existing, open_or_create
+from pipeline.delta.table import TableState, conform, existing, opened
 from pipeline.delta.transaction import Identifier, cursor_identifier, first_load, holder, identifier
 from pipeline.errors import (
     CheckViolationError,
@@ -44,6 +45,7 @@ from pipeline.errors import (
     StrayRowsError,
     TableExistsError,
 )
+from pipeline.policy import storage_confs
 
 # What a conflict says of a run whose cursors another run has moved on.
 CURSOR_MOVED = "CURSOR_MOVED"
@@ -58,6 +60,8 @@ class WriteResult:
     `rows_by_partition` counts the rows written by partition values as the log spells them; empty where nothing was
     written, None where Delta kept no statistics or a merge has written untouched rows again. `rows_written` are those
     inserted and updated. `rows_deleted` is None where Delta does not say, `rows_updated` for all but a merge.
+    `fingerprint_before` is that of the table's schema where the schema policy let this write change it, by the steps in
+    `schema_changes`; None where the write left it.
     """
 
     dataset: str
@@ -79,6 +83,8 @@ class WriteResult:
     mark: Mark
     features: tuple[str, ...]
     metrics: Mapping[str, str] = field(default_factory=dict)
+    fingerprint_before: str | None = None
+    schema_changes: tuple[str, ...] = ()
 
     @property
     def changes_rows(self) -> bool:
@@ -121,13 +127,19 @@ def write(
     selected = select_list(dataset, frame.schema)
     # From here on the frame has the declared columns under the declared names.
     conformed = frame.selectExpr(*(f"{expression} AS {sql.identifier(name)}" for name, expression in selected.items()))
+    tables: list[Applied] = []
     with _held(conformed, dataset, within) as held:
 
         def attempt(number: int) -> WriteResult:
             mark = changed(note.mark, attempt=note.mark.attempt + number - 1)
-            return _attempt(held, dataset, location, changed(note, mark=mark), within, anew=anew)
+            replaced = within is None and (anew or isinstance(dataset.write, Replace))
+            tables.append(opened(held.sparkSession, dataset, location, replaced=replaced))
+            return _attempt(held, dataset, tables[-1], changed(note, mark=mark), within, anew=anew)
 
-        return retried(attempt, retry or RetryPolicy(), dataset.name)
+        result = retried(attempt, retry or RetryPolicy(), dataset.name)
+    changes = tuple(step for table in tables for step in table.steps)
+    before = tables[0].before.fingerprint if changes or tables[-1].overwrites else None
+    return changed(result, fingerprint_before=before, schema_changes=changes or overwrite.changes(dataset, tables[-1]))
 
 
 @contextmanager
@@ -145,10 +157,10 @@ def _held(frame: DataFrame, dataset: Dataset, within: Slice | None) -> Iterator[
 
 
 def _attempt(
-    frame: DataFrame, dataset: Dataset, location: str, note: CommitNote, within: Slice | None, *, anew: bool
+    frame: DataFrame, dataset: Dataset, table: Applied, note: CommitNote, within: Slice | None, *, anew: bool
 ) -> WriteResult:
-    session = frame.sparkSession
-    state = open_or_create(session, dataset, location)
+    session, state = frame.sparkSession, table.after
+    location, partition_by = state.location, state.log_partition_by
     known = _identifier(session, dataset, state, note)
     if isinstance(known, int):
         return nothing(dataset, state, note.mark, skipped_at=known)
@@ -156,16 +168,22 @@ def _attempt(
         return nothing(dataset, state, note.mark)
     with _temporary_view(frame, note.mark) as view:
         statement = _statement(frame, dataset, location, view, within, anew=anew)
-        confs = write_confs(note, session, dataset.fingerprint) | (known.confs if known is not None else {})
+        confs = write_confs(note, session, dataset.fingerprint) | storage_confs(state.properties)
+        confs |= known.confs if known is not None else {}
         with private_session(session, confs) as clone:
             commit: Commit | None
             try:
-                clone.sql(statement).collect()
+                if table.overwrites:
+                    partition_by = overwrite.overwrite(clone, dataset, table, view)
+                else:
+                    clone.sql(statement).collect()
             except LOST_OR_REFUSED as error:
-                commit = _outcome(error, frame, dataset, location, within=within, mark=note.mark)
+                commit = _outcome(error, frame, dataset, state, within=within, mark=note.mark)
             else:
-                commit = own_commit(clone, dataset.name, location, note.mark, dataset.partition_by)
+                commit = own_commit(clone, dataset.name, location, note.mark, partition_by)
     if commit is not None:
+        if table.overwrites:
+            state = conform(session, dataset, location).after
         return commit_result(dataset, state, note.mark, commit)
     if note.cursors is not None:  # Delta commits an identifier even without rows, unless another run was first
         raise CommitConflictError(dataset=dataset.name, location=location, condition=CURSOR_MOVED)
@@ -253,7 +271,7 @@ def _guarded_columns(dataset: Dataset, within: Slice | None) -> Iterator[str]:
 
 
 def _outcome(
-    error: Exception, frame: DataFrame, dataset: Dataset, location: str, *, within: Slice | None, mark: Mark
+    error: Exception, frame: DataFrame, dataset: Dataset, state: TableState, *, within: Slice | None, mark: Mark
 ) -> Commit:
     """What became of a write that raised: its commit where it was made all the same, or else the error to raise.
 
@@ -273,9 +291,8 @@ def _outcome(
             violation = _violation(frame, dataset, within)
     if violation is not None:
         raise violation from error
-    commit = marked_commit(
-        frame.sparkSession, dataset.name, location, mark, dataset.partition_by, reason=failure.summary
-    )
+    location, partition_by = state.location, state.log_partition_by
+    commit = marked_commit(frame.sparkSession, dataset.name, location, mark, partition_by, reason=failure.summary)
     if commit is not None:
         return commit
     if failure.is_conflict:
