@@ -15,7 +15,7 @@ from pyspark.sql.types import StructType
 
 from pipeline.dataset import Dataset
 from pipeline.delta import sql
-from pipeline.delta.clients import Loss, loss
+from pipeline.delta.clients import READER_FEATURES, Loss, loss
 from pipeline.delta.evolve import SchemaSteps, lookup, schema_steps, tightened
 from pipeline.delta.state import TableState
 from pipeline.delta.steps import (
@@ -58,6 +58,7 @@ CONSTRAINT_PREFIX = "delta.constraints."
 # Where Delta keeps them in the metadata of a field.
 GENERATION = "delta.generationExpression"
 DEFAULT = "CURRENT_DEFAULT"
+RETENTIONS = ("delta.deletedFileRetentionDuration", "delta.logRetentionDuration")
 # What a property that is not set means, by its name in lower case.
 _UNSET = {switch.property.lower(): switch.off for switch in SWITCHES.values()} | {MAPPING_MODE.lower(): "none"}
 _WIDENING = SWITCHES["type_widening"]
@@ -203,7 +204,7 @@ class Plan:
 
 def plan(dataset: Dataset, state: TableState) -> Plan:
     """What leads from the table to its declaration; reads nothing but its arguments."""
-    want, have = declared(dataset), observed(state)
+    want, have = declared(dataset), _as_renamed(dataset, observed(state))
     by_schema = _by_schema(dataset, want, have)
     problems = [*_layout_problems(want, have), *by_schema.problems, *_mapping_problems(want, have)]
     features = set(have.features)
@@ -216,6 +217,17 @@ def plan(dataset: Dataset, state: TableState) -> Plan:
         dataset=dataset.name, location=state.location, version=state.version, steps=tuple(steps),
         problems=tuple(problems), features=tuple(state.features),
     )  # fmt: skip
+
+
+def _as_renamed(dataset: Dataset, have: Shape) -> Shape:
+    """The shape with the columns of its layout under the names that they are declared to get."""
+    to = {old: new for old, new in dataset.schema_policy.renames if new not in have.schema.names}
+
+    def named(columns: tuple[str, ...]) -> tuple[str, ...]:
+        return tuple(to.get(column, column) for column in columns)
+
+    cluster_by = None if have.cluster_by is None else named(have.cluster_by)
+    return replace(have, partition_by=named(have.partition_by), cluster_by=cluster_by)
 
 
 def _by_schema(dataset: Dataset, want: Shape, have: Shape) -> SchemaSteps:
@@ -253,7 +265,16 @@ def _properties(want: Shape, have: Shape) -> Iterator[SetProperty]:
         before = have.property(name)
         is_there = (before if before is not None else _UNSET.get(name.lower(), "")).lower() == value.lower()
         if not is_there or (before is None and name.lower() not in _UNSET):
-            yield SetProperty(name=name, value=value, before=before)
+            yield SetProperty(name=name, value=value, before=before, along=tuple(_along(name, want, have)))
+
+
+def _along(name: str, want: Shape, have: Shape) -> Iterator[tuple[str, str]]:
+    """The other one of the two retentions: Delta refuses files that are kept for longer than the log."""
+    for other in RETENTIONS:
+        value = want.property(other) or have.property(other)
+        is_pair = name.lower() in {retention.lower() for retention in RETENTIONS} and name.lower() != other.lower()
+        if is_pair and value is not None:
+            yield other, value
 
 
 def _brought(step: Step) -> Collection[str]:
@@ -265,6 +286,8 @@ def _brought(step: Step) -> Collection[str]:
         return ("checkConstraints",)
     if isinstance(step, SetClustering):
         return with_required(("clustering",))
+    if isinstance(step, DropFeature) and step.name in READER_FEATURES:
+        return ("checkpointProtection",)  # older versions still need the feature to be read
     return ()
 
 
@@ -292,7 +315,7 @@ def _sql(text: str | None) -> str | None:
 
 def compare(dataset: Dataset, state: TableState) -> list[str]:
     """Every way in which a table differs from its declaration, in words; empty where it does not."""
-    want, have, found = declared(dataset), observed(state), plan(dataset, state)
+    want, have, found = declared(dataset), _as_renamed(dataset, observed(state)), plan(dataset, state)
     known = {problem for problem in found.problems if not problem.startswith("column ")}
     by_schema = _schema_differences(want.schema, have.schema)
     if not by_schema:

@@ -79,7 +79,9 @@ def schema_steps(
     differ = _Differ(policy=policy, widening=widening, held=held)
     differ.struct((), declared, differ.renamed_and_dropped(declared, found))
     allowed = ALLOWED[policy.mode]
-    steps = tuple(replace(step, automatic=step.kind in allowed) for step in differ.steps)
+    # Drops come last: a struct can't lose its only field before it has another.
+    ordered = sorted(differ.steps, key=lambda step: isinstance(step, DropColumn))
+    steps = tuple(replace(step, automatic=step.kind in allowed) for step in ordered)
     return SchemaSteps(steps=steps, problems=tuple(differ.problems))
 
 
@@ -239,7 +241,7 @@ def _with(fields: list[StructField], at: int, *, name: str | None = None, inner:
           nullable: bool | None = None) -> list[StructField]:  # fmt: skip
     old = fields[at]
     null = old.nullable if nullable is None else nullable
-    new = StructField(name or old.name, inner or old.dataType, null, old.metadata)
+    new = StructField(name or old.name, old.dataType if inner is None else inner, null, old.metadata)
     return [*fields[:at], new, *fields[at + 1 :]]
 
 

@@ -61,15 +61,20 @@ class Step:
 
 @dataclass(frozen=True, kw_only=True)
 class SetProperty(Step):
-    """A table property gets a value; `before` is None where it had none."""
+    """A table property gets a value; `before` is None where it had none.
+
+    `along` are properties that Delta judges it by, as the table has or will have them: it looks at one statement alone.
+    """
 
     kind = "set property"
     name: str
     value: str
     before: str | None
+    along: tuple[tuple[str, str], ...] = ()
 
     def action(self) -> str:  # noqa: D102
-        return f"SET TBLPROPERTIES ({sql.string(self.name)} = {sql.string(self.value)})"
+        pairs = ((self.name, self.value), *self.along)
+        return f"SET TBLPROPERTIES ({', '.join(f'{sql.string(name)} = {sql.string(value)}' for name, value in pairs)})"
 
     def __str__(self) -> str:
         return f"property {self.name}: {self.before or 'not set'} -> {self.value}"

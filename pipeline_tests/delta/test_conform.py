@@ -131,7 +131,7 @@ def test_a_generated_partition_column_is_computed_where_a_frame_leaves_it_out(cl
         features=Features(generated=(("seen_date", "CAST(at AS DATE)"),)),
     )  # fmt: skip
     at = dt.datetime(2026, 1, 2, 3, tzinfo=dt.timezone.utc)
-    frame = frame_in(classic, StructType(schema.fields[:1]), [(at,)])
+    frame = classic.sql("SELECT TIMESTAMP'2026-01-02 03:00:00Z' AS at")
     write(frame, dataset=dataset, location=dataset.location(root), note=note())
     assert rows_of(dataset, root) == [(at, dt.date(2026, 1, 2))]
     assert not plan_of(classic, dataset, dataset.location(root)).differs
@@ -141,18 +141,29 @@ def test_a_generated_partition_column_is_computed_where_a_frame_leaves_it_out(cl
     assert "generated" in caught.value.differences[0]
 
 
-def test_a_feature_that_is_switched_off_leaves_the_protocol(classic: SparkSession, root: str) -> None:
-    on = Features(deletion_vectors=True, row_tracking=True, in_commit_timestamps=True, column_mapping="name")
-    dataset = replace(PLAIN, features=replace(on, type_widening=True, v2_checkpoints=True))
-    put(classic, dataset, root, [(1, "a")])
-    off = Features(
-        deletion_vectors=False, row_tracking=False, in_commit_timestamps=False, column_mapping="none",
-        type_widening=False, v2_checkpoints=False,
-    )  # fmt: skip
-    state = conformed(classic, replace(PLAIN, features=off), root)
-    gone = {"deletionVectors", "rowTracking", "inCommitTimestamp", "columnMapping", "typeWidening", "v2Checkpoint"}
-    assert not gone & set(state.features)
+def switched_off(session: SparkSession, root: str, *names: str) -> set[str]:
+    """Declare features off that a table has; the features that it has then."""
+    dataset = replace(
+        PLAIN, features=Features(**{name: "name" if name == "column_mapping" else True for name in names})
+    )
+    put(session, dataset, root, [(1, "a")])
+    off = Features(**{name: "none" if name == "column_mapping" else False for name in names})
+    state = conformed(session, replace(PLAIN, features=off), root)
     assert rows_of(PLAIN, root) == [(1, "a")]
+    return set(state.features)
+
+
+def test_a_feature_that_is_switched_off_leaves_the_protocol(classic: SparkSession, root: str) -> None:
+    features = switched_off(classic, root, "in_commit_timestamps", "type_widening")
+    assert not {"inCommitTimestamp", "typeWidening"} & features
+
+
+@pytest.mark.slow
+def test_every_feature_that_has_a_switch_leaves_the_protocol(classic: SparkSession, root: str) -> None:
+    """Delta makes checkpoints that protect the history for each of them, which takes its time."""
+    names = ("row_tracking", "deletion_vectors", "column_mapping", "v2_checkpoints")
+    features = switched_off(classic, root, *names)
+    assert not {"rowTracking", "deletionVectors", "columnMapping", "v2Checkpoint"} & features
 
 
 def test_what_rows_that_are_there_break_is_counted_and_shown_and_nothing_is_changed(
