@@ -58,9 +58,9 @@ def local_folder(uri: str) -> Path | None:
 def checkpoints(table: Path) -> dict[int, list[Path]]:
     """The files of every checkpoint by its version; a checkpoint may have parts."""
     found: dict[int, list[Path]] = {}
-    for path in sorted((table / "_delta_log").glob("*.checkpoint*.parquet")):
+    for path in sorted((table / "_delta_log").glob("*.checkpoint*")):
         number = path.name.partition(".")[0]
-        if number.isdigit():
+        if number.isdigit() and path.suffix in (".parquet", ".json"):
             found.setdefault(int(number), []).append(path)
     return found
 
@@ -153,6 +153,10 @@ def _checkpoint_actions(parts: list[Path]) -> Iterator[dict[str, Any]]:
     import pyarrow.parquet
 
     for part in parts:
+        if part.suffix == ".json":  # Delta protocol, "V2 Spec"
+            lines = part.read_text(encoding="utf-8").split("\n")
+            yield from (json.loads(line) for line in lines if line.strip())
+            continue
         file = pyarrow.parquet.ParquetFile(part)
         wanted = [name for name in ("protocol", "metaData", "txn", "domainMetadata") if name in file.schema_arrow.names]
         yield from (row for row in file.read(columns=wanted).to_pylist() if any(row.values()))

@@ -7,6 +7,8 @@ from dataclasses import replace
 from decimal import Decimal
 from typing import Any
 
+import deltalake
+import polars as pl
 import pytest
 from hypothesis import HealthCheck, given, seed, settings
 from hypothesis import strategies as st
@@ -32,6 +34,7 @@ from pipeline.delta.feed import Kind, Reason, judge
 from pipeline.delta.table import compare, conform, existing, plan_of
 from pipeline.delta.write import write
 from pipeline.errors import NullViolationError, TableMismatchError
+from pipeline.orchestration.metadata import write_metadata
 from pipeline_tests.delta.sample import frame_of, note, put, rows_of, versions_of
 from pipeline_tests.delta.test_changes import cursor
 
@@ -68,6 +71,10 @@ def test_after_a_rename_and_a_drop_a_new_column_of_the_old_name_has_none_of_the_
         "column s.x: renamed to y, values kept",
     )
     assert rows(classic, renamed, root) == [(1, 10, (5,)), (2, 20, (6,))]
+    metadata = write_metadata(renamed, result, {})
+    assert metadata["delta/schema_fingerprint_before"] == old.fingerprint
+    assert metadata["delta/schema_changes"].value == list(result.schema_changes)
+    assert "delta/schema_changes" not in write_metadata(renamed, put(classic, renamed, root, []), {})
 
     dropped = replace(
         old, schema=fields(id=LongType(), s=fields(z=LongType())),
@@ -360,10 +367,25 @@ def plain(found: Any) -> Any:
     return tuple(map(plain, found)) if isinstance(found, tuple) else found
 
 
+def by_type(data_type: DataType, found: Any) -> Any:
+    """What Arrow gives for a value, as Spark gives it: a row is a tuple, a map a dictionary."""
+    if found is None:
+        return None
+    if isinstance(data_type, StructType):
+        return tuple(by_type(f.dataType, found[f.name]) for f in data_type.fields)
+    if isinstance(data_type, ArrayType):
+        return [by_type(data_type.elementType, item) for item in found]
+    if isinstance(data_type, MapType):
+        entries = [(e["key"], e["value"]) if isinstance(e, dict) else e for e in found]
+        return {key: by_type(data_type.valueType, item) for key, item in entries}
+    return found
+
+
 def check_pair(session: SparkSession, root: str, pair: tuple[StructType, StructType, frozenset[str], str]) -> str:
     """Write under the old schema, then under the new one; what came of it."""
     old, new, kinds, mode = pair
-    dataset = Dataset(name="pair", schema=old, write=Append(), change_feed=False, features=Features(type_widening=True))
+    features = Features(type_widening=True) if "widen" in kinds else Features()
+    dataset = Dataset(name="pair", schema=old, write=Append(), change_feed=False, features=features)
     one, two = tuple(value(f.dataType, 1) for f in old.fields), tuple(value(f.dataType, 3) for f in new.fields)
     write(frame_of(session, dataset, [one]), dataset=dataset, location=dataset.location(root), note=note())
     wanted = replace(dataset, schema=new, schema_policy=SchemaPolicy(mode=mode))
@@ -382,6 +404,10 @@ def check_pair(session: SparkSession, root: str, pair: tuple[StructType, StructT
     expected = sorted([carried(old, new, one), two], key=str)
     read = session.read.format("delta").load(dataset.location(root)).collect()
     assert sorted((plain(tuple(row)) for row in read), key=str) == expected
+    if "widen" not in kinds:  # these read no table with that feature
+        location = dataset.location(root)
+        for table in (deltalake.DeltaTable(location).to_pyarrow_table(), pl.read_delta(location).to_arrow()):
+            assert sorted((by_type(new, row) for row in table.to_pylist()), key=str) == expected
     return "changed" if kinds else "same"
 
 
