@@ -66,6 +66,7 @@ DELTA_ORDER = (
     "evolve",
     "conform",
     "apply",
+    "lineage",
     "table",
     "feed",
     "changes",
