@@ -81,9 +81,10 @@ def test_each_feature_and_property_is_planned_applied_observed_and_then_no_longe
         assert feature in state.features, said
         assert state == existing(classic, dataset, dataset.location(root))
     assert state.cluster_by == ("id",)
-    for policy, name, value in STORAGE:
+    for policy, _, _ in STORAGE:
         dataset = replace(dataset, storage=replace(dataset.storage, **policy))
-        assert conformed(classic, dataset, root).properties[name] == value
+    state = conformed(classic, dataset, root)
+    assert {name: state.properties[name] for _, name, _ in STORAGE} == {name: value for _, name, value in STORAGE}
     dataset = replace(dataset, properties=(("owner.team", "us"),), checks=(Check("positive", "id > 0"),))
     state = conformed(classic, dataset, root)
     assert (state.properties["owner.team"], state.properties["delta.constraints.positive"]) == ("us", "id > 0")
