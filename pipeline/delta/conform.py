@@ -19,6 +19,7 @@ from pipeline.delta.clients import READER_FEATURES, Loss, loss
 from pipeline.delta.evolve import SchemaSteps, lookup, schema_steps, tightened
 from pipeline.delta.state import TableState
 from pipeline.delta.steps import (
+    NOT_NULL_PREFIX,
     AddCheck,
     AddColumn,
     DropCheck,
@@ -123,7 +124,8 @@ def observed(state: TableState) -> Shape:
         if name.lower().startswith(CONSTRAINT_PREFIX)
     }
     schema, held = state.schema, set()
-    for path, condition in _not_null_paths(schema):
+    may_hold = any(name.startswith(NOT_NULL_PREFIX) for name in there)
+    for path, condition in _not_null_paths(schema) if may_hold else ():
         if there.get(check := not_null_check(path)) == condition:
             schema = tightened(schema, path)
             held.add(check)
