@@ -49,7 +49,8 @@ class DatasetRecord:
 
     `version` is that of the commit, or the current one where `committed` is false. `commit` is the log's entry of that
     version. `rows_by_partition` holds one entry per partition, None where Delta kept no statistics. `sources` are the
-    versions read by dataset name. Secrets among the storage options are replaced.
+    versions read by dataset name. `violations` are the constraints judged before the write, with the rows it left out.
+    Secrets among the storage options are replaced.
     """
 
     record: int = FORMAT
@@ -76,6 +77,7 @@ class DatasetRecord:
     partitions: str | None
     mark: Mapping[str, Any]
     runtime: Mapping[str, str]
+    violations: tuple[Mapping[str, Any], ...] = ()
 
     def to_json(self) -> str:
         """The record as it is stored."""
@@ -95,6 +97,7 @@ class DatasetRecord:
             parts = document["rows_by_partition"]
             document["rows_by_partition"] = None if parts is None else tuple(parts)
             document["features"] = tuple(document["features"])
+            document["violations"] = tuple(document.get("violations", ()))
             return cls(**document)
         except (ValueError, KeyError, TypeError) as error:
             raise RecordError(path=path, reason=f"it is damaged ({error})") from error
@@ -194,6 +197,7 @@ def write_record(
         sources=dict(sources),
         partitions=partitions,
         mark=asdict(result.mark),
+        violations=tuple(asdict(violation) for violation in result.violations),
         runtime=(note if result.committed else {}).get("runtime") or runtime_profile(session),
     )
     path = f"{root.rstrip('/')}/{FOLDER}/{_folder_name(run_id)}/{_file_name(record, result.mark)}"

@@ -14,6 +14,7 @@ from typing import Any
 
 from dagster import (
     AssetKey,
+    AssetMaterialization,
     AssetRecordsFilter,
     ConfigurableIOManager,
     DagsterEventType,
@@ -46,6 +47,7 @@ from pipeline.orchestration.metadata import (
     VERSION,
     changes_metadata,
     data_version,
+    data_version_tag,
     data_version_told,
     declared_dataset,
     plain,
@@ -112,6 +114,7 @@ class DeltaIOManager(ConfigurableIOManager):
             metadata |= changes_metadata(found.changes)
         told = self._told_version(context, step, keys, result)
         _tell(context, dataset, result, keys, told=told, metadata=metadata | self._kept(context, dataset, result, note))
+        self._tell_quarantine(context, dataset, result, note)
 
     def _write(
         self, obj: Any, dataset: Dataset, note: CommitNote, within: Slice | None, found: Reading | None
@@ -242,6 +245,15 @@ class DeltaIOManager(ConfigurableIOManager):
             context.log.warning(f"The commit stands, but its record could not be kept: {error}")
             return {}
         return {"delta/record": path}
+
+    def _tell_quarantine(self, context: OutputContext, dataset: Dataset, result: WriteResult, note: CommitNote) -> None:
+        """Report and record the commit of the rows that were set apart; they are an asset that no step writes."""
+        apart, quarantine = result.quarantined, dataset.quarantine
+        if apart is None or quarantine is None or not apart.committed:
+            return
+        metadata = write_metadata(quarantine, apart, {}) | self._kept(context, quarantine, apart, note)
+        tags = data_version_tag(apart.table_id, apart.version)
+        context.log_event(AssetMaterialization(AssetKey(quarantine.asset_key), metadata=metadata, tags=tags))
 
     @property
     def _staging(self) -> str:
