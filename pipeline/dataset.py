@@ -12,8 +12,7 @@ import re
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
-from datetime import timedelta
-from typing import Any, Literal, get_args
+from typing import Any
 
 from pyspark.sql.types import (
     ArrayType,
@@ -28,6 +27,26 @@ from pyspark.sql.types import (
 )
 
 from pipeline.errors import DeclarationError
+from pipeline.expectations import (
+    QUARANTINE_PROPERTIES,
+    QUARANTINE_SUFFIX,
+    Check,
+    Constraint,
+    Expectation,
+    FreshByCron,
+    Freshness,
+    FreshWithin,
+    NotNull,
+    References,
+    RowCount,
+    SchemaCheck,
+    Severity,
+    Unique,
+    constraint_problems,
+    expectation_problems,
+    quarantine_schema,
+    sets_apart,
+)
 from pipeline.write_mode import (
     Append,
     Changelog,
@@ -49,10 +68,19 @@ __all__ = [
     "Check",
     "Dataset",
     "ErrorIfExists",
+    "FreshByCron",
+    "FreshWithin",
+    "Freshness",
     "Ignore",
     "InsertNew",
     "Merge",
+    "NotNull",
+    "References",
     "Replace",
+    "RowCount",
+    "SchemaCheck",
+    "Severity",
+    "Unique",
     "WriteMode",
     "case_duplicates",
     "is_string",
@@ -66,66 +94,8 @@ RESERVED_COLUMNS = frozenset({"_change_type", "_commit_version", "_commit_timest
 REFUSED_CHARACTERS = frozenset(" ,;{}()\n\t=")
 _PROTOCOL_PROPERTIES = ("delta.feature.", "delta.minreaderversion", "delta.minwriterversion")
 _REPLACE = Replace()
+_SCHEMA_CHECK = SchemaCheck()
 _NAME_PART = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
-_CRON_FIELDS = 5
-# Dagster looks at freshness no more often.
-_SHORTEST = timedelta(minutes=1)
-
-
-@dataclass(frozen=True)
-class Check:
-    """A check constraint: a row for which `condition` (SQL over the columns) is false or NULL is refused by Delta."""
-
-    name: str
-    condition: str
-
-
-Severity = Literal["warn", "error"]
-
-
-@dataclass(frozen=True, kw_only=True)
-class SchemaCheck:
-    """How the asset check of the table's schema takes a difference.
-
-    `blocking` keeps the assets downstream of a failure from starting in the same run.
-    """
-
-    severity: Severity = "error"
-    blocking: bool = False
-
-
-@dataclass(frozen=True, kw_only=True)
-class RowCount:
-    """How many rows a write may have, as an asset check: at each partition key of a run, or in all where it has none.
-
-    After a replace these are the rows that the partition or table holds, after an append those that came. None as
-    `maximum` means any number; `severity` and `blocking` are as in `SchemaCheck`.
-    """
-
-    minimum: int = 0
-    maximum: int | None = None
-    severity: Severity = "error"
-    blocking: bool = False
-
-
-@dataclass(frozen=True, kw_only=True)
-class FreshWithin:
-    """The newest write is no older than `fail_after`; older than `warn_after` it is late."""
-
-    fail_after: timedelta
-    warn_after: timedelta | None = None
-
-
-@dataclass(frozen=True, kw_only=True)
-class FreshByCron:
-    """At each tick of `cron` the newest write is no older than `window`, which is no longer than from tick to tick."""
-
-    cron: str
-    window: timedelta
-    timezone: str = "UTC"
-
-
-Freshness = FreshWithin | FreshByCron
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -146,6 +116,7 @@ class Dataset:
         full_without_feed: whether such a source may have no change feed, and is read whole whenever it has changed;
             refused otherwise.
         checks: check constraints, enforced by Delta in every commit.
+        not_null: what becomes of rows with NULL in a NOT NULL column, where the write is not to fail.
         properties: further Delta table properties, as (name, value).
         change_feed: whether Delta records the change feed.
         group: the asset's group in Dagster.
@@ -154,6 +125,7 @@ class Dataset:
         freshness: how old the newest write may be; None where no age is too old.
         schema_check: the check that the table still is as declared.
         row_count: the check of a write's rows; None where any number will do.
+        expectations: what is expected of the table beyond its rows one by one, looked at after each write.
 
     Raises:
         DeclarationError: with every contradiction found.
@@ -168,6 +140,7 @@ class Dataset:
     reads_changes_of: tuple[str, ...] = ()
     full_without_feed: bool = False
     checks: tuple[Check, ...] = ()
+    not_null: tuple[NotNull, ...] = ()
     properties: tuple[tuple[str, str], ...] = ()
     change_feed: bool = True
     description: str = ""
@@ -177,8 +150,9 @@ class Dataset:
     code_version: str | None = None
     starts_on_change: bool = False
     freshness: Freshness | None = None
-    schema_check: SchemaCheck = SchemaCheck()
+    schema_check: SchemaCheck = _SCHEMA_CHECK
     row_count: RowCount | None = None
+    expectations: tuple[Expectation, ...] = ()
 
     def __post_init__(self) -> None:
         problems = tuple(_problems(self))
@@ -203,6 +177,27 @@ class Dataset:
     def frame_columns(self) -> tuple[str, ...]:
         """Columns that a frame brings beside those of the table: what a merge decides by and does not keep."""
         return frame_columns(self.write, self.schema.names)
+
+    @property
+    def constraints(self) -> tuple[Constraint, ...]:
+        """The constraints of which the declaration speaks; other NOT NULL columns are none of them."""
+        return (*self.not_null, *self.checks)
+
+    @property
+    def quarantine(self) -> Dataset | None:
+        """The dataset of the rows that constraints set apart; None where none does. A write replaces its own batch."""
+        if not sets_apart(self.constraints):
+            return None
+        return Dataset(
+            name=f"{self.name}{QUARANTINE_SUFFIX}",
+            schema=quarantine_schema(self.schema),
+            reads=(self.name,),
+            properties=QUARANTINE_PROPERTIES,
+            change_feed=False,
+            description=f"Rows for {self.name} that break its constraints, with the reasons.",
+            group=self.group,
+            owners=self.owners,
+        )
 
     def field(self, column: str) -> StructField:
         """The declared field of a top-level column."""
@@ -277,8 +272,7 @@ def _problems(dataset: Dataset) -> Iterator[str]:
     names = set(dataset.schema.names)
     yield from (f"key column {key!r} is not in the schema" for key in dataset.keys if key not in names)
     yield from mode_problems(dataset.write, dataset.schema, dataset.keys)
-    if len({check.name.lower() for check in dataset.checks}) < len(dataset.checks):
-        yield "two checks have the same name"
+    yield from constraint_problems(dataset.checks, dataset.not_null, dataset.schema, dataset.write)
     if any(name.lower() == "delta.enablechangedatafeed" for name, _ in dataset.properties):
         yield "delta.enableChangeDataFeed is what change_feed says; remove it from properties"
     for name, _ in dataset.properties:
@@ -295,17 +289,9 @@ def _asset_problems(dataset: Dataset) -> Iterator[str]:
     if dataset.starts_on_change and not dataset.reads:
         yield "starts_on_change waits for a source, and reads names none"
     yield from _consumer_problems(dataset)
-    yield from _consequence_problems("schema_check", dataset.schema_check)
-    if dataset.row_count is not None:
-        yield from _consequence_problems("row_count", dataset.row_count)
-        yield from _row_count_problems(dataset.row_count)
-    if isinstance(dataset.freshness, FreshWithin):
-        yield from _within_problems(dataset.freshness)
-    elif dataset.freshness is not None:
-        if len(dataset.freshness.cron.split()) != _CRON_FIELDS:
-            yield f"freshness: {dataset.freshness.cron!r} is no cron expression of five fields"
-        if dataset.freshness.window < _SHORTEST:
-            yield "freshness: window is shorter than a minute"
+    yield from expectation_problems(
+        dataset.expectations, dataset.schema, dataset.schema_check, dataset.row_count, dataset.freshness
+    )
 
 
 def _consumer_problems(dataset: Dataset) -> Iterator[str]:
@@ -316,29 +302,6 @@ def _consumer_problems(dataset: Dataset) -> Iterator[str]:
         yield from consumer_problems(dataset.write)
     elif dataset.full_without_feed:
         yield "full_without_feed says how changes are read, and reads_changes_of names none"
-
-
-def _consequence_problems(name: str, check: SchemaCheck | RowCount) -> Iterator[str]:
-    if check.severity not in get_args(Severity):
-        yield f"{name}: severity {check.severity!r} is neither warn nor error"
-    elif check.blocking and check.severity == "warn":
-        yield f"{name}: a warning blocks nothing; declare severity error, or not blocking"
-
-
-def _row_count_problems(rows: RowCount) -> Iterator[str]:
-    if rows.minimum < 0:
-        yield "row_count: minimum is negative"
-    elif rows.maximum is None and rows.minimum == 0:
-        yield "row_count allows any number of rows; leave it out"
-    if rows.maximum is not None and rows.maximum < rows.minimum:
-        yield "row_count: maximum is less than minimum"
-
-
-def _within_problems(freshness: FreshWithin) -> Iterator[str]:
-    if any(time is not None and time < _SHORTEST for time in (freshness.warn_after, freshness.fail_after)):
-        yield "freshness: a time shorter than a minute"
-    if freshness.warn_after is not None and freshness.warn_after >= freshness.fail_after:
-        yield "freshness: warn_after is not before fail_after"
 
 
 def _column_problems(schema: StructType) -> Iterator[str]:

@@ -22,6 +22,7 @@ PACKAGE = "pipeline"
 LAYERS = {
     "errors": 0,
     "write_mode": 1,
+    "expectations": 1,
     "dataset": 1,
     "registry": 1,
     "settings": 1,
@@ -37,8 +38,9 @@ LAYERS = {
 # Inside layer 1 each module says what it may import; `errors` is a layer below.
 DECLARATIONS = {
     "write_mode": {"errors"},
-    "dataset": {"errors", "write_mode"},
-    "registry": {"errors", "dataset"},
+    "expectations": {"errors", "write_mode"},
+    "dataset": {"errors", "write_mode", "expectations"},
+    "registry": {"errors", "dataset", "expectations"},
     "settings": {"errors"},
 }
 # Inside `delta` a module imports only from modules before it.
@@ -61,6 +63,7 @@ DELTA_ORDER = (
     "window",
     "read",
     "describe",
+    "expect",
     "query",
     "diff",
     "conform",
@@ -71,6 +74,8 @@ DELTA_ORDER = (
     "transaction",
     "changelog",
     "merge",
+    "quarantine",
+    "refusal",
     "write",
     "consume",
     "retention",

@@ -32,6 +32,7 @@ _COMMANDS: Mapping[str, tuple[str, str]] = {
     "manifest": ("pipeline.cli.manifest", "The records of runs: list, show, compare, verify."),
     "maintain": ("pipeline.cli.maintain", "Keep the tables healthy: vacuum, checkpoint."),
     "restore": ("pipeline.cli.restore", "Bring a table back to an earlier version."),
+    "check": ("pipeline.cli.check", "Whether the tables are as their declarations expect."),
     "doctor": ("pipeline.cli.doctor", "What ails the tables; needs no Spark."),
 }
 
