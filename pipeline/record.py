@@ -158,18 +158,11 @@ def hide_secrets(options: Mapping[str, str]) -> dict[str, str]:
 
 
 def write_record(
-    session: SparkSession,
-    dataset: Dataset,
-    result: WriteResult,
-    *,
-    root: str,
-    run_id: str,
-    sources: Mapping[str, int],
-    reads: Iterable[ReadFacts] = (),
+    session: SparkSession, dataset: Dataset, result: WriteResult, *, root: str, run_id: str,
+    sources: Mapping[str, int], reads: Iterable[ReadFacts] = (),
     changes: Mapping[str, Mapping[str, Any]] = MappingProxyType({}),
-    partitions: str | None = None,
-    options: Mapping[str, str],
-) -> str:
+    partitions: str | None = None, options: Mapping[str, str],
+) -> str:  # fmt: skip
     """Write the record of a commit that was just made; returns where it lies.
 
     On this machine's storage no Spark job runs. The commit stands whatever becomes of its record.
