@@ -18,7 +18,8 @@ import json
 import re
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
+from types import MappingProxyType
 from typing import Any
 from urllib.parse import quote
 
@@ -29,6 +30,7 @@ from pipeline.delta.commit import Mark, read_commit, runtime_profile
 from pipeline.delta.failures import SPARK_ERRORS, read_failure
 from pipeline.delta.files import read_texts, write_text
 from pipeline.delta.log import Commit, note_of, read_commit_file
+from pipeline.delta.read import ReadFacts
 from pipeline.delta.snapshot import TableFacts, local_folder, table_facts
 from pipeline.delta.table import existing
 from pipeline.delta.write import WriteResult
@@ -49,8 +51,9 @@ class DatasetRecord:
 
     `version` is that of the commit, or the current one where `committed` is false. `commit` is the log's entry of that
     version. `rows_by_partition` holds one entry per partition, None where Delta kept no statistics. `sources` are the
-    versions read by dataset name. `violations` are the constraints judged before the write, with the rows it left out.
-    Secrets among the storage options are replaced.
+    versions read by dataset name, `reads` how they were read, and `changes` by dataset name what a consumer has read of
+    them and why. `violations` are the constraints judged before the write, with the rows it left out. Secrets among the
+    storage options are replaced.
     """
 
     record: int = FORMAT
@@ -77,6 +80,8 @@ class DatasetRecord:
     partitions: str | None
     mark: Mapping[str, Any]
     runtime: Mapping[str, str]
+    reads: tuple[Mapping[str, Any], ...] = ()
+    changes: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     violations: tuple[Mapping[str, Any], ...] = ()
 
     def to_json(self) -> str:
@@ -97,6 +102,7 @@ class DatasetRecord:
             parts = document["rows_by_partition"]
             document["rows_by_partition"] = None if parts is None else tuple(parts)
             document["features"] = tuple(document["features"])
+            document["reads"] = tuple(document.get("reads", ()))
             document["violations"] = tuple(document.get("violations", ()))
             return cls(**document)
         except (ValueError, KeyError, TypeError) as error:
@@ -152,16 +158,11 @@ def hide_secrets(options: Mapping[str, str]) -> dict[str, str]:
 
 
 def write_record(
-    session: SparkSession,
-    dataset: Dataset,
-    result: WriteResult,
-    *,
-    root: str,
-    run_id: str,
-    sources: Mapping[str, int],
-    partitions: str | None = None,
-    options: Mapping[str, str],
-) -> str:
+    session: SparkSession, dataset: Dataset, result: WriteResult, *, root: str, run_id: str,
+    sources: Mapping[str, int], reads: Iterable[ReadFacts] = (),
+    changes: Mapping[str, Mapping[str, Any]] = MappingProxyType({}),
+    partitions: str | None = None, options: Mapping[str, str],
+) -> str:  # fmt: skip
     """Write the record of a commit that was just made; returns where it lies.
 
     On this machine's storage no Spark job runs. The commit stands whatever becomes of its record.
@@ -195,6 +196,8 @@ def write_record(
         rows_written=result.rows_written,
         rows_by_partition=_rows(dataset, result),
         sources=dict(sources),
+        reads=tuple(asdict(read) for read in reads),
+        changes=dict(changes),
         partitions=partitions,
         mark=asdict(result.mark),
         violations=tuple(asdict(violation) for violation in result.violations),

@@ -56,6 +56,7 @@ DELTA_ORDER = (
     "files",
     "commit",
     "retry",
+    "lineage",
     "table",
     "feed",
     "changes",

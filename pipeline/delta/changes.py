@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
+from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
 
@@ -43,6 +44,9 @@ _IS_AFTER = f"({CHANGE_TYPE} IN ('{INSERT}', '{UPDATED}'))"
 _RANK, _BEFORE, _SURPLUS = "row rank", "row before", "rows surplus"
 # A statement over more values, or more cells, takes longer to plan than reading the whole table does.
 TOUCHED_VALUES, TOUCHED_CELLS = 1_000, 200
+# Changes of fewer bytes are read in one task, and nothing made of them is shuffled: that costs more than it spares.
+# It is what Spark reckons to open one file with (`spark.sql.files.openCostInBytes`).
+ONE_TASK_BYTES = 4 * 1024 * 1024
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -75,6 +79,20 @@ class Changes:
     def is_full(self) -> bool:
         """Whether the frame is all of the source."""
         return self.verdict.kind is Kind.FULL
+
+    @property
+    def facts(self) -> dict[str, Any]:
+        """What was read and why, in JSON's types; counts are those of the raw feed, and there are none of all rows."""
+        verdict = self.verdict
+        return {
+            "verdict": verdict.kind.value,
+            "reason": None if verdict.reason is None else verdict.reason.value,
+            "at_fault": list(verdict.at_fault),
+            "after": verdict.after,
+            "version": verdict.version,
+            "window": None if verdict.window is None else list(verdict.window),
+            "counts": dict(self.counts),
+        }
 
     @property
     def whole(self) -> DataFrame:
@@ -124,6 +142,11 @@ class SourceChanges:
     def cursors(self) -> dict[str, Cursor]:
         """The cursors once these were consumed."""
         return {name: changes.verdict.cursor for name, changes in self.sources.items()}
+
+    @property
+    def facts(self) -> dict[str, dict[str, Any]]:
+        """What was read of each source and why, in JSON's types."""
+        return {name: changes.facts for name, changes in self.sources.items()}
 
     @property
     def versions(self) -> dict[str, int]:
@@ -221,7 +244,8 @@ def read_changes(session: SparkSession, source: Source, verdict: Verdict) -> Cha
         raise SettingsError(setting=_IGNORE_MISSING, problem="it loses changes without a word", expected="false")
     raw: DataFrame | None = None
     try:
-        raw = _feed(session, source, verdict.window, verdict.schema.names).persist()
+        read = _feed(session, source, verdict.window, verdict.schema.names)
+        raw = (read.coalesce(1) if verdict.bytes <= ONE_TASK_BYTES else read).persist()
         counts = {row[CHANGE_TYPE]: row["count"] for row in raw.groupBy(CHANGE_TYPE).count().collect()}
     except SPARK_ERRORS as error:
         if raw is not None:

@@ -68,8 +68,9 @@ class Verdict:
     `version` is the newest of the table of that id as the verdict was made, `schema` the table's at that version, and
     `after` the last version consumed, None where that is unknown. `window` holds the first and the last commit between
     them that change rows, both inclusive; None but for changes. `at_fault` are the versions for which `reason` holds,
-    where it holds for single ones. `feed_on` says whether the table records its feed by now, and `is_late` that nothing
-    is new for so long that the log may soon lose the cursor's place.
+    where it holds for single ones. The window's changes are read from `files` files of `bytes` in all. `feed_on`
+    says whether the table records its feed by now, and `is_late` that nothing is new for so long that the log may soon
+    lose the cursor's place.
     """
 
     kind: Kind
@@ -80,6 +81,8 @@ class Verdict:
     window: tuple[int, int] | None = None
     reason: Reason | None = None
     at_fault: tuple[int, ...] = ()
+    files: int = field(default=0, compare=False)
+    bytes: int = field(default=0, compare=False)
     feed_on: bool = field(default=True, compare=False, repr=False)
     is_late: bool = field(default=False, compare=False, repr=False)
 
@@ -247,7 +250,10 @@ def _judge_window(session: SparkSession, state: TableState, verdict: Verdict, nu
     vacuumed = [commit.number for commit in commits if not _files_are_there(state.location, commit)]
     if vacuumed:
         return full(verdict, Reason.CHANGE_FILES_GONE, vacuumed)
-    return replace(verdict, kind=Kind.CHANGES, window=(changing[0], changing[-1]))
+    return replace(
+        verdict, kind=Kind.CHANGES, window=(changing[0], changing[-1]),
+        files=sum(len(commit.files) for commit in commits), bytes=sum(commit.bytes for commit in commits),
+    )  # fmt: skip
 
 
 def _is_late(session: SparkSession, state: TableState, number: int) -> bool:
@@ -279,12 +285,13 @@ class _Described:
 
 @dataclass(frozen=True)
 class _Commit:
-    """A commit of the source; `files` are those that its changes are read from."""
+    """A commit of the source; `files` are those that its changes are read from, `bytes` their size."""
 
     number: int
     changes_rows: bool
     metadata: _Described | None
     files: tuple[str, ...]
+    bytes: int
 
 
 def _versions(session: SparkSession, state: TableState, after: int) -> frozenset[int]:
@@ -319,7 +326,9 @@ def _commit(session: SparkSession, location: str, number: int) -> _Commit:
         by = tuple(described.get("partitionColumns") or ())
         metadata = _Described(schema, by, _is_on(described.get("configuration") or {}))
     # Protocol, "Change Data Files": where a commit has some, its changes are in them alone.
-    return _Commit(number, bool(changes or data), metadata, tuple(unquote(file["path"]) for file in changes or data))
+    read = changes or data
+    size = sum(file.get("size") or 0 for file in read)
+    return _Commit(number, bool(read), metadata, tuple(unquote(file["path"]) for file in read), size)
 
 
 def _lines(session: SparkSession, location: str, number: int) -> list[str]:

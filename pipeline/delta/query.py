@@ -15,10 +15,10 @@ import difflib
 import logging
 import math
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
-from typing import Any, Literal
+from typing import Any
 from urllib.parse import unquote
 
 from pyspark.errors import PySparkException
@@ -46,7 +46,8 @@ from pipeline.delta import sql
 from pipeline.delta.changes import WITHIN_RETENTION
 from pipeline.delta.commit import clone_session, release_session
 from pipeline.delta.failures import SPARK_ERRORS, read_failure
-from pipeline.delta.read import ReadOptions, read, refuse_table_as_parquet
+from pipeline.delta.lineage import plain_location, scans
+from pipeline.delta.read import ReadFacts, ReadOptions, read, refuse_table_as_parquet
 from pipeline.delta.session import is_connect
 from pipeline.delta.window import Window
 from pipeline.errors import PipelineError, QueryError, RegistryError, UnknownDatasetError
@@ -70,25 +71,6 @@ _CONFS = {
 
 
 @dataclass(frozen=True, kw_only=True)
-class ViewRead:
-    """What a statement could read of a dataset under the name of a view, and what it has read.
-
-    `kind` is `view` for the rows at `version`, and `changes` for the change feed from `first` to `version`. `files`
-    counts those that were left to read once partitions and statistics were looked at, of changes those that they are
-    in. `pushed_filters` are the plan's, one text for each list; None where the plan is not told: over Connect, and of
-    changes.
-    """
-
-    name: str
-    dataset: str
-    kind: Literal["view", "changes"]
-    version: int
-    first: int | None = None
-    files: int | None = None
-    pushed_filters: tuple[str, ...] | None = None
-
-
-@dataclass(frozen=True, kw_only=True)
 class Answer:
     """The rows of a query as text, exact; None is NULL.
 
@@ -102,7 +84,7 @@ class Answer:
     rows: tuple[tuple[str | None, ...], ...]
     versions: Mapping[str, int]
     more: bool
-    reads: tuple[ViewRead, ...] = ()
+    reads: tuple[ReadFacts, ...] = ()
 
     def document(self) -> dict[str, Any]:
         """The answer in JSON's types; decimals, and numbers that JSON can't say, stay text."""
@@ -165,7 +147,7 @@ def query(
     for path in _PARQUET_PATH.findall(statement):
         refuse_table_as_parquet(session, path.replace("``", "`"))
     with _quiet(), query_session(session) as clone:
-        found: list[ViewRead] = []
+        found: list[ReadFacts] = []
         missing: dict[str, PipelineError] = {}
         for name, dataset, options in _visible(statement, views, pins, everything):
             try:
@@ -176,56 +158,64 @@ def query(
                 missing[name] = error
         try:
             return answer_of(
-                _frame(clone, statement), {read.dataset: read.version for read in found}, limit, found, root
+                _frame(clone, statement), {view.dataset or "": view.version for view in found}, limit, found, root
             )
         except SPARK_ERRORS as error:
             raise _translated(error, views, missing) from error
 
 
-def _register(clone: SparkSession, name: str, dataset: Dataset, root: str, options: ReadOptions) -> ViewRead:
+def _register(clone: SparkSession, name: str, dataset: Dataset, root: str, options: ReadOptions) -> ReadFacts:
     if options.changes is not None:
         # A change feed is refused by age alone; what is gone is told by the window's verdict.
         clone.conf.set(WITHIN_RETENTION, "false")
     found = read(clone, dataset, dataset.location(root), options)
     found.frame.createOrReplaceTempView(sql.identifier(name))
     if options.changes is None:
-        return ViewRead(name=name, dataset=dataset.name, kind="view", version=found.version)
-    return ViewRead(
+        return ReadFacts(name=name, dataset=dataset.name, kind="view", version=found.version)
+    return ReadFacts(
         name=name, dataset=dataset.name, kind="changes", version=found.version, first=found.first,
         files=found.files_in_version,
     )  # fmt: skip
 
 
 def answer_of(
-    frame: DataFrame, versions: Mapping[str, int], limit: int, views: Iterable[ViewRead] = (), root: str = ""
+    frame: DataFrame, versions: Mapping[str, int], limit: int, views: Iterable[ReadFacts] | None = None, root: str = ""
 ) -> Answer:
-    """At most `limit` rows of a frame of a `query_session`, as text."""
+    """At most `limit` rows of a frame of a `query_session`, as text; what was read is told where views are given."""
     types = tuple(field.dataType for field in frame.schema.fields)
     shown = _exact(frame, types).limit(limit + 1)
     rows = shown.collect()
     return Answer(
         columns=tuple(frame.columns), types=types, rows=tuple(tuple(row) for row in rows[:limit]), versions=versions,
-        more=len(rows) > limit, reads=tuple(_as_read(shown, views, root)),
+        more=len(rows) > limit, reads=() if views is None else tuple(_as_read(shown, tuple(views), root)),
     )  # fmt: skip
 
 
-def _as_read(shown: DataFrame, views: Iterable[ViewRead], root: str) -> Iterator[ViewRead]:
-    """The views with what the plan of the frame, which was executed, says of their files and filters."""
-    scanned = list(views)
-    files = [_path(uri) for uri in shown.inputFiles()] if scanned else []
-    filters = None if is_connect(shown.sparkSession) or not scanned else list(_pushed(shown))
-    for found in scanned:
+def _as_read(shown: DataFrame, views: Sequence[ReadFacts], root: str) -> Iterator[ReadFacts]:
+    """The views, and tables by their paths, with what the plan of the frame says of their files and filters."""
+    places = {view.name: plain_location(table_location(root, view.dataset or "")) for view in views}
+    known = {(places[view.name], view.version) for view in views}
+    by_path = {
+        (scan.location, scan.version): ReadFacts(name=scan.location, dataset=None, kind="table", version=scan.version)
+        for scan in scans(shown)
+        if scan.version is not None and (scan.location, scan.version) not in known
+    }
+    if not views and not by_path:
+        return
+    files = [_path(uri) for uri in shown.inputFiles()]
+    filters = None if is_connect(shown.sparkSession) else list(_pushed(shown))
+    for found in (*views, *by_path.values()):
         if found.kind == "changes":
             yield found
             continue
-        folder = f"{_path(table_location(root, found.dataset))}/"
+        folder = f"{_path(places.get(found.name, found.name))}/"
         pushed = None if filters is None else tuple(text for path, text in filters if f"{path}/" == folder)
         yield replace(found, files=sum(path.startswith(folder) for path in files), pushed_filters=pushed)
 
 
 def _path(uri: str) -> str:
     """A URI of files in one spelling: decoded, and without the scheme of this machine's disk."""
-    return re.sub("^file:/*", "/", unquote(uri)).rstrip("/")
+    return plain_location(unquote(uri))
 
 
 def _pushed(shown: DataFrame) -> Iterator[tuple[str, str]]:

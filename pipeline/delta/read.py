@@ -9,6 +9,7 @@ from __future__ import annotations
 import datetime as dt
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import Literal
 from urllib.parse import unquote
 
 from pyspark.sql import DataFrame, SparkSession
@@ -83,6 +84,26 @@ class Read:
     first: int | None = None
     files_asked: int | None = None
     files_in_version: int | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReadFacts:
+    """What was read of a table, as it is told and recorded.
+
+    `kind` is `table` where it was read as a frame or by its path, `view` for the rows at `version` under the name of a
+    view, and `changes` for the change feed from `first` to `version`. `dataset` is None of a table by its path, whose
+    location `name` is. `files` counts those that were left to read once partitions and statistics were looked at, of
+    changes those that they are in; None where nobody looked. `pushed_filters` are the plan's, one text for each list,
+    or the slice that a frame was restricted to; None where the plan is not told: over Connect, and of changes.
+    """
+
+    name: str
+    dataset: str | None
+    kind: Literal["table", "view", "changes"]
+    version: int
+    first: int | None = None
+    files: int | None = None
+    pushed_filters: tuple[str, ...] | None = None
 
 
 _EVERYTHING = ReadOptions()

@@ -17,7 +17,6 @@ from dagster import (
     AssetMaterialization,
     AssetRecordsFilter,
     ConfigurableIOManager,
-    DagsterEventType,
     DagsterInvariantViolationError,
     DataVersion,
     InputContext,
@@ -31,7 +30,7 @@ from pipeline.delta.commit import CommitNote, Mark, rows_changed
 from pipeline.delta.consume import Reading, Touched, write_consumed
 from pipeline.delta.failures import SPARK_ERRORS
 from pipeline.delta.frames import KINDS, SPARK, from_spark, kind_of, to_spark, with_schema
-from pipeline.delta.read import ReadOptions, read
+from pipeline.delta.read import ReadFacts, ReadOptions, read
 from pipeline.delta.slices import Slice
 from pipeline.delta.staging import STAGING
 from pipeline.delta.table import TableState, look_at
@@ -55,13 +54,17 @@ from pipeline.orchestration.metadata import (
     write_metadata,
 )
 from pipeline.orchestration.partitions import PARTITION_EXPR, rows_by_key, slice_of
+from pipeline.orchestration.reads import (
+    InputRead,
+    changes_read,
+    lineage_metadata,
+    note_read,
+    reads_of,
+    version_written_in_run,
+)
 from pipeline.orchestration.resources import DeltaSparkResource
 from pipeline.record import write_record
 from pipeline.settings import LOCAL_FRAME_MAX_BYTES
-
-# What `load_input` learned waits here for `handle_output`: by run and step, the version read of each source. It is the
-# process's, since a step may read through one IO manager and write through another.
-_SOURCES: dict[tuple[str, str], dict[str, int]] = {}
 
 
 class DeltaIOManager(ConfigurableIOManager):
@@ -96,40 +99,52 @@ class DeltaIOManager(ConfigurableIOManager):
         within = None if keys is None else slice_of(dataset, context.asset_partitions_def, keys, _expr(context))
         step = _step_of(context)
         step_key = "" if step is None else step.step.key
-        sources = _SOURCES.get((context.run_id, step_key), {})  # for each output of the step
         with written(step, dataset) as found:
+            reads = reads_of(context.run_id, step_key) | ({} if found is None else changes_read(found.changes))
             note = CommitNote(
                 mark=_mark(context, step, dataset, within),
                 run_id=context.run_id,
                 asset=context.asset_key.to_user_string(),
                 partitions=None if within is None else str(within),
-                sources=sources if found is None else {**sources, **found.changes.versions},
+                sources={name: read.facts.version for name, read in reads.items()},
             )
             started = dt.datetime.now(dt.timezone.utc)
             with _told(table_declares):
-                result = self._write(obj, dataset, note, within, found)
+                result, lineage = self._write(obj, dataset, note, within, found=found, reads=reads.values())
         seconds = (dt.datetime.now(dt.timezone.utc) - started).total_seconds()
-        metadata = write_metadata(dataset, result, note.sources) | {"delta/write_seconds": seconds}
+        metadata = write_metadata(dataset, result, note.sources) | {"delta/write_seconds": seconds} | lineage
         if found is not None:
             metadata |= changes_metadata(found.changes)
         told = self._told_version(context, step, keys, result)
-        _tell(context, dataset, result, keys, told=told, metadata=metadata | self._kept(context, dataset, result, note))
+        metadata |= self._kept(context, dataset, result, note, reads=reads.values(), found=found)
+        _tell(context, dataset, result, keys, told=told, metadata=metadata)
         self._tell_quarantine(context, dataset, result, note)
 
     def _write(
-        self, obj: Any, dataset: Dataset, note: CommitNote, within: Slice | None, found: Reading | None
-    ) -> WriteResult:
+        self,
+        obj: Any,
+        dataset: Dataset,
+        note: CommitNote,
+        within: Slice | None,
+        *,
+        found: Reading | None,
+        reads: Iterable[InputRead],
+    ) -> tuple[WriteResult, dict[str, Any]]:
+        """The write, and where the columns come from as metadata."""
         location = dataset.location(self.root)
         if found is not None and found.changes.nothing_new:
-            return write_consumed(self.spark.spark_session, None, found, dataset=dataset, location=location, note=note)
+            session = self.spark.spark_session
+            return write_consumed(session, None, found, dataset=dataset, location=location, note=note), {}
         if found is not None and isinstance(obj, Touched):
             obj, within = obj.frame, obj.within
         with to_spark(obj, dataset, lambda: self.spark.spark_session, self._staging) as frame:
             if found is None:
-                return write(frame, dataset=dataset, location=location, note=note, within=within)
-            return write_consumed(
-                frame.sparkSession, frame, found, dataset=dataset, location=location, note=note, within=within
-            )
+                result = write(frame, dataset=dataset, location=location, note=note, within=within)
+            else:
+                result = write_consumed(
+                    frame.sparkSession, frame, found, dataset=dataset, location=location, note=note, within=within
+                )
+            return result, lineage_metadata(frame, dataset, reads)
 
     def load_input(self, context: InputContext) -> Any:
         """The source's frame, restricted to the partitions that Dagster maps to this step.
@@ -148,15 +163,15 @@ class DeltaIOManager(ConfigurableIOManager):
             if context.asset_key in taken.values():
                 return self._changes(context, step, consumer, taken.values())
         kind = _annotated_kind(context, dataset)
-        found = read(
-            self.spark.spark_session,
-            dataset,
-            dataset.location(self.root),
-            ReadOptions(version=None if step is None else _version_written_in_run(step, context.asset_key)),
-            within=_input_slice(context, step, dataset),
-        )
+        location, within = dataset.location(self.root), _input_slice(context, step, dataset)
+        pin = ReadOptions(version=None if step is None else version_written_in_run(step, context.asset_key))
+        found = read(self.spark.spark_session, dataset, location, pin, within=within)
         if step is not None:
-            _SOURCES.setdefault((step.run_id, step.step.key), {})[dataset.name] = found.version
+            filters = () if within is None else (within.predicate(dataset),)
+            facts = ReadFacts(
+                name=dataset.name, dataset=dataset.name, kind="table", version=found.version, pushed_filters=filters
+            )
+            note_read(step, InputRead(facts, location))
             _tell_input(context, {VERSION: found.version})
         return from_spark(found.frame, kind, dataset, max_bytes=self.local_frame_max_bytes, staging=self._staging)
 
@@ -228,7 +243,16 @@ class DeltaIOManager(ConfigurableIOManager):
             return now if changed else told
         return now
 
-    def _kept(self, context: OutputContext, dataset: Dataset, result: WriteResult, note: CommitNote) -> dict[str, str]:
+    def _kept(
+        self,
+        context: OutputContext,
+        dataset: Dataset,
+        result: WriteResult,
+        note: CommitNote,
+        *,
+        reads: Iterable[InputRead] = (),
+        found: Reading | None = None,
+    ) -> dict[str, str]:
         """Keep the record of the commit beside the tables; the commit stands whatever becomes of its record."""
         try:
             path = write_record(
@@ -238,6 +262,8 @@ class DeltaIOManager(ConfigurableIOManager):
                 root=self.root,
                 run_id=context.run_id,
                 sources=note.sources,
+                reads=[read.facts for read in reads],
+                changes={} if found is None else found.changes.facts,
                 partitions=note.partitions,
                 options=dict(self.spark.to_settings().conf),
             )
@@ -352,19 +378,6 @@ def _step_of(context: InputContext | OutputContext) -> StepExecutionContext | No
         return context.step_context
     except DagsterInvariantViolationError:
         return None
-
-
-def _version_written_in_run(step: StepExecutionContext, source: AssetKey) -> int | None:
-    """The version that this run has committed of the source; None where it has not written it."""
-    records = step.instance.get_records_for_run(
-        step.run_id, of_type=DagsterEventType.ASSET_MATERIALIZATION, ascending=False
-    ).records
-    for record in records:
-        materialization = record.event_log_entry.asset_materialization
-        if materialization is not None and materialization.asset_key == source:
-            value = materialization.metadata.get(VERSION)
-            return int(str(value.value)) if value is not None else None
-    return None
 
 
 def _input_slice(context: InputContext, step: StepExecutionContext | None, dataset: Dataset) -> Slice | None:

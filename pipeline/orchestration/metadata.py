@@ -125,19 +125,7 @@ def changes_metadata(changes: SourceChanges) -> dict[str, Any]:
     """
     kinds = {source.verdict.kind for source in changes.sources.values()}
     overall = next(kind for kind in (Kind.FULL, Kind.CHANGES, Kind.NOTHING_NEW) if kind in kinds)
-    each = {
-        name: {
-            "verdict": source.verdict.kind.value,
-            "reason": None if source.verdict.reason is None else source.verdict.reason.value,
-            "at_fault": list(source.verdict.at_fault),
-            "after": source.verdict.after,
-            "version": source.verdict.version,
-            "window": None if source.verdict.window is None else list(source.verdict.window),
-            "counts": dict(source.counts),
-        }
-        for name, source in changes.sources.items()
-    }
-    return {VERDICT: overall.value, "delta/changes": MetadataValue.json(each)}
+    return {VERDICT: overall.value, "delta/changes": MetadataValue.json(changes.facts)}
 
 
 def write_metadata(dataset: Dataset, result: WriteResult, sources: Mapping[str, int]) -> dict[str, Any]:

@@ -20,8 +20,8 @@ from pipeline.dataset import Append, Dataset
 from pipeline.delta import files, slices, sql
 from pipeline.delta.describe import TableDescription, describe, describe_all, history
 from pipeline.delta.maintain import checkpoint
-from pipeline.delta.query import Answer, QueryError, ViewRead, query
-from pipeline.delta.read import ReadOptions, read
+from pipeline.delta.query import Answer, QueryError, query
+from pipeline.delta.read import ReadFacts, ReadOptions, read
 from pipeline.delta.session import is_connect
 from pipeline.delta.table import DEFAULT_PROPERTIES
 from pipeline.delta.window import Window
@@ -216,7 +216,7 @@ def test_the_changes_of_a_dataset_are_a_view_too_over_a_window_with_both_ends(sp
     assert list(answer.rows) == every
     rows, changes = answer.reads
     assert (rows.name, rows.kind, rows.version, rows.files) == ("days", "view", 2, 0)
-    wanted = ViewRead(name="days__changes", dataset="days", kind="changes", version=2, first=1, files=changes.files)
+    wanted = ReadFacts(name="days__changes", dataset="days", kind="changes", version=2, first=1, files=changes.files)
     assert (changes, answer.versions) == (wanted, {"days": 2})
     actions = [action for version in (1, 2) for action in actions_of(REPLACED, told, version)]
     assert changes.files == len({a[kind]["path"] for a in actions for kind in ("add", "remove") if kind in a})
@@ -253,7 +253,11 @@ def test_a_table_is_not_read_as_the_parquet_files_that_lie_in_its_folder(classic
         with pytest.raises(NotParquetError) as caught:
             ask(classic, told, f"select * from `parquet` . `{asked}`")
         assert caught.value.path == asked
-    assert ask(classic, told, f"select count(*) from delta.`{location}`").rows == (("4",),)
+    answer = ask(classic, told, f"select count(*) from delta.`{location}` version as of 1 where id > 1")
+    assert answer.rows == (("2",),)
+    wanted = ReadFacts(name=location, dataset=None, kind="table", version=1, files=answer.reads[-1].files)
+    assert replace(answer.reads[-1], pushed_filters=None) == wanted
+    assert "GreaterThan(id,1)" in str(answer.reads[-1].pushed_filters)
 
 
 def test_what_a_query_has_read_is_told_by_its_plan(spark: SparkSession, told: str) -> None:

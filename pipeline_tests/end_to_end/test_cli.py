@@ -49,6 +49,14 @@ VALUES (DATE'2026-07-01', 1L, 1.10BD, TIMESTAMP'2026-07-01 12:00:00.5+02:00', '[
 SECOND = """
 SELECT DATE'2026-07-02' day, id, 3.30BD price, TIMESTAMP'2026-07-01 10:00:00.5Z' at, 'NULL' text FROM range(3, 5)
 """
+KEEPING = """
+from dataclasses import replace
+from shop_datasets import customers
+at_once = ("delta.deletedFileRetentionDuration", "interval 0 hours")
+source = replace(customers, name="source", reads=(), properties=(at_once,))
+log = replace(customers, name="log", reads=("source",), reads_changes_of=("source",))
+datasets = (source, log)
+"""
 NO_JAVA = {"JAVA_HOME": "/nowhere", "SPARK_REMOTE": "sc://127.0.0.1:1"}
 
 
@@ -263,3 +271,26 @@ def test_the_manifests_of_runs_are_listed_compared_and_verified_without_java(sho
     done = shop.run("manifest", "verify", "first-run", status=1, **NO_JAVA)
     assert "version 1 carries another mark" in done.stdout
     Path(path).write_text(before, encoding="utf-8")
+
+
+def test_a_vacuum_names_the_consumer_that_still_needs_what_it_would_remove(shop: Shop, classic: SparkSession) -> None:
+    (shop.project.folder / "keeping.py").write_text(KEEPING, encoding="utf-8")
+    environment = {"PIPELINE_DATASETS": "keeping:datasets"}
+    location = shop.project.folder / ".pipeline/tables/source"
+    properties = "'delta.enableChangeDataFeed' = true, 'delta.deletedFileRetentionDuration' = 'interval 0 hours'"
+    classic.sql(f"CREATE TABLE delta.`{location}` (name STRING) USING delta TBLPROPERTIES ({properties})")
+    for name in "ab":
+        classic.sql(f"INSERT OVERWRITE delta.`{location}` VALUES ('{name}')")
+    files = sorted(location.glob("*.parquet"))
+
+    (listed,) = shop.json("maintain", "vacuum", "source", **environment)
+    needed = listed["needed"]
+    names = [Path(file).name for file in listed["files"]]
+    assert [(by["consumer"], by["version"], by["files"]) for by in needed] == [("log", 0, names)]
+    refused = shop.run("maintain", "vacuum", "source", "--apply", status=1, **environment)
+    assert "'log' has read to version 0" in refused.stderr
+    assert "--force" in refused.stderr
+    assert sorted(location.glob("*.parquet")) == files
+    forced = shop.run("maintain", "vacuum", "source", "--apply", "--force", **environment)
+    assert forced.stdout.startswith("source (version 4): 1 removed")
+    assert len(sorted(location.glob("*.parquet"))) == len(files) - 1

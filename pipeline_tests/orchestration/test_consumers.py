@@ -48,6 +48,7 @@ from pipeline.orchestration import (
     dataset_spec,
 )
 from pipeline.orchestration.consumers import _HELD, FULL_REFRESH
+from pipeline.record import DatasetRecord
 from pipeline.registry import Registry
 from pipeline.settings import Settings, SparkSettings
 from pipeline_tests.delta.sample import actions_of, day, put, rows_of, versions_of
@@ -158,6 +159,15 @@ def test_consumers_are_made_once_and_then_cost_what_has_changed(seen: Project) -
     found = metadata["delta/changes"]
     assert (found["names"]["verdict"], found["feed/seen"]["window"]) == ("nothing new", [3, 3])
     assert found["feed/seen"]["counts"] == {"insert": 2, "delete": 1}
+    origins = metadata["dagster/column_lineage"].deps_by_column
+    assert {
+        column: [(of.asset_key.to_user_string(), of.column_name) for of in origins[column]] for column in origins
+    } == {"day": [("feed/seen", "day")]}
+    record = DatasetRecord.from_json(Path(metadata["delta/record"]).read_text(encoding="utf-8"), "")
+    assert (record.changes, record.sources) == (found, {"feed/seen": 3, "names": 1})
+    read = {of["name"]: (of["kind"], of["first"], of["version"], of["files"]) for of in record.reads}
+    files = [action for action in actions_of(SEEN, seen.root, 3) if "add" in action or "remove" in action]
+    assert read == {"feed/seen": ("changes", 3, 3, len(files)), "names": ("changes", None, 1, 0)}
     assert rows_of(LOG, seen.root) == [(1, "insert"), (2, "insert"), (3, "insert"), (4, "insert")]
 
     put(seen.spark.spark_session, NAMES, seen.root, [("a",), ("b",)])

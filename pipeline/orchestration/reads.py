@@ -1,0 +1,92 @@
+"""What the steps of this process have read: told with what they write, and the origin of its columns made of it.
+
+Here belong the reads that wait for their step's outputs, and what Dagster calls column lineage. Where a column comes
+from is `pipeline.delta.lineage`'s to say.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from dagster import AssetKey, DagsterEventType, StepExecutionContext, TableColumnDep, TableColumnLineage
+from pyspark.sql import DataFrame
+
+from pipeline.dataset import Dataset
+from pipeline.delta.changes import SourceChanges
+from pipeline.delta.feed import Kind
+from pipeline.delta.lineage import column_lineage, plain_location
+from pipeline.delta.read import ReadFacts
+from pipeline.orchestration.metadata import VERSION
+
+COLUMN_LINEAGE = "dagster/column_lineage"
+
+
+@dataclass(frozen=True)
+class InputRead:
+    """One source as a step has read it, and where its table lies; the dataset's name is the path of the asset key."""
+
+    facts: ReadFacts
+    location: str
+
+
+# By run and step, what `load_input` has read, by dataset. It is the process's, since a step may read through one IO
+# manager and write through another, and it stays for each output of the step.
+_READ: dict[tuple[str, str], dict[str, InputRead]] = {}
+
+
+def note_read(step: StepExecutionContext, read: InputRead) -> None:
+    """Keep what a step has read of a source."""
+    _READ.setdefault((step.run_id, step.step.key), {})[read.facts.name] = read
+
+
+def reads_of(run_id: str, step_key: str) -> dict[str, InputRead]:
+    """What a step has read as frames, by dataset."""
+    return dict(_READ.get((run_id, step_key), {}))
+
+
+def changes_read(changes: SourceChanges) -> dict[str, InputRead]:
+    """What a consumer has read, by dataset; a full snapshot is a read of the table."""
+    found = {}
+    for name, source in changes.sources.items():
+        verdict = source.verdict
+        facts = ReadFacts(
+            name=name, dataset=name, kind="table" if verdict.kind is Kind.FULL else "changes", version=verdict.version,
+            first=None if verdict.window is None else verdict.window[0],
+            files=None if verdict.kind is Kind.FULL else verdict.files,
+        )  # fmt: skip
+        found[name] = InputRead(facts, source.source.location)
+    return found
+
+
+def version_written_in_run(step: StepExecutionContext, source: AssetKey) -> int | None:
+    """The version that this run has committed of the source; None where it has not written it."""
+    records = step.instance.get_records_for_run(
+        step.run_id, of_type=DagsterEventType.ASSET_MATERIALIZATION, ascending=False
+    ).records
+    for record in records:
+        materialization = record.event_log_entry.asset_materialization
+        if materialization is not None and materialization.asset_key == source:
+            value = materialization.metadata.get(VERSION)
+            return int(str(value.value)) if value is not None else None
+    return None
+
+
+def lineage_metadata(frame: DataFrame, dataset: Dataset, reads: Iterable[InputRead]) -> dict[str, Any]:
+    """The columns of the sources that each column of a frame comes from, where that is known of any."""
+    keys = {plain_location(read.location): AssetKey(read.facts.name.split("/")) for read in reads}
+    if not keys:
+        return {}
+    declared = {name.lower(): name for name in dataset.schema.names}
+    lineage = {
+        declared[column.lower()]: [
+            TableColumnDep(asset_key=keys[location], column_name=name)
+            for location, name in sorted(origins)
+            if location in keys
+        ]
+        for column, origins in column_lineage(frame).items()
+        if column.lower() in declared
+    }
+    known = {column: origins for column, origins in lineage.items() if origins}
+    return {COLUMN_LINEAGE: TableColumnLineage(deps_by_column=known)} if known else {}
