@@ -28,7 +28,6 @@ from pyspark.sql.types import (
 
 from pipeline.errors import DeclarationError
 from pipeline.expectations import (
-    QUARANTINE_PROPERTIES,
     QUARANTINE_SUFFIX,
     Check,
     Constraint,
@@ -192,7 +191,6 @@ class Dataset:
             name=f"{self.name}{QUARANTINE_SUFFIX}",
             schema=quarantine_schema(self.schema),
             reads=(self.name,),
-            properties=QUARANTINE_PROPERTIES,
             change_feed=False,
             description=f"Rows for {self.name} that break its constraints, with the reasons.",
             group=self.group,

@@ -33,7 +33,7 @@ OnViolation = Literal["fail", "drop", "quarantine"]
 
 QUARANTINE_SUFFIX = "__quarantine"
 REASONS, WRITER, EPOCH, TOKEN = "_reasons", "_writer", "_epoch", "_token"
-# What a row in quarantine has beside the declared columns: why it is there, and what write has set it apart.
+# What a row in quarantine has before the declared columns: why it is there, and what write has set it apart.
 QUARANTINE_FIELDS = (
     StructField(REASONS, ArrayType(StringType(), True), True, {"comment": "The constraints that the row breaks."}),
     StructField(WRITER, StringType(), True, {"comment": "The writer of the batch that the row came in."}),
@@ -42,9 +42,6 @@ QUARANTINE_FIELDS = (
     StructField("_run_id", StringType(), True, {"comment": "The run that wrote it."}),
     StructField("_set_apart_at", TimestampType(), True, {"comment": "When it was written here."}),
 )
-# Delta keeps the least and greatest value of what a batch is found by, however many columns come before it.
-QUARANTINE_PROPERTIES = (("delta.dataSkippingStatsColumns", f"{WRITER},{EPOCH},{TOKEN}"),)
-
 _CRON_FIELDS = 5
 # Dagster looks at freshness no more often.
 _SHORTEST = timedelta(minutes=1)
@@ -103,8 +100,11 @@ def sets_apart(constraints: Iterable[Constraint]) -> bool:
 
 
 def quarantine_schema(schema: StructType) -> StructType:
-    """The declared columns, all of which may be NULL, and those of `QUARANTINE_FIELDS`."""
-    return StructType([*(_relaxed(field) for field in schema.fields), *QUARANTINE_FIELDS])
+    """Those of `QUARANTINE_FIELDS`, and the declared columns, all of which may be NULL.
+
+    In this order Delta keeps statistics of what a batch is found by, however many columns are declared.
+    """
+    return StructType([*QUARANTINE_FIELDS, *(_relaxed(column) for column in schema.fields)])
 
 
 def _relaxed(column: StructField) -> StructField:
