@@ -24,13 +24,16 @@ from pipeline.dataset import Dataset, Merge
 from pipeline.delta import merge, quality, sql
 from pipeline.delta.changelog import stands_alone
 from pipeline.delta.commit import CommitNote, private_session, write_confs
-from pipeline.delta.failures import LOST_OR_REFUSED
+from pipeline.delta.failures import LOST_OR_REFUSED, read_failure
+from pipeline.delta.retry import RetryPolicy, retried
 from pipeline.delta.slices import Box, Slice, Values
 from pipeline.delta.table import look
+from pipeline.errors import CommitConflictError
 from pipeline.expectations import EPOCH, REASONS, TOKEN, WRITER, OnViolation, label, null_label
 
 # The writer of what a consumer sets apart: its batches are told by its cursors, whatever run wrote them.
 CURSORS = "cursors"
+DELETE_ATTEMPTS = 6
 _REASONS, _FATE = "broken constraints", "fate of row"
 Kind = Literal["check", "not null"]
 
@@ -191,9 +194,10 @@ def _batch(note: CommitNote) -> tuple[str, int | None]:
     return (note.mark.writer, note.mark.epoch) if note.cursors is None else (CURSORS, note.cursors.number)
 
 
-def is_there(session: SparkSession, quarantine: Dataset, location: str) -> bool:
-    """Whether the quarantine has a table."""
-    return look(session, quarantine, location) is not None
+def may_hold(session: SparkSession, quarantine: Dataset, location: str, note: CommitNote) -> bool:
+    """Whether an earlier try of this batch may have set rows apart; those of a consumer's try have its own token."""
+    is_repeatable = note.cursors is None and note.mark.epoch is not None
+    return is_repeatable and look(session, quarantine, location) is not None
 
 
 def leave_out_others(
@@ -203,10 +207,22 @@ def leave_out_others(
 
     Where the table was made anew, so is its quarantine. No commit is made where there is nothing to delete.
     """
-    if note.cursors is None or not is_there(session, quarantine, location):
+    if note.cursors is None or look(session, quarantine, location) is None:
         return
     epochs = "" if anew else f" AND {sql.identifier(EPOCH)} >= {note.cursors.number}"
     others = f"{sql.identifier(WRITER)} = {sql.string(CURSORS)} AND {sql.identifier(TOKEN)} <> "
     condition = f"{others}{sql.string(note.mark.token)}{epochs}"
-    with private_session(session, write_confs(note, session, quarantine.fingerprint)) as clone:
-        clone.sql(f"DELETE FROM {sql.path_table(location)} WHERE {condition}").collect()  # noqa: S608  all quoted
+
+    def attempt(_: int) -> None:
+        with private_session(session, write_confs(note, session, quarantine.fingerprint)) as clone:
+            try:
+                clone.sql(f"DELETE FROM {sql.path_table(location)} WHERE {condition}").collect()  # noqa: S608  quoted
+            except LOST_OR_REFUSED as error:
+                failure = read_failure(error)
+                if not failure.is_conflict:
+                    raise
+                raise CommitConflictError(
+                    dataset=quarantine.name, location=location, condition=failure.condition
+                ) from error
+
+    retried(attempt, RetryPolicy(attempts=DELETE_ATTEMPTS), quarantine.name)

@@ -172,7 +172,7 @@ class _SetApart:
         rows, to = self.found.set_apart, self.dataset.quarantine
         if to is None or rows is None or self.result is not None:
             return
-        if self.found.rows_quarantined or quarantine.is_there(session, to, self.location):
+        if self.found.rows_quarantined or quarantine.may_hold(session, to, self.location, self.note):
             self.result = self._replaced(rows, to)
 
     def _replaced(self, rows: DataFrame, to: Dataset) -> WriteResult:
@@ -183,7 +183,8 @@ class _SetApart:
     def settle(self, session: SparkSession, *, anew: bool) -> None:
         """Once the rows of the write are committed: leave no row of a run that was overtaken."""
         if self.dataset.quarantine is not None:
-            quarantine.leave_out_others(session, self.dataset.quarantine, self.location, self.note, anew=anew)
+            with suppress(PipelineError, *SPARK_ERRORS):  # the rows are committed, whatever is left beside them
+                quarantine.leave_out_others(session, self.dataset.quarantine, self.location, self.note, anew=anew)
 
     @contextmanager
     def withdrawn_on_failure(self) -> Iterator[None]:

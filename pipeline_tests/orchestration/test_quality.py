@@ -10,7 +10,7 @@ from pyspark.sql.types import LongType, StringType, StructField, StructType
 from pipeline.dataset import Append, Check, Dataset, NotNull, References, Unique
 from pipeline.definitions import build_definitions
 from pipeline.errors import DeclarationError, RegistryError
-from pipeline.orchestration import dataset_asset
+from pipeline.orchestration import DeltaIOManager, DeltaSparkResource, dataset_asset, quality_checks
 from pipeline.record import manifest
 from pipeline.registry import Registry
 from pipeline.settings import Settings
@@ -86,12 +86,28 @@ def test_a_blocking_constraint_stops_what_is_downstream_and_its_counts_are_in_th
     apart = metadata["orders__quarantine"]
     assert (apart["delta/rows_written"], apart["delta/version"]) == (2, metadata["orders"]["delta/quarantine_version"])
     assert definitions.resolve_asset_graph().get(AssetKey("orders__quarantine")).parent_keys == {AssetKey("orders")}
+    assert not definitions.sensors, "the run itself has told of the quarantine"
 
     kept = {record.name: record for record in manifest(project.root, result.run_id)}
     assert {v["constraint"]: v["rows"] for v in kept["orders"].violations} == {
         "id IS NULL": 2, "short": 1, "positive": 0,
     }  # fmt: skip
     assert kept["orders__quarantine"].rows_written == 2
+
+
+def test_the_counts_of_one_commit_count_once_however_many_partitions_it_is_told_of() -> None:
+    counted = {"rows": 2, "examples": ["id = 2"]}
+    first, second = ({"delta/version": n, "delta/violations": {"short": counted}} for n in (4, 5))
+    found = quality_checks.result(
+        AssetKey("orders"), "check_short", dataset=ORDERS, written={"a": first, "b": first, "c": second},
+        manager=DeltaIOManager(root="/nowhere", spark=DeltaSparkResource()),
+    )  # fmt: skip
+    assert (found.passed, found.metadata["rows"].value, found.metadata["delta/version"].value) == (False, 4, 5)
+
+
+def test_the_quarantine_of_a_table_that_is_written_elsewhere_is_watched(settings: Settings) -> None:
+    elsewhere = build_definitions(settings, datasets=(CODES, ORDERS))
+    assert [sensor.name for sensor in elsewhere.sensors or ()] == ["table_versions"]
 
 
 def test_a_quarantine_is_known_by_its_name_and_nobody_elses(root: str) -> None:
