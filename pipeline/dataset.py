@@ -9,12 +9,29 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
-from datetime import timedelta
-from typing import Literal, get_args
 
 from pyspark.sql.types import ArrayType, MapType, StructField, StructType
 
 from pipeline.errors import DeclarationError
+from pipeline.expectations import (
+    QUARANTINE_SUFFIX,
+    Check,
+    Constraint,
+    Expectation,
+    FreshByCron,
+    Freshness,
+    FreshWithin,
+    NotNull,
+    References,
+    RowCount,
+    SchemaCheck,
+    Severity,
+    Unique,
+    constraint_problems,
+    expectation_problems,
+    quarantine_schema,
+    sets_apart,
+)
 from pipeline.features import Features, feature_problems, feature_properties, property_problems
 from pipeline.policy import SchemaPolicy, StoragePolicy, schema_problems, storage_problems, storage_properties
 from pipeline.schema import (
@@ -49,12 +66,21 @@ __all__ = [
     "Dataset",
     "ErrorIfExists",
     "Features",
+    "FreshByCron",
+    "FreshWithin",
+    "Freshness",
     "Ignore",
     "InsertNew",
     "Merge",
+    "NotNull",
+    "References",
     "Replace",
+    "RowCount",
+    "SchemaCheck",
     "SchemaPolicy",
+    "Severity",
     "StoragePolicy",
+    "Unique",
     "WriteMode",
     "case_duplicates",
     "is_string",
@@ -65,66 +91,8 @@ __all__ = [
 _PROTOCOL_PROPERTIES = ("delta.feature.", "delta.minreaderversion", "delta.minwriterversion")
 _REPLACE = Replace()
 _FEATURES, _STORAGE, _SCHEMA_POLICY = Features(), StoragePolicy(), SchemaPolicy()
+_SCHEMA_CHECK = SchemaCheck()
 _NAME_PART = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
-_CRON_FIELDS = 5
-# Dagster looks at freshness no more often.
-_SHORTEST = timedelta(minutes=1)
-
-
-@dataclass(frozen=True)
-class Check:
-    """A check constraint: a row for which `condition` (SQL over the columns) is false or NULL is refused by Delta."""
-
-    name: str
-    condition: str
-
-
-Severity = Literal["warn", "error"]
-
-
-@dataclass(frozen=True, kw_only=True)
-class SchemaCheck:
-    """How the asset check of the table's schema takes a difference.
-
-    `blocking` keeps the assets downstream of a failure from starting in the same run.
-    """
-
-    severity: Severity = "error"
-    blocking: bool = False
-
-
-@dataclass(frozen=True, kw_only=True)
-class RowCount:
-    """How many rows a write may have, as an asset check: at each partition key of a run, or in all where it has none.
-
-    After a replace these are the rows that the partition or table holds, after an append those that came. None as
-    `maximum` means any number; `severity` and `blocking` are as in `SchemaCheck`.
-    """
-
-    minimum: int = 0
-    maximum: int | None = None
-    severity: Severity = "error"
-    blocking: bool = False
-
-
-@dataclass(frozen=True, kw_only=True)
-class FreshWithin:
-    """The newest write is no older than `fail_after`; older than `warn_after` it is late."""
-
-    fail_after: timedelta
-    warn_after: timedelta | None = None
-
-
-@dataclass(frozen=True, kw_only=True)
-class FreshByCron:
-    """At each tick of `cron` the newest write is no older than `window`, which is no longer than from tick to tick."""
-
-    cron: str
-    window: timedelta
-    timezone: str = "UTC"
-
-
-Freshness = FreshWithin | FreshByCron
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -145,6 +113,7 @@ class Dataset:
         full_without_feed: whether such a source may have no change feed, and is read whole whenever it has changed;
             refused otherwise.
         checks: check constraints, enforced by Delta in every commit.
+        not_null: what becomes of rows with NULL in a NOT NULL column, where the write is not to fail.
         properties: further Delta table properties, as (name, value).
         change_feed: whether Delta records the change feed.
         features: further table features.
@@ -156,6 +125,7 @@ class Dataset:
         freshness: how old the newest write may be; None where no age is too old.
         schema_check: the check that the table still is as declared.
         row_count: the check of a write's rows; None where any number will do.
+        expectations: what is expected of the table beyond its rows one by one, looked at after each write.
 
     Raises:
         DeclarationError: with every contradiction found.
@@ -170,6 +140,7 @@ class Dataset:
     reads_changes_of: tuple[str, ...] = ()
     full_without_feed: bool = False
     checks: tuple[Check, ...] = ()
+    not_null: tuple[NotNull, ...] = ()
     properties: tuple[tuple[str, str], ...] = ()
     change_feed: bool = True
     features: Features = _FEATURES
@@ -182,8 +153,9 @@ class Dataset:
     code_version: str | None = None
     starts_on_change: bool = False
     freshness: Freshness | None = None
-    schema_check: SchemaCheck = SchemaCheck()
+    schema_check: SchemaCheck = _SCHEMA_CHECK
     row_count: RowCount | None = None
+    expectations: tuple[Expectation, ...] = ()
 
     def __post_init__(self) -> None:
         problems = tuple(_problems(self))
@@ -209,6 +181,29 @@ class Dataset:
         """Columns that a frame brings beside those of the table: what a merge decides by and does not keep."""
         return frame_columns(self.write, self.schema.names)
 
+    @property
+    def constraints(self) -> tuple[Constraint, ...]:
+        """The constraints of which the declaration speaks; other NOT NULL columns are none of them."""
+        return (*self.not_null, *self.checks)
+
+    @property
+    def quarantine(self) -> Dataset | None:
+        """The dataset of the rows that constraints set apart; None where none does. A write replaces its own batch."""
+        if not sets_apart(self.constraints):
+            return None
+        return Dataset(
+            name=f"{self.name}{QUARANTINE_SUFFIX}",
+            schema=quarantine_schema(self.schema),
+            reads=(self.name,),
+            change_feed=False,
+            # Its columns change with those of the table.
+            features=Features(column_mapping=self.features.column_mapping, type_widening=self.features.type_widening),
+            schema_policy=_SCHEMA_POLICY if self.schema_policy.mode == "overwrite" else self.schema_policy,
+            description=f"Rows for {self.name} that break its constraints, with the reasons.",
+            group=self.group,
+            owners=self.owners,
+        )
+
     def field(self, column: str) -> StructField:
         """The declared field of a top-level column."""
         return next(f for f in self.schema.fields if f.name == column)
@@ -230,8 +225,7 @@ def _problems(dataset: Dataset) -> Iterator[str]:
     names = set(dataset.schema.names)
     yield from (f"key column {key!r} is not in the schema" for key in dataset.keys if key not in names)
     yield from mode_problems(dataset.write, dataset.schema, dataset.keys)
-    if len({check.name.lower() for check in dataset.checks}) < len(dataset.checks):
-        yield "two checks have the same name"
+    yield from constraint_problems(dataset.checks, dataset.not_null, dataset.schema, dataset.write)
     if any(name.lower() == "delta.enablechangedatafeed" for name, _ in dataset.properties):
         yield "delta.enableChangeDataFeed is what change_feed says; remove it from properties"
     for name, _ in dataset.properties:
@@ -255,17 +249,9 @@ def _asset_problems(dataset: Dataset) -> Iterator[str]:
     if dataset.starts_on_change and not dataset.reads:
         yield "starts_on_change waits for a source, and reads names none"
     yield from _consumer_problems(dataset)
-    yield from _consequence_problems("schema_check", dataset.schema_check)
-    if dataset.row_count is not None:
-        yield from _consequence_problems("row_count", dataset.row_count)
-        yield from _row_count_problems(dataset.row_count)
-    if isinstance(dataset.freshness, FreshWithin):
-        yield from _within_problems(dataset.freshness)
-    elif dataset.freshness is not None:
-        if len(dataset.freshness.cron.split()) != _CRON_FIELDS:
-            yield f"freshness: {dataset.freshness.cron!r} is no cron expression of five fields"
-        if dataset.freshness.window < _SHORTEST:
-            yield "freshness: window is shorter than a minute"
+    yield from expectation_problems(
+        dataset.expectations, dataset.schema, dataset.schema_check, dataset.row_count, dataset.freshness
+    )
 
 
 def _consumer_problems(dataset: Dataset) -> Iterator[str]:
@@ -276,29 +262,6 @@ def _consumer_problems(dataset: Dataset) -> Iterator[str]:
         yield from consumer_problems(dataset.write)
     elif dataset.full_without_feed:
         yield "full_without_feed says how changes are read, and reads_changes_of names none"
-
-
-def _consequence_problems(name: str, check: SchemaCheck | RowCount) -> Iterator[str]:
-    if check.severity not in get_args(Severity):
-        yield f"{name}: severity {check.severity!r} is neither warn nor error"
-    elif check.blocking and check.severity == "warn":
-        yield f"{name}: a warning blocks nothing; declare severity error, or not blocking"
-
-
-def _row_count_problems(rows: RowCount) -> Iterator[str]:
-    if rows.minimum < 0:
-        yield "row_count: minimum is negative"
-    elif rows.maximum is None and rows.minimum == 0:
-        yield "row_count allows any number of rows; leave it out"
-    if rows.maximum is not None and rows.maximum < rows.minimum:
-        yield "row_count: maximum is less than minimum"
-
-
-def _within_problems(freshness: FreshWithin) -> Iterator[str]:
-    if any(time is not None and time < _SHORTEST for time in (freshness.warn_after, freshness.fail_after)):
-        yield "freshness: a time shorter than a minute"
-    if freshness.warn_after is not None and freshness.warn_after >= freshness.fail_after:
-        yield "freshness: warn_after is not before fail_after"
 
 
 def _partition_problems(dataset: Dataset) -> Iterator[str]:

@@ -33,6 +33,7 @@ _COMMANDS: Mapping[str, tuple[str, str]] = {
     "conform": ("pipeline.cli.conform", "What is declared against the tables: the plan, and applying it."),
     "maintain": ("pipeline.cli.maintain", "Keep the tables healthy: vacuum, optimize, checkpoint."),
     "restore": ("pipeline.cli.restore", "Bring a table back to an earlier version."),
+    "check": ("pipeline.cli.check", "Whether the tables are as their declarations expect."),
     "doctor": ("pipeline.cli.doctor", "What ails the tables; needs no Spark."),
 }
 

@@ -59,7 +59,7 @@ def apply(
         look: the table's state at the time of the call.
 
     Raises:
-        TableMismatchError, ExpressionError, ExistingRowsError: nothing was changed.
+        TableMismatchError, DeclarationError, ExpressionError, ExistingRowsError: nothing was changed.
         ConformError: Delta refused a step; those before it stand.
         CommitConflictError: other commits came first, at every attempt.
     """
@@ -121,7 +121,10 @@ def _refuse(session: SparkSession, dataset: Dataset, state: TableState, steps: l
     broken = {name: f"NOT coalesce(({condition}), FALSE)" for name, condition in added.items()}
     try:
         rows = _as_declared(session, dataset, state, steps)
-        counts = quality.count(rows, broken)
+        counted = rows.selectExpr(*(f"count_if({rule}) AS c{at}" for at, rule in enumerate(broken.values()))).collect()[
+            0
+        ]
+        counts = {name: counted[at] for at, name in enumerate(broken) if counted[at]}
         if not counts:
             return
         rule = " OR ".join(f"({broken[name]})" for name in counts)
@@ -156,22 +159,16 @@ def refuse_bad_expressions(session: SparkSession, dataset: Dataset) -> None:
     """Look at the SQL of checks, generated columns and defaults; no Spark job.
 
     Raises:
-        ExpressionError: one of them does not parse, names no column, or is of another type.
+        DeclarationError: a check does not parse, names no column, or is no condition; all of them at once.
+        ExpressionError: a generated column or a default.
     """
-    features = dataset.features
-    rules = {f"check {check.name!r}": (check.condition, f"({check.condition})") for check in dataset.checks}
-    values = {
-        f"{part} {column!r}": (said, f"CAST(({said}) AS {sql.bare_type(dataset.field(column).dataType)})")
-        for part, pairs in (("generated column", features.generated), ("default of", features.defaults))
-        for column, said in pairs
-    }
-    if not rules and not values:
-        return
-    rows = _empty(session, dataset)
-    for part, (said, expression) in {**rules, **values}.items():
+    quality.refuse_unusable_checks(session, dataset)
+    parts = (("generated column", dataset.features.generated), ("default of", dataset.features.defaults))
+    for part, column, said in ((part, column, said) for part, pairs in parts for column, said in pairs):
         try:
-            (rows.filter(expression) if part in rules else rows.selectExpr(expression)).schema  # noqa: B018  analyses
+            value = f"CAST(({said}) AS {sql.bare_type(dataset.field(column).dataType)})"
+            _empty(session, dataset).selectExpr(value).schema  # noqa: B018  analyses
         except SPARK_ERRORS as error:
             raise ExpressionError(
-                dataset=dataset.name, part=part, expression=said, reason=read_failure(error).summary
+                dataset=dataset.name, part=f"{part} {column!r}", expression=said, reason=read_failure(error).summary
             ) from error

@@ -7,6 +7,9 @@ query here, and put in force behind the commit.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import Any
+
 from pyspark.sql import SparkSession
 
 from pipeline.dataset import Dataset
@@ -45,6 +48,9 @@ def _columns(dataset: Dataset) -> list[str]:
     return columns
 
 
-def changes(dataset: Dataset, table: Applied) -> tuple[str, ...]:
-    """What such a write has changed, in words; nothing where it changed no schema."""
-    return tuple(compare(dataset, table.after)) if table.overwrites else ()
+def evolution(dataset: Dataset, tables: Sequence[Applied]) -> dict[str, Any]:
+    """What the attempts of a write have changed of the table's schema, as fields of its result; none where nothing."""
+    changes = tuple(step for table in tables for step in table.steps)
+    if tables[-1].overwrites:
+        changes += tuple(compare(dataset, tables[-1].after))
+    return {"fingerprint_before": tables[0].before.fingerprint, "schema_changes": changes} if changes else {}

@@ -178,7 +178,7 @@ def plan_of(session: SparkSession, dataset: Dataset, location: str) -> Plan:
 
     Raises:
         TableNotFoundError: it was never written.
-        ExpressionError: a declared check, generated column or default can't be used.
+        DeclarationError, ExpressionError: a check, a generated column or a default can't be used.
     """
     state = existing(session, dataset, location)
     found = plan(dataset, state)
@@ -194,7 +194,7 @@ def conform(session: SparkSession, dataset: Dataset, location: str) -> Applied:
 
     Raises:
         TableMismatchError: something differs that no step settles; nothing was changed.
-        TableNotFoundError, ExpressionError, ExistingRowsError: nothing was changed.
+        TableNotFoundError, DeclarationError, ExpressionError, ExistingRowsError: nothing was changed.
         ConformError: Delta refused a step; those before it stand.
     """
     state = existing(session, dataset, location)
@@ -227,7 +227,7 @@ def open_or_create(session: SparkSession, dataset: Dataset, location: str) -> Ta
         TableMismatchError: the table differs from the declaration in a way that the schema policy does not allow, with
             every difference.
         NotADeltaTableError: the location holds files but no log.
-        ExpressionError: a declared check, generated column or default can't be used; nothing was created.
+        DeclarationError, ExpressionError: a check, a generated column or a default can't be used; nothing was created.
         StorageError: the root can't be written.
     """
     return opened(session, dataset, location).after

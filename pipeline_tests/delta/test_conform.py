@@ -23,7 +23,14 @@ from pipeline.delta.replay import replay
 from pipeline.delta.snapshot import checkpoints
 from pipeline.delta.table import TableState, conform, existing, open_or_create, plan_of, state_in_log
 from pipeline.delta.write import write
-from pipeline.errors import ConformError, ExistingRowsError, ExpressionError, NullViolationError, TableMismatchError
+from pipeline.errors import (
+    ConformError,
+    DeclarationError,
+    ExistingRowsError,
+    ExpressionError,
+    NullViolationError,
+    TableMismatchError,
+)
 from pipeline.settings import SparkSettings
 from pipeline_tests.delta.sample import commit_info, files_of, frame_in, note, put, rows_of, versions_of
 
@@ -214,15 +221,19 @@ def test_a_check_that_can_not_be_used_is_named_before_anything_is_created_or_cha
     classic: SparkSession, root: str, condition: str
 ) -> None:
     bad = replace(PLAIN, checks=(Check("bad", condition),), properties=(("owner.team", "us"),))
-    with pytest.raises(ExpressionError) as caught:
+    with pytest.raises(DeclarationError) as caught:
         put(classic, bad, root, [(1, "a")])
-    assert (caught.value.part, caught.value.expression) == ("check 'bad'", condition)
+    assert caught.value.problems[0].startswith(f"check bad: {condition!r}")
     assert not Path(bad.location(root)).exists()
     put(classic, PLAIN, root, [(1, "a")])
-    with pytest.raises(ExpressionError):
+    with pytest.raises(DeclarationError):
         plan_of(classic, bad, bad.location(root))
-    with pytest.raises(ExpressionError):
+    with pytest.raises(DeclarationError):
         conform(classic, bad, bad.location(root))
+    computed = replace(PLAIN, features=Features(defaults=(("text", condition),)), properties=bad.properties)
+    with pytest.raises(ExpressionError) as found:
+        conform(classic, computed, bad.location(root))
+    assert (found.value.part, found.value.expression) == ("default of 'text'", condition)
     assert versions_of(PLAIN, root) == [0, 1]
 
 
