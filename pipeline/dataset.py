@@ -1,33 +1,48 @@
 """A dataset's declaration: said once, here; DDL, asset key, location, checks and metadata are derived from it.
 
-Here belong `Dataset`, the parts it is made of and the fingerprint of a schema. No input, no output, no JVM and no
+Here belong `Dataset` and the parts that no other module has. No input, no output, no JVM and no
 Dagster: `pyspark.sql.types` is the only part of Spark that is touched, and it is plain Python.
 """
 
 from __future__ import annotations
 
-import hashlib
-import json
 import re
-from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
-from datetime import timedelta
-from typing import Any, Literal, get_args
 
-from pyspark.sql.types import (
-    ArrayType,
-    CharType,
-    DataType,
-    MapType,
-    NullType,
-    StringType,
-    StructField,
-    StructType,
-    VarcharType,
-)
+from pyspark.sql.types import ArrayType, MapType, StructField, StructType
 
 from pipeline.errors import DeclarationError
+from pipeline.expectations import (
+    QUARANTINE_SUFFIX,
+    Check,
+    Constraint,
+    Expectation,
+    FreshByCron,
+    Freshness,
+    FreshWithin,
+    NotNull,
+    References,
+    RowCount,
+    SchemaCheck,
+    Severity,
+    Unique,
+    constraint_problems,
+    expectation_problems,
+    quarantine_schema,
+    sets_apart,
+)
+from pipeline.features import Features, feature_problems, feature_properties, property_problems
+from pipeline.policy import SchemaPolicy, StoragePolicy, schema_problems, storage_problems, storage_properties
+from pipeline.schema import (
+    REFUSED_CHARACTERS,
+    RESERVED_COLUMNS,
+    case_duplicates,
+    column_problems,
+    is_string,
+    schema_fingerprint,
+    walk,
+)
 from pipeline.write_mode import (
     Append,
     Changelog,
@@ -43,16 +58,29 @@ from pipeline.write_mode import (
 )
 
 __all__ = [
+    "REFUSED_CHARACTERS",
     "RESERVED_COLUMNS",
     "Append",
     "Changelog",
     "Check",
     "Dataset",
     "ErrorIfExists",
+    "Features",
+    "FreshByCron",
+    "FreshWithin",
+    "Freshness",
     "Ignore",
     "InsertNew",
     "Merge",
+    "NotNull",
+    "References",
     "Replace",
+    "RowCount",
+    "SchemaCheck",
+    "SchemaPolicy",
+    "Severity",
+    "StoragePolicy",
+    "Unique",
     "WriteMode",
     "case_duplicates",
     "is_string",
@@ -60,72 +88,11 @@ __all__ = [
     "walk",
 ]
 
-# Delta protocol, "Change Data Files": names that the change feed adds; a data column of that name makes it unreadable.
-RESERVED_COLUMNS = frozenset({"_change_type", "_commit_version", "_commit_timestamp"})
-# Parquet's rule, which Delta keeps unless column mapping is on.
-REFUSED_CHARACTERS = frozenset(" ,;{}()\n\t=")
 _PROTOCOL_PROPERTIES = ("delta.feature.", "delta.minreaderversion", "delta.minwriterversion")
 _REPLACE = Replace()
+_FEATURES, _STORAGE, _SCHEMA_POLICY = Features(), StoragePolicy(), SchemaPolicy()
+_SCHEMA_CHECK = SchemaCheck()
 _NAME_PART = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
-_CRON_FIELDS = 5
-# Dagster looks at freshness no more often.
-_SHORTEST = timedelta(minutes=1)
-
-
-@dataclass(frozen=True)
-class Check:
-    """A check constraint: a row for which `condition` (SQL over the columns) is false or NULL is refused by Delta."""
-
-    name: str
-    condition: str
-
-
-Severity = Literal["warn", "error"]
-
-
-@dataclass(frozen=True, kw_only=True)
-class SchemaCheck:
-    """How the asset check of the table's schema takes a difference.
-
-    `blocking` keeps the assets downstream of a failure from starting in the same run.
-    """
-
-    severity: Severity = "error"
-    blocking: bool = False
-
-
-@dataclass(frozen=True, kw_only=True)
-class RowCount:
-    """How many rows a write may have, as an asset check: at each partition key of a run, or in all where it has none.
-
-    After a replace these are the rows that the partition or table holds, after an append those that came. None as
-    `maximum` means any number; `severity` and `blocking` are as in `SchemaCheck`.
-    """
-
-    minimum: int = 0
-    maximum: int | None = None
-    severity: Severity = "error"
-    blocking: bool = False
-
-
-@dataclass(frozen=True, kw_only=True)
-class FreshWithin:
-    """The newest write is no older than `fail_after`; older than `warn_after` it is late."""
-
-    fail_after: timedelta
-    warn_after: timedelta | None = None
-
-
-@dataclass(frozen=True, kw_only=True)
-class FreshByCron:
-    """At each tick of `cron` the newest write is no older than `window`, which is no longer than from tick to tick."""
-
-    cron: str
-    window: timedelta
-    timezone: str = "UTC"
-
-
-Freshness = FreshWithin | FreshByCron
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -146,14 +113,19 @@ class Dataset:
         full_without_feed: whether such a source may have no change feed, and is read whole whenever it has changed;
             refused otherwise.
         checks: check constraints, enforced by Delta in every commit.
+        not_null: what becomes of rows with NULL in a NOT NULL column, where the write is not to fail.
         properties: further Delta table properties, as (name, value).
         change_feed: whether Delta records the change feed.
+        features: further table features.
+        storage: how files are written and how long what is old is kept.
+        schema_policy: which changes of the table's schema a write makes by itself.
         group: the asset's group in Dagster.
         code_version: of the code that computes the rows; another one makes the asset out of date in Dagster.
         starts_on_change: whether a run starts by itself when one of `reads` has a new version.
         freshness: how old the newest write may be; None where no age is too old.
         schema_check: the check that the table still is as declared.
         row_count: the check of a write's rows; None where any number will do.
+        expectations: what is expected of the table beyond its rows one by one, looked at after each write.
 
     Raises:
         DeclarationError: with every contradiction found.
@@ -168,8 +140,12 @@ class Dataset:
     reads_changes_of: tuple[str, ...] = ()
     full_without_feed: bool = False
     checks: tuple[Check, ...] = ()
+    not_null: tuple[NotNull, ...] = ()
     properties: tuple[tuple[str, str], ...] = ()
     change_feed: bool = True
+    features: Features = _FEATURES
+    storage: StoragePolicy = _STORAGE
+    schema_policy: SchemaPolicy = _SCHEMA_POLICY
     description: str = ""
     group: str = "default"
     owners: tuple[str, ...] = ()
@@ -177,8 +153,9 @@ class Dataset:
     code_version: str | None = None
     starts_on_change: bool = False
     freshness: Freshness | None = None
-    schema_check: SchemaCheck = SchemaCheck()
+    schema_check: SchemaCheck = _SCHEMA_CHECK
     row_count: RowCount | None = None
+    expectations: tuple[Expectation, ...] = ()
 
     def __post_init__(self) -> None:
         problems = tuple(_problems(self))
@@ -204,6 +181,29 @@ class Dataset:
         """Columns that a frame brings beside those of the table: what a merge decides by and does not keep."""
         return frame_columns(self.write, self.schema.names)
 
+    @property
+    def constraints(self) -> tuple[Constraint, ...]:
+        """The constraints of which the declaration speaks; other NOT NULL columns are none of them."""
+        return (*self.not_null, *self.checks)
+
+    @property
+    def quarantine(self) -> Dataset | None:
+        """The dataset of the rows that constraints set apart; None where none does. A write replaces its own batch."""
+        if not sets_apart(self.constraints):
+            return None
+        return Dataset(
+            name=f"{self.name}{QUARANTINE_SUFFIX}",
+            schema=quarantine_schema(self.schema),
+            reads=(self.name,),
+            change_feed=False,
+            # Its columns change with those of the table.
+            features=Features(column_mapping=self.features.column_mapping, type_widening=self.features.type_widening),
+            schema_policy=_SCHEMA_POLICY if self.schema_policy.mode == "overwrite" else self.schema_policy,
+            description=f"Rows for {self.name} that break its constraints, with the reasons.",
+            group=self.group,
+            owners=self.owners,
+        )
+
     def field(self, column: str) -> StructField:
         """The declared field of a top-level column."""
         return next(f for f in self.schema.fields if f.name == column)
@@ -214,71 +214,18 @@ def table_location(root: str, name: str) -> str:
     return f"{root.rstrip('/')}/{name}"
 
 
-def schema_fingerprint(schema: StructType, partition_by: tuple[str, ...]) -> str:
-    """SHA-256 over the canonical form of a schema: names, types, nullability, nesting, order, partition columns.
-
-    Comments and other field metadata don't count, and `char`/`varchar` count as the string they are stored as, so the
-    declaration and the schema string in any engine's log give the same value (Delta protocol, "Schema Serialization
-    Format").
-    """
-    canonical = {"partition_by": list(partition_by), "schema": _canonical(schema)}
-    text = json.dumps(canonical, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
-    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
-
-
-def _canonical(data_type: DataType) -> Any:
-    if isinstance(data_type, StructType):
-        return [[f.name, _canonical(f.dataType), f.nullable] for f in data_type.fields]
-    if isinstance(data_type, ArrayType):
-        return {"array": _canonical(data_type.elementType), "contains_null": data_type.containsNull}
-    if isinstance(data_type, MapType):
-        return {
-            "map": [_canonical(data_type.keyType), _canonical(data_type.valueType)],
-            "contains_null": data_type.valueContainsNull,
-        }
-    if isinstance(data_type, CharType | VarcharType):
-        return "string"
-    return data_type.simpleString()
-
-
-def walk(schema: StructType) -> Iterator[tuple[str, StructField]]:
-    """Every field with its dotted path, parents first; array elements and map entries as `element`, `key`, `value`."""
-    for field in schema.fields:
-        yield from _walk(field.name, field)
-
-
-def _walk(path: str, field: StructField) -> Iterator[tuple[str, StructField]]:
-    yield path, field
-    inner = field.dataType
-    if isinstance(inner, StructType):
-        for child in inner.fields:
-            yield from _walk(f"{path}.{child.name}", child)
-    elif isinstance(inner, ArrayType):
-        yield from _walk(f"{path}.element", StructField("element", inner.elementType, inner.containsNull))
-    elif isinstance(inner, MapType):
-        yield from _walk(f"{path}.key", StructField("key", inner.keyType, False))
-        yield from _walk(f"{path}.value", StructField("value", inner.valueType, inner.valueContainsNull))
-
-
-def case_duplicates(schema: StructType) -> list[tuple[str, ...]]:
-    """Groups of top-level names that differ by case only, which Spark can't tell apart."""
-    counts = Counter(name.lower() for name in schema.names)
-    return [tuple(n for n in schema.names if n.lower() == low) for low, count in counts.items() if count > 1]
-
-
 def _problems(dataset: Dataset) -> Iterator[str]:
     for part in dataset.asset_key:
         if not _NAME_PART.fullmatch(part):
             yield f"name part {part!r}: letters, digits, '_', '.' and '-' only, beginning with a letter or digit"
     if not dataset.schema.fields:
         yield "the schema has no columns"
-    yield from _column_problems(dataset.schema)
+    yield from column_problems(dataset.schema, maps_columns=dataset.features.maps_columns)
     yield from _partition_problems(dataset)
     names = set(dataset.schema.names)
     yield from (f"key column {key!r} is not in the schema" for key in dataset.keys if key not in names)
     yield from mode_problems(dataset.write, dataset.schema, dataset.keys)
-    if len({check.name.lower() for check in dataset.checks}) < len(dataset.checks):
-        yield "two checks have the same name"
+    yield from constraint_problems(dataset.checks, dataset.not_null, dataset.schema, dataset.write)
     if any(name.lower() == "delta.enablechangedatafeed" for name, _ in dataset.properties):
         yield "delta.enableChangeDataFeed is what change_feed says; remove it from properties"
     for name, _ in dataset.properties:
@@ -286,6 +233,13 @@ def _problems(dataset: Dataset) -> Iterator[str]:
             yield f"{name} asks for a protocol, which Delta doesn't keep as a property; remove it from properties"
     if any(name.lower().startswith("delta.constraints.") for name, _ in dataset.properties):
         yield "delta.constraints.* is what checks says; remove it from properties"
+    yield from feature_problems(dataset.features, dataset.schema, dataset.partition_by)
+    yield from storage_problems(dataset.storage, dataset.schema)
+    yield from schema_problems(dataset.schema_policy, dataset.schema, maps_columns=dataset.features.maps_columns)
+    said = dict.fromkeys(feature_properties(dataset.features), "features")
+    yield from property_problems(
+        dataset.properties, said | dict.fromkeys(storage_properties(dataset.storage), "storage")
+    )
     yield from _asset_problems(dataset)
 
 
@@ -295,17 +249,9 @@ def _asset_problems(dataset: Dataset) -> Iterator[str]:
     if dataset.starts_on_change and not dataset.reads:
         yield "starts_on_change waits for a source, and reads names none"
     yield from _consumer_problems(dataset)
-    yield from _consequence_problems("schema_check", dataset.schema_check)
-    if dataset.row_count is not None:
-        yield from _consequence_problems("row_count", dataset.row_count)
-        yield from _row_count_problems(dataset.row_count)
-    if isinstance(dataset.freshness, FreshWithin):
-        yield from _within_problems(dataset.freshness)
-    elif dataset.freshness is not None:
-        if len(dataset.freshness.cron.split()) != _CRON_FIELDS:
-            yield f"freshness: {dataset.freshness.cron!r} is no cron expression of five fields"
-        if dataset.freshness.window < _SHORTEST:
-            yield "freshness: window is shorter than a minute"
+    yield from expectation_problems(
+        dataset.expectations, dataset.schema, dataset.schema_check, dataset.row_count, dataset.freshness
+    )
 
 
 def _consumer_problems(dataset: Dataset) -> Iterator[str]:
@@ -316,62 +262,6 @@ def _consumer_problems(dataset: Dataset) -> Iterator[str]:
         yield from consumer_problems(dataset.write)
     elif dataset.full_without_feed:
         yield "full_without_feed says how changes are read, and reads_changes_of names none"
-
-
-def _consequence_problems(name: str, check: SchemaCheck | RowCount) -> Iterator[str]:
-    if check.severity not in get_args(Severity):
-        yield f"{name}: severity {check.severity!r} is neither warn nor error"
-    elif check.blocking and check.severity == "warn":
-        yield f"{name}: a warning blocks nothing; declare severity error, or not blocking"
-
-
-def _row_count_problems(rows: RowCount) -> Iterator[str]:
-    if rows.minimum < 0:
-        yield "row_count: minimum is negative"
-    elif rows.maximum is None and rows.minimum == 0:
-        yield "row_count allows any number of rows; leave it out"
-    if rows.maximum is not None and rows.maximum < rows.minimum:
-        yield "row_count: maximum is less than minimum"
-
-
-def _within_problems(freshness: FreshWithin) -> Iterator[str]:
-    if any(time is not None and time < _SHORTEST for time in (freshness.warn_after, freshness.fail_after)):
-        yield "freshness: a time shorter than a minute"
-    if freshness.warn_after is not None and freshness.warn_after >= freshness.fail_after:
-        yield "freshness: warn_after is not before fail_after"
-
-
-def _column_problems(schema: StructType) -> Iterator[str]:
-    for group in case_duplicates(schema):
-        yield f"columns {', '.join(group)} differ by case only"
-    for path, field in walk(schema):
-        if field.name.lower() in RESERVED_COLUMNS:
-            yield f"column {path!r} has a name that the change feed adds itself"
-        if not field.name or REFUSED_CHARACTERS & set(field.name):
-            yield f"column {path!r} has a character that Parquet refuses (space , ; {{ }} ( ) = tab newline)"
-        if isinstance(field.dataType, NullType):
-            yield f"column {path!r} has type void"
-        if isinstance(field.dataType, StructType) and not field.dataType.fields:
-            yield f"column {path!r} is a struct without fields"
-        if isinstance(field.dataType, StructType):
-            yield from (
-                f"in {path!r}: columns {', '.join(g)} differ by case only" for g in case_duplicates(field.dataType)
-            )
-        if isinstance(field.dataType, ArrayType | MapType) and _holds_not_null(field.dataType):
-            where = "an array" if isinstance(field.dataType, ArrayType) else "a map"
-            yield f"column {path!r}: NOT NULL inside {where} can't be enforced by Delta"
-
-
-def _holds_not_null(data_type: DataType) -> bool:
-    """Whether something below is declared NOT NULL; a map's keys never are NULL and don't count themselves."""
-    if isinstance(data_type, ArrayType):
-        return not data_type.containsNull or _holds_not_null(data_type.elementType)
-    if isinstance(data_type, MapType):
-        inner = (data_type.keyType, data_type.valueType)
-        return not data_type.valueContainsNull or any(_holds_not_null(part) for part in inner)
-    if isinstance(data_type, StructType):
-        return any(not field.nullable or _holds_not_null(field.dataType) for field in data_type.fields)
-    return False
 
 
 def _partition_problems(dataset: Dataset) -> Iterator[str]:
@@ -385,8 +275,3 @@ def _partition_problems(dataset: Dataset) -> Iterator[str]:
         yield "a partition column is named twice"
     if fields and set(dataset.partition_by) == set(fields):
         yield "every column is a partition column; Delta needs one that is not"
-
-
-def is_string(data_type: DataType) -> bool:
-    """Whether Delta stores the type as a string: string, char and varchar."""
-    return isinstance(data_type, StringType | CharType | VarcharType)

@@ -71,6 +71,8 @@ def build_definitions(
     written = [*aviation.assets, *codegraph.assets, *portfolio.assets] if shipped else list(assets or ())
     _refuse_undeclared(registry, written)
     covered = {key for asset in written for key in asset.keys}
+    # The IO manager itself reports what it sets apart.
+    reported = {AssetKey(q.asset_key) for d in registry if AssetKey(d.asset_key) in covered and (q := d.quarantine)}
     specs: list[AssetSpec] = [dataset_spec(d) for d in registry if AssetKey(d.asset_key) not in covered]
     spark = DeltaSparkResource.from_settings(settings.spark)
     manager = DeltaIOManager(root=settings.root, spark=spark, local_frame_max_bytes=settings.local_frame_max_bytes)
@@ -82,7 +84,9 @@ def build_definitions(
     }
     jobs = maintenance_jobs(registry, settings.root)
     schedules = _schedules(settings, jobs, shipped)
-    sensors = _sensors(settings, written, [registry.by_asset_key(spec.key.path) for spec in specs], shipped)
+    sensors = _sensors(
+        settings, written, [registry.by_asset_key(s.key.path) for s in specs if s.key not in reported], shipped
+    )
     _refuse_unknown(settings.running, [part.name for part in (*schedules, *sensors)])
     return Definitions(
         assets=[*written, *specs],

@@ -8,7 +8,7 @@ or change comes next. `retryable` says whether the same call may succeed later w
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from typing import Any, ClassVar
 
 
@@ -211,7 +211,52 @@ class TableMismatchError(TableError):
     sentence = (
         "The table of dataset {dataset!r} at {location} (version {version}) differs from its declaration:{differences}"
     )
-    next_step = "Change the declaration to match the table, or migrate the table."
+    next_step = (
+        "pipeline conform plan {dataset} shows the steps that settle it, pipeline conform apply {dataset} takes them; "
+        "or change the declaration to match the table."
+    )
+
+
+@dataclass(eq=False, kw_only=True)
+class ExpressionError(PipelineError):
+    """The SQL of a generated column or a default does not parse or names no column; nothing was changed."""
+
+    dataset: str
+    part: str
+    expression: str
+    reason: str
+
+    sentence = "{part} of dataset {dataset!r} can't be used, nothing was changed: {expression}\n  {reason}"
+    next_step = "Correct that expression in the declaration of {dataset!r}."
+
+
+@dataclass(eq=False, kw_only=True)
+class ExistingRowsError(TableError):
+    """Rows that are in the table break a constraint that is declared; nothing was changed.
+
+    `counts` is by the constraint's name, `examples` are such rows as JSON.
+    """
+
+    version: int
+    counts: Mapping[str, int]
+    examples: tuple[str, ...]
+
+    sentence = (
+        "Rows in the table of dataset {dataset!r} at {location} (version {version}) break what is declared ({counts}); "
+        "nothing was changed. Among them:{examples}"
+    )
+    next_step = "Correct those rows, or the declaration of {dataset!r}."
+
+
+@dataclass(eq=False, kw_only=True)
+class ConformError(TableError):
+    """Delta refused a step towards the declaration; the steps before it stand."""
+
+    step: str
+    reason: str
+
+    sentence = "A step on the table of dataset {dataset!r} at {location} was refused ({step}): {reason}"
+    next_step = "pipeline conform plan {dataset} shows the steps that are left."
 
 
 @dataclass(eq=False, kw_only=True)
@@ -363,21 +408,40 @@ class ViolationError(PipelineError):
 
 
 @dataclass(eq=False, kw_only=True)
-class NullViolationError(ViolationError):
-    """NULL where the declaration says NOT NULL; `counts` is by column path."""
+class RowViolationError(ViolationError):
+    """Rows break the declaration one by one; `examples` are a few of them, each after what it breaks."""
 
-    sentence = "NULL in NOT NULL columns of dataset {dataset!r} ({counts}); nothing was written."
+    examples: tuple[str, ...] = ()
+
+    def message(self) -> str:
+        """The sentence, and the rows that are known."""
+        among = f" Among them:{_shown(self.examples)}" if self.examples else ""
+        return f"{super().message()}{among}"
 
 
 @dataclass(eq=False, kw_only=True)
-class CheckViolationError(ViolationError):
+class NullViolationError(RowViolationError):
+    """NULL where the declaration says NOT NULL; `counts` is by column path, `checks` by the checks broken besides."""
+
+    checks: Mapping[str, int] = field(default_factory=dict)
+
+    sentence = "NULL in NOT NULL columns of dataset {dataset!r} ({counts}); nothing was written."
+
+    def message(self) -> str:
+        """The sentence, with the checks that are broken besides."""
+        besides = f" Broken besides are checks ({_shown(self.checks)})." if self.checks else ""
+        return f"{super().message()}{besides}"
+
+
+@dataclass(eq=False, kw_only=True)
+class CheckViolationError(RowViolationError):
     """Rows fail a check constraint; `counts` is by the constraint's name."""
 
     sentence = "Check constraints of dataset {dataset!r} are broken ({counts}); nothing was written."
 
 
 @dataclass(eq=False, kw_only=True)
-class PartitionValueError(ViolationError):
+class PartitionValueError(RowViolationError):
     """An empty string in a string partition column, which Delta would give back as NULL; `counts` is by column."""
 
     sentence = (

@@ -52,7 +52,8 @@ class DatasetRecord:
     `version` is that of the commit, or the current one where `committed` is false. `commit` is the log's entry of that
     version. `rows_by_partition` holds one entry per partition, None where Delta kept no statistics. `sources` are the
     versions read by dataset name, `reads` how they were read, and `changes` by dataset name what a consumer has read of
-    them and why. Secrets among the storage options are replaced.
+    them and why. `violations` are the constraints judged before the write, with the rows it left out. Secrets among the
+    storage options are replaced.
     """
 
     record: int = FORMAT
@@ -81,6 +82,7 @@ class DatasetRecord:
     runtime: Mapping[str, str]
     reads: tuple[Mapping[str, Any], ...] = ()
     changes: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    violations: tuple[Mapping[str, Any], ...] = ()
 
     def to_json(self) -> str:
         """The record as it is stored."""
@@ -101,6 +103,7 @@ class DatasetRecord:
             document["rows_by_partition"] = None if parts is None else tuple(parts)
             document["features"] = tuple(document["features"])
             document["reads"] = tuple(document.get("reads", ()))
+            document["violations"] = tuple(document.get("violations", ()))
             return cls(**document)
         except (ValueError, KeyError, TypeError) as error:
             raise RecordError(path=path, reason=f"it is damaged ({error})") from error
@@ -155,18 +158,11 @@ def hide_secrets(options: Mapping[str, str]) -> dict[str, str]:
 
 
 def write_record(
-    session: SparkSession,
-    dataset: Dataset,
-    result: WriteResult,
-    *,
-    root: str,
-    run_id: str,
-    sources: Mapping[str, int],
-    reads: Iterable[ReadFacts] = (),
+    session: SparkSession, dataset: Dataset, result: WriteResult, *, root: str, run_id: str,
+    sources: Mapping[str, int], reads: Iterable[ReadFacts] = (),
     changes: Mapping[str, Mapping[str, Any]] = MappingProxyType({}),
-    partitions: str | None = None,
-    options: Mapping[str, str],
-) -> str:
+    partitions: str | None = None, options: Mapping[str, str],
+) -> str:  # fmt: skip
     """Write the record of a commit that was just made; returns where it lies.
 
     On this machine's storage no Spark job runs. The commit stands whatever becomes of its record.
@@ -204,6 +200,7 @@ def write_record(
         changes=dict(changes),
         partitions=partitions,
         mark=asdict(result.mark),
+        violations=tuple(asdict(violation) for violation in result.violations),
         runtime=(note if result.committed else {}).get("runtime") or runtime_profile(session),
     )
     path = f"{root.rstrip('/')}/{FOLDER}/{_folder_name(run_id)}/{_file_name(record, result.mark)}"
@@ -231,7 +228,8 @@ def _observed(session: SparkSession, dataset: Dataset, result: WriteResult) -> t
 
 def _policy(dataset: Dataset) -> dict[str, Any]:
     mode = {"mode": type(dataset.write).__name__.lower()} | asdict(dataset.write)
-    return mode | {"partition_by": list(dataset.partition_by), "keys": list(dataset.keys)}
+    policies = {"storage": asdict(dataset.storage), "schema": asdict(dataset.schema_policy)}
+    return mode | {"partition_by": list(dataset.partition_by), "keys": list(dataset.keys)} | policies
 
 
 def _entry(commit: Commit) -> dict[str, Any]:

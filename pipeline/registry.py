@@ -12,12 +12,12 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from graphlib import CycleError, TopologicalSorter
 
-from pipeline.dataset import Dataset
+from pipeline.dataset import Dataset, References
 from pipeline.errors import RegistryError, SettingsError, UnknownDatasetError
 
 
 class Registry:
-    """Datasets by name, upstream first; iteration and length are those of the set.
+    """Datasets by name, upstream first, and the quarantines of those that have one; iteration is over all of them.
 
     Raises:
         RegistryError: two names that are equal or lie in one folder on some file system, one location inside
@@ -25,7 +25,10 @@ class Registry:
     """
 
     def __init__(self, datasets: Iterable[Dataset]) -> None:
-        declared = tuple(datasets)
+        given = tuple(datasets)
+        # A quarantine is made by the writes of its dataset, and is a dataset like any other to who reads it.
+        apart = [dataset.quarantine for dataset in given]
+        declared = (*given, *(quarantine for quarantine in apart if quarantine is not None))
         by_name = {dataset.name: dataset for dataset in declared}
         problems = [*_collisions(declared), *_gaps(declared), *_without_feed(by_name)]
         try:
@@ -92,11 +95,26 @@ def _collisions(declared: tuple[Dataset, ...]) -> Iterator[str]:
 
 
 def _gaps(declared: tuple[Dataset, ...]) -> Iterator[str]:
-    known = {dataset.name for dataset in declared}
+    known = {dataset.name: dataset for dataset in declared}
     for dataset in declared:
         for source in dataset.reads:
             if source not in known:
                 yield f"{dataset.name} reads {source}, which nobody declared"
+        for expectation in dataset.expectations:
+            if isinstance(expectation, References):
+                yield from _unreferable(dataset, expectation, known.get(expectation.dataset))
+
+
+def _unreferable(dataset: Dataset, expectation: References, other: Dataset | None) -> Iterator[str]:
+    if other is None:
+        yield f"{dataset.name} refers to {expectation.dataset}, which nobody declared"
+        return
+    for column, target in zip(expectation.columns, expectation.target, strict=True):
+        if target not in other.schema.names:
+            yield f"{dataset.name} refers to column {target} of {other.name}, which has none of that name"
+        elif (kind := dataset.field(column).dataType) != other.field(target).dataType:
+            there = other.field(target).dataType.simpleString()
+            yield f"{dataset.name} refers with {column} ({kind.simpleString()}) to {target} ({there}) of {other.name}"
 
 
 def _without_feed(declared: Mapping[str, Dataset]) -> Iterator[str]:

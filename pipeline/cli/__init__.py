@@ -31,8 +31,10 @@ _COMMANDS: Mapping[str, tuple[str, str]] = {
     "registry": ("pipeline.cli.registry", "What is declared; needs no Spark."),
     "manifest": ("pipeline.cli.manifest", "The records of runs: list, show, compare, verify."),
     "sink": ("pipeline.cli.sink", "Rows that arrive all the time, into a table: run, epochs."),
-    "maintain": ("pipeline.cli.maintain", "Keep the tables healthy: vacuum, checkpoint."),
+    "conform": ("pipeline.cli.conform", "What is declared against the tables: the plan, and applying it."),
+    "maintain": ("pipeline.cli.maintain", "Keep the tables healthy: vacuum, optimize, checkpoint."),
     "restore": ("pipeline.cli.restore", "Bring a table back to an earlier version."),
+    "check": ("pipeline.cli.check", "Whether the tables are as their declarations expect."),
     "doctor": ("pipeline.cli.doctor", "What ails the tables; needs no Spark."),
 }
 

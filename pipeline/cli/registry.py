@@ -11,6 +11,7 @@ import click
 
 from pipeline.cli.output import print_json, print_table
 from pipeline.dataset import Dataset
+from pipeline.expectations import expectation_name
 from pipeline.registry import Registry, load_datasets
 from pipeline.settings import DEFAULT_DATASETS, Settings, load_settings
 
@@ -67,12 +68,16 @@ def declaration(dataset: Dataset, root: str) -> dict[str, Any]:
         "keys": list(dataset.keys),
         "reads": list(dataset.reads),
         "checks": [asdict(check) for check in dataset.checks],
+        "not_null": [asdict(constraint) for constraint in dataset.not_null],
         "properties": dict(dataset.properties),
         "change_feed": dataset.change_feed,
         "code_version": dataset.code_version,
         "starts_on_change": dataset.starts_on_change,
         "freshness": _freshness(dataset),
         "schema_check": asdict(dataset.schema_check),
+        "expectations": [
+            {"name": expectation_name(expectation)} | asdict(expectation) for expectation in dataset.expectations
+        ],
         "row_count": None if dataset.row_count is None else asdict(dataset.row_count),
         "fingerprint": dataset.fingerprint,
         "columns": dataset.schema.jsonValue()["fields"],

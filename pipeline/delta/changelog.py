@@ -72,6 +72,15 @@ def is_truncation(changelog: Changelog) -> str:
     return f"{kind_of_change(changelog)} <=> '{_TRUNCATE}'"
 
 
+def stands_alone(dataset: Dataset, changelog: Changelog, taken: str) -> str:
+    """SQL that is true for the row from before an update whose row from after it, of the same key, is `taken` away.
+
+    Left behind, it would delete the key.
+    """
+    place = sql.names((*dataset.keys, changelog.sequence))
+    return f"{kind_of_change(changelog)} <=> '{_BEFORE}' AND max({taken}) OVER (PARTITION BY {place})"
+
+
 def kept_column(column: str) -> str:
     """The column, quoted, that holds the newest value of one in which NULL means "as it is", and its place."""
     return sql.identifier(kept_name(column))

@@ -177,8 +177,7 @@ class Committer:
             with to_spark(tables(batch.segments), self.dataset, lambda: session, self._staging) as frame:
                 yield frame
             return
-        paths = [f"{self._in_place}/{segment.path.name}" for segment in batch.segments]
-        yield staged(session, self.dataset, paths, _frame_columns(self.dataset, batch))
+        yield _staged(session, self.dataset, batch, self._in_place)
 
     def _refuse_others(self, batch: Batch, result: WriteResult, *, replay: bool) -> None:
         """Stop where another sink commits as this writer: of two, the one whose epoch is not the greater.
@@ -234,14 +233,14 @@ def compact(session: SparkSession, dataset: Dataset, location: str, writer: str,
     return True
 
 
-def _frame_columns(dataset: Dataset, batch: Batch) -> list[StructField]:
-    """The columns that only the frame has, as Spark is to read them."""
+def _staged(session: SparkSession, dataset: Dataset, batch: Batch, folder: str) -> DataFrame:
+    """The files of a batch, all of one schema, as Spark sees them in a folder."""
     import pyarrow.parquet as pq
 
-    if not dataset.frame_columns:
-        return []
     schema = pq.read_schema(batch.segments[0].path)
-    return [StructField(name, from_arrow_type(schema.field(name).type)) for name in dataset.frame_columns]
+    extra = [StructField(name, from_arrow_type(schema.field(name).type)) for name in dataset.frame_columns]
+    left_out = set(dataset.schema.names) - set(schema.names)
+    return staged(session, dataset, [f"{folder}/{segment.path.name}" for segment in batch.segments], extra, left_out)
 
 
 def _split(dataset: Dataset, frame: DataFrame, error: ViolationError) -> tuple[Any, list[DeadLetter]]:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import groupby
 from typing import Any
 
 from pyspark.sql.types import DoubleType, FloatType
@@ -77,7 +78,9 @@ class Intake:
         self._changelog = dataset.write.changelog if isinstance(dataset.write, Merge) else None
         deletes = isinstance(dataset.write, Merge) and dataset.write.delete_when is not None
         # A row that only deletes may lack what a stored one must have; which does is for the write to say.
-        required = [field.name for field in dataset.schema.fields if not field.nullable]
+        # What Delta computes where a frame does not have it.
+        self._computed = tuple(dict((*dataset.features.generated, *dataset.features.defaults)))
+        required = [f.name for f in dataset.schema.fields if not f.nullable and f.name not in self._computed]
         self._not_null = [name for name in required if not deletes or name in dataset.keys]
         self._key_not_null = [name for name in self._not_null if name in dataset.keys]
         # The types of columns that are declared nowhere, as they were seen last.
@@ -191,19 +194,21 @@ class Intake:
                 taken.tables.append(table)
 
     def _tables(self, rows: list[dict[str, Any]]) -> Iterator[Any]:
-        """Rows that were read as one table, or as many where what is declared nowhere has several types."""
-        if not rows:
-            return
-        try:
-            yield self._table(rows)
-        except Unfit:
-            yield from (self._table([row]) for row in rows)
+        """Rows that were read as tables of one schema each: what Delta is to compute is left out."""
+        for left_out, group in groupby(rows, lambda row: tuple(n for n in self._computed if row[n] is None)):
+            found = list(group)
+            try:
+                yield self._table(found, left_out)
+            except Unfit:
+                yield from (self._table([row], left_out) for row in found)
 
-    def _table(self, rows: Sequence[Mapping[str, Any]]) -> Any:
+    def _table(self, rows: Sequence[Mapping[str, Any]], left_out: Sequence[str]) -> Any:
         import pyarrow as pa
 
-        arrays = [pa.array([r[f.name] for r in rows], arrow_type(f.dataType)) for f in self.dataset.schema.fields]
-        return self._fitted(pa.Table.from_arrays([*arrays, *self._undeclared(rows)], list(self._names)))
+        fields = [field for field in self.dataset.schema.fields if field.name not in left_out]
+        arrays = [pa.array([row[field.name] for row in rows], arrow_type(field.dataType)) for field in fields]
+        names = [*(field.name for field in fields), *self.dataset.frame_columns]
+        return self._fitted(pa.Table.from_arrays([*arrays, *self._undeclared(rows)], names))
 
     def _undeclared(self, rows: Sequence[Mapping[str, Any]]) -> list[Any]:
         """The columns that only the frame has; `Unfit` where one's values have no one type in Arrow."""
@@ -264,9 +269,9 @@ class Intake:
 
         masks = [table[name].is_null() for name in self._not_null if table[name].null_count]
         for declared in () if self._allow_nan else self.dataset.schema.fields:
-            if isinstance(declared.dataType, DoubleType | FloatType):
+            if isinstance(declared.dataType, DoubleType | FloatType) and declared.name in table.column_names:
                 masks.append(pc.fill_null(pc.invert(pc.is_finite(table[declared.name])), False))
-        masks += [pc.fill_null(pc.equal(table[name], ""), False) for name in self._empty]
+        masks += [pc.fill_null(pc.equal(table[name], ""), False) for name in self._empty if name in table.column_names]
         if self._changelog is not None:
             known = pa.array([code.lower() for code in self._changelog.codes], pa.string())
             codes = pc.utf8_lower(table[self._changelog.operation].cast(pa.string()))

@@ -97,13 +97,25 @@ def merge_statement(frame: DataFrame, dataset: Dataset, location: str, view: str
 
 def stored_rows(frame: DataFrame, dataset: Dataset) -> tuple[DataFrame, tuple[str, ...]]:
     """The rows of a frame that are to be stored, and the columns in which a NULL may stand for a value in the table."""
+    stored = is_stored(dataset)
+    return (frame if stored is None else frame.filter(stored)), kept_columns(dataset)
+
+
+def is_stored(dataset: Dataset) -> str | None:
+    """SQL over the frame that is true for a row that is to be stored; None where each is."""
     mode = dataset.write
     if not isinstance(mode, Merge):
-        return frame, ()
+        return None
     if mode.changelog is not None:
-        return frame.filter(is_row(mode.changelog)), mode.changelog.ignore_nulls
+        return is_row(mode.changelog)
     deletes = _deletes(mode)
-    return (frame if deletes is None else frame.filter(f"NOT {deletes}")), ()
+    return None if deletes is None else f"NOT {deletes}"
+
+
+def kept_columns(dataset: Dataset) -> tuple[str, ...]:
+    """The columns in which a NULL may stand for the value in the table."""
+    changelog = dataset.write.changelog if isinstance(dataset.write, Merge) else None
+    return () if changelog is None else changelog.ignore_nulls
 
 
 def _deletes(mode: Merge) -> str | None:

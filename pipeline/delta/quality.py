@@ -1,24 +1,52 @@
 """What rows break, counted: NOT NULL, check constraints, the slice, partition values.
 
 Here belong the conditions as SQL and the pass that counts them. Delta enforces them in the write itself; the counting
-pass runs only after a refusal, to say which rows and how many.
+pass runs after a refusal, to say which rows and how many, or before the write where rows are to be left out of it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 
-from pyspark.sql import DataFrame
+from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql import functions as F  # noqa: N812  Spark's own name for it
-from pyspark.sql.types import StructField, StructType
+from pyspark.sql.types import (
+    ArrayType,
+    BinaryType,
+    DataType,
+    MapType,
+    StringType,
+    StructField,
+    StructType,
+    VariantType,
+)
 
 from pipeline.dataset import Dataset, is_string
 from pipeline.delta import sql
+from pipeline.delta.failures import SPARK_ERRORS, read_failure
 from pipeline.delta.slices import Slice
+from pipeline.errors import DeclarationError
+from pipeline.expectations import null_label
 from pipeline.write_mode import is_comparable
 
 # How many distinct stray values an error names.
 NAMED_VALUES = 10
+# How many rows are shown of those that break a constraint, by how many columns where no keys are declared.
+EXAMPLES = 5
+_EXAMPLE_COLUMNS = 5
+_EXAMPLE_CHARACTERS = 60
+
+
+_NOT_SHOWN: tuple[type[DataType], ...] = (ArrayType, BinaryType, MapType, StructType, VariantType)
+
+
+@dataclass(frozen=True)
+class Broken:
+    """The rows that break a constraint: their number, and a few of them by the columns that name them."""
+
+    rows: int
+    examples: tuple[str, ...] = ()
 
 
 def null_conditions(schema: StructType, kept: Collection[str] = ()) -> dict[str, str]:
@@ -61,14 +89,74 @@ def outside(dataset: Dataset, within: Slice) -> str:
     return f"NOT coalesce(({within.predicate(dataset)}), FALSE)"
 
 
-def count(frame: DataFrame, conditions: Mapping[str, str]) -> dict[str, int]:
-    """Rows per condition, those that hold nowhere left out; one Spark job."""
+def count(frame: DataFrame, dataset: Dataset, conditions: Mapping[str, str]) -> dict[str, Broken]:
+    """The rows of each condition, those that hold nowhere left out; one Spark job."""
     if not conditions:
         return {}
-    counted = frame.selectExpr(
-        *(f"count_if({condition}) AS c{position}" for position, condition in enumerate(conditions.values()))
-    ).collect()[0]
-    return {name: counted[position] for position, name in enumerate(conditions) if counted[position]}
+    counted = frame.selectExpr(*counting(dataset, conditions)).collect()[0]
+    found = {name: broken_at(counted, position) for position, name in enumerate(conditions)}
+    return {name: broken for name, broken in found.items() if broken.rows}
+
+
+def counting(dataset: Dataset, conditions: Mapping[str, str]) -> list[str]:
+    """Aggregates for the rows of each condition, which `broken_at` reads; the examples are the first by their text.
+
+    Args:
+        conditions: by what is broken, SQL that is true for a row that breaks it.
+    """
+    aggregates = []
+    for position, (broken, condition) in enumerate(conditions.items()):
+        shown = _example(dataset, broken)
+        aggregates.append(f"count_if({condition}) AS c{position}")
+        aggregates.append(f"min_by({shown}, {shown}, {EXAMPLES}) FILTER (WHERE {condition}) AS e{position}")
+    return aggregates
+
+
+def broken_at(counted: Row, position: int) -> Broken:
+    """What a row of the aggregates of `counting` says of the condition at that position."""
+    return Broken(counted[f"c{position}"], tuple(counted[f"e{position}"] or ()))
+
+
+def _example(dataset: Dataset, broken: str) -> str:
+    """SQL for a row as text: its keys, or else its partition columns and the first others of plain values."""
+    plain = [field.name for field in dataset.schema.fields if not isinstance(field.dataType, _NOT_SHOWN)]
+    first = [name for name in (*dataset.partition_by, *plain) if name in plain]
+    keys = () if broken in map(null_label, dataset.keys) else dataset.keys
+    named = keys or tuple(dict.fromkeys(first))[:_EXAMPLE_COLUMNS] or (dataset.schema.names[0],)
+    return f"concat_ws(', ', {', '.join(_shown(dataset.field(name)) for name in named)})"
+
+
+def _shown(field: StructField) -> str:
+    column = sql.identifier(field.name)
+    if isinstance(field.dataType, BinaryType):
+        text = f"hex({column})"
+    elif isinstance(field.dataType, _NOT_SHOWN):
+        text = f"to_json(struct({column}))"
+    else:
+        text = f"CAST({column} AS STRING)"
+    value = f"CASE WHEN {column} IS NULL THEN 'NULL' ELSE left({text}, {_EXAMPLE_CHARACTERS}) END"
+    return f"concat({sql.string(f'{field.name} = ')}, {value})"
+
+
+def refuse_unusable_checks(session: SparkSession, dataset: Dataset) -> None:
+    """Refuse check conditions that Spark can't analyse over the declared columns; no table is asked, no job runs.
+
+    Raises:
+        DeclarationError: one does not parse, names a column that is none, or is no condition; all at once.
+    """
+    if not dataset.checks:
+        return
+    fields = [StructField(f.name, StringType() if is_string(f.dataType) else f.dataType) for f in dataset.schema.fields]
+    empty = session.createDataFrame([], StructType(fields))
+    problems = []
+    for check in dataset.checks:
+        try:
+            # Asked for its schema, since a Connect client analyses no sooner.
+            empty.filter(f"({check.condition})").schema  # noqa: B018
+        except SPARK_ERRORS as error:
+            problems.append(f"check {check.name}: {check.condition!r}: {read_failure(error).summary}")
+    if problems:
+        raise DeclarationError(dataset=dataset.name, problems=tuple(problems))
 
 
 def duplicate_keys(frame: DataFrame, keys: Sequence[str], row: str | None = None) -> tuple[dict[str, int], int]:

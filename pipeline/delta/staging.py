@@ -9,7 +9,7 @@ The folder's name begins with `_`, which no table's does, so what a killed proce
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Container, Iterable, Iterator
 from contextlib import suppress
 from typing import Any
 
@@ -36,6 +36,7 @@ class Staging:
     def __init__(self, dataset: Dataset, staging: str) -> None:
         self.dataset = dataset
         self._frame_columns: list[StructField] = []
+        self._left_out: set[str] = set()
         self.location = f"{staging.rstrip('/')}/{uuid.uuid4().hex}"
         try:
             self.filesystem, self.path = file_system(self.location)
@@ -61,6 +62,7 @@ class Staging:
         import pyarrow.parquet as pq
 
         names = self.dataset.frame_columns
+        self._left_out = {name for name in self.dataset.schema.names if name not in schema.names}
         self._frame_columns = [StructField(name, from_arrow_type(schema.field(name).type)) for name in names]
         try:
             self.filesystem.create_dir(self.path, recursive=True)
@@ -80,7 +82,7 @@ class Staging:
     def read(self, session: SparkSession) -> DataFrame:
         """What was written, in the declared types, as Spark sees it; columns that only the frame has in theirs."""
         try:
-            return staged(session, self.dataset, [self.location], self._frame_columns)
+            return staged(session, self.dataset, [self.location], self._frame_columns, self._left_out)
         except SPARK_ERRORS as error:
             raise self._error(f"Spark does not find it there ({read_failure(error).summary})") from error
 
@@ -109,12 +111,21 @@ class Staging:
 
 
 def staged(
-    session: SparkSession, dataset: Dataset, locations: Iterable[str], frame_columns: Iterable[StructField]
+    session: SparkSession,
+    dataset: Dataset,
+    locations: Iterable[str],
+    frame_columns: Iterable[StructField],
+    left_out: Container[str] = (),
 ) -> DataFrame:
-    """Parquet files and folders of a dataset's rows as one frame; columns that only the frame has as they are given."""
+    """Parquet files and folders of a dataset's rows as one frame; columns that only the frame has as they are given.
+
+    Args:
+        left_out: declared columns that are in none of the files, for Delta to compute.
+    """
     schema = stored(dataset.schema)
     assert isinstance(schema, StructType)  # noqa: S101  of a struct
-    schema = StructType([*schema.fields, *frame_columns])
+    declared = [field for field in schema.fields if field.name not in left_out]
+    schema = StructType([*declared, *frame_columns])
     # Spark takes a path for a pattern, in which a bracket of the root's name would stand for something else.
     paths = map(path_pattern, locations)
     frame = session.read.schema(schema).option("datetimeRebaseMode", "CORRECTED").parquet(*paths)

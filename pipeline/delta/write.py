@@ -1,13 +1,15 @@
 """The only code that writes rows: append, replace, merge and first load, each exactly one commit or none.
 
 Here belong the statement of a write, its attempts, the reading of a refusal and the result; how a merge's rows and
-statement are made is `merge`'s. A plain append or replace looks at the frame once: Delta itself enforces NOT NULL,
-checks and the slice while it writes, and only a refusal is followed by a second pass that counts and names the rows.
+statement are made is `merge`'s, which rows are left out of a write, `quarantine`'s, and what refused rows break,
+`refusal`'s. A plain append or replace looks at the frame once: Delta itself enforces NOT NULL, checks and the slice
+while it writes, and only a refusal is followed by a second pass that counts and names the rows.
 """
 
 from __future__ import annotations
 
 import datetime as dt
+import uuid
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
@@ -16,9 +18,9 @@ from dataclasses import replace as changed
 from pyspark.sql import DataFrame, SparkSession
 
 from pipeline.dataset import Dataset, ErrorIfExists, Ignore, InsertNew, Merge, Replace
-from pipeline.delta import merge, quality, sql
+from pipeline.delta import merge, overwrite, quality, quarantine, sql
+from pipeline.delta.apply import Applied
 from pipeline.delta.commit import CommitNote, Mark, marked_commit, own_commit, private_session, write_confs
-from pipeline.delta.conform import select_list
 from pipeline.delta.failures import (
     CAUSE_UNTOLD,
     CHECK_BROKEN,
@@ -29,21 +31,18 @@ from pipeline.delta.failures import (
     SPARK_ERRORS,
     read_failure,
 )
+from pipeline.delta.fit import select_list
 from pipeline.delta.log import Commit
+from pipeline.delta.quarantine import Judged, Violation, judged
+from pipeline.delta.refusal import violation_of
 from pipeline.delta.retry import RetryPolicy, retried
 from pipeline.delta.slices import Slice
-from pipeline.delta.table import TableState, existing, open_or_create
+from pipeline.delta.statement import write_statement
+from pipeline.delta.table import TableState, conform, existing, opened
 from pipeline.delta.transaction import Identifier, cursor_identifier, first_load, holder, identifier
-from pipeline.errors import (
-    CheckViolationError,
-    CommitConflictError,
-    DuplicateKeysError,
-    NullViolationError,
-    PartitionValueError,
-    PipelineError,
-    StrayRowsError,
-    TableExistsError,
-)
+from pipeline.errors import CommitConflictError, CommitUnknownError, PipelineError, TableExistsError
+from pipeline.expectations import QUARANTINE_SUFFIX
+from pipeline.policy import storage_confs
 
 # What a conflict says of a run whose cursors another run has moved on.
 CURSOR_MOVED = "CURSOR_MOVED"
@@ -58,6 +57,9 @@ class WriteResult:
     `rows_by_partition` counts the rows written by partition values as the log spells them; empty where nothing was
     written, None where Delta kept no statistics or a merge has written untouched rows again. `rows_written` are those
     inserted and updated. `rows_deleted` is None where Delta does not say, `rows_updated` for all but a merge.
+    `violations` are what was looked for before the write, with the rows that were left out of it; `quarantined` is the
+    commit of those that were set apart, None where none were. `fingerprint_before` is that of the table's schema where
+    the schema policy let this write change it, by the steps in `schema_changes`; None where the write left it.
     """
 
     dataset: str
@@ -79,6 +81,12 @@ class WriteResult:
     mark: Mark
     features: tuple[str, ...]
     metrics: Mapping[str, str] = field(default_factory=dict)
+    violations: tuple[Violation, ...] = ()
+    rows_dropped: int = 0
+    rows_quarantined: int = 0
+    quarantined: WriteResult | None = None
+    fingerprint_before: str | None = None
+    schema_changes: tuple[str, ...] = ()
 
     @property
     def changes_rows(self) -> bool:
@@ -121,22 +129,37 @@ def write(
     selected = select_list(dataset, frame.schema)
     # From here on the frame has the declared columns under the declared names.
     conformed = frame.selectExpr(*(f"{expression} AS {sql.identifier(name)}" for name, expression in selected.items()))
-    with _held(conformed, dataset, within) as held:
+    quality.refuse_unusable_checks(frame.sparkSession, dataset)
+    with judged(conformed, dataset, within) as found, _held(found, dataset, within) as held:
+        if found.is_refused:
+            violation = violation_of(held, dataset, within)
+            if violation is not None:
+                raise violation
+        apart = _SetApart(found, dataset, f"{location}{QUARANTINE_SUFFIX}", note)
+
+        replaced = within is None and (anew or isinstance(dataset.write, Replace))
+        tables: list[Applied] = []
 
         def attempt(number: int) -> WriteResult:
             mark = changed(note.mark, attempt=note.mark.attempt + number - 1)
-            return _attempt(held, dataset, location, changed(note, mark=mark), within, anew=anew)
+            tables.append(opened(held.sparkSession, dataset, location, replaced=replaced))
+            return _attempt(held, dataset, tables[-1], changed(note, mark=mark), within, anew=anew, apart=apart)
 
-        return retried(attempt, retry or RetryPolicy(), dataset.name)
+        with apart.withdrawn_on_failure():
+            result = retried(attempt, retry or RetryPolicy(), dataset.name)
+        return changed(
+            result, violations=found.violations, rows_dropped=found.rows_dropped,
+            rows_quarantined=found.rows_quarantined, quarantined=apart.result, **overwrite.evolution(dataset, tables),
+        )  # fmt: skip
 
 
 @contextmanager
-def _held(frame: DataFrame, dataset: Dataset, within: Slice | None) -> Iterator[DataFrame]:
+def _held(found: Judged, dataset: Dataset, within: Slice | None) -> Iterator[DataFrame]:
     """The frame, materialized where it is looked at more than once, so that every look sees the same rows."""
-    if not merge.looks_first(dataset, within):
-        yield frame
+    if found.is_held or not merge.looks_first(dataset, within):
+        yield found.frame
         return
-    held = frame.persist()
+    held = found.frame.persist()
     try:
         yield held
     finally:
@@ -144,28 +167,72 @@ def _held(frame: DataFrame, dataset: Dataset, within: Slice | None) -> Iterator[
             held.unpersist()
 
 
+@dataclass
+class _SetApart:
+    """The rows of one write that go to quarantine; `result` is their commit once it was made."""
+
+    found: Judged
+    dataset: Dataset
+    location: str
+    note: CommitNote
+    result: WriteResult | None = None
+
+    def commit(self, session: SparkSession) -> None:
+        """Replace what is in quarantine of this batch, once in all attempts; makes no commit where nothing differs."""
+        rows, to = self.found.set_apart, self.dataset.quarantine
+        if to is None or rows is None or self.result is not None:
+            return
+        if self.found.rows_quarantined or quarantine.may_hold(session, to, self.location, self.note):
+            self.result = self._replaced(rows, to)
+
+    def _replaced(self, rows: DataFrame, to: Dataset) -> WriteResult:
+        frame = quarantine.rows_for_quarantine(rows, self.dataset, self.note)
+        note, within = changed(self.note, cursors=None), quarantine.batch_slice(self.note)
+        return write(frame, dataset=to, location=self.location, note=note, within=within)
+
+    def settle(self, session: SparkSession, *, anew: bool) -> None:
+        """Once the rows of the write are committed: leave no row of a run that was overtaken."""
+        if self.dataset.quarantine is not None:
+            with suppress(PipelineError, *SPARK_ERRORS):  # the rows are committed, whatever is left beside them
+                quarantine.leave_out_others(session, self.dataset.quarantine, self.location, self.note, anew=anew)
+
+    @contextmanager
+    def withdrawn_on_failure(self) -> Iterator[None]:
+        """Take the rows back where the rest of the write is known not to be there."""
+        try:
+            yield
+        except CommitUnknownError:
+            raise
+        except (PipelineError, *SPARK_ERRORS):
+            rows, to = self.found.set_apart, self.dataset.quarantine
+            if to is not None and rows is not None and self.result is not None and self.result.committed:
+                with suppress(PipelineError, *SPARK_ERRORS):  # must not hide what became of the write
+                    self._replaced(rows.limit(0), to)
+            raise
+
+
 def _attempt(
-    frame: DataFrame, dataset: Dataset, location: str, note: CommitNote, within: Slice | None, *, anew: bool
-) -> WriteResult:
-    session = frame.sparkSession
-    state = open_or_create(session, dataset, location)
+    frame: DataFrame, dataset: Dataset, table: Applied, note: CommitNote, within: Slice | None, *, anew: bool,
+    apart: _SetApart,
+) -> WriteResult:  # fmt: skip
+    session, state, location = frame.sparkSession, table.after, table.after.location
     known = _identifier(session, dataset, state, note)
     if isinstance(known, int):
         return nothing(dataset, state, note.mark, skipped_at=known)
     if isinstance(dataset.write, ErrorIfExists | Ignore) and known is None:
         return nothing(dataset, state, note.mark)
+    if apart.found.set_apart is not None and isinstance(known, Identifier) and note.cursors is None:
+        before = holder(session, state, note.mark, known)
+        if before is not None:  # nor is anything set apart a second time
+            return nothing(dataset, state, note.mark, skipped_at=before)
     with _temporary_view(frame, note.mark) as view:
-        statement = _statement(frame, dataset, location, view, within, anew=anew)
-        confs = write_confs(note, session, dataset.fingerprint) | (known.confs if known is not None else {})
-        with private_session(session, confs) as clone:
-            commit: Commit | None
-            try:
-                clone.sql(statement).collect()
-            except LOST_OR_REFUSED as error:
-                commit = _outcome(error, frame, dataset, location, within=within, mark=note.mark)
-            else:
-                commit = own_commit(clone, dataset.name, location, note.mark, dataset.partition_by)
+        statement = write_statement(frame, dataset, location, view, within, anew=anew)
+        apart.commit(session)
+        commit = _run(statement, frame, dataset, table, note=note, within=within, known=known, view=view)
     if commit is not None:
+        if table.overwrites:
+            state = conform(session, dataset, location).after
+        apart.settle(session, anew=anew)
         return commit_result(dataset, state, note.mark, commit)
     if note.cursors is not None:  # Delta commits an identifier even without rows, unless another run was first
         raise CommitConflictError(dataset=dataset.name, location=location, condition=CURSOR_MOVED)
@@ -176,6 +243,25 @@ def _attempt(
         raise CommitConflictError(dataset=dataset.name, location=location, condition="RESTORE")
     skipped_at = holder(session, state, note.mark, again) if isinstance(again, Identifier) else again
     return nothing(dataset, state, note.mark, skipped_at=skipped_at)
+
+
+def _run(
+    statement: str, frame: DataFrame, dataset: Dataset, table: Applied, *, note: CommitNote, within: Slice | None,
+    known: Identifier | None, view: str,
+) -> Commit | None:  # fmt: skip
+    """The commit of a statement; None where Delta saw nothing to do and made none."""
+    state, partition_by = table.after, table.after.log_partition_by
+    confs = write_confs(note, frame.sparkSession, dataset.fingerprint) | storage_confs(state.properties)
+    confs |= known.confs if known is not None else {}
+    with private_session(frame.sparkSession, confs) as clone:
+        try:
+            if table.overwrites:
+                partition_by = overwrite.overwrite(clone, dataset, table, view)
+            else:
+                clone.sql(statement).collect()
+        except LOST_OR_REFUSED as error:
+            return _outcome(error, frame, dataset, state, within=within, mark=note.mark)
+        return own_commit(clone, dataset.name, state.location, note.mark, partition_by)
 
 
 def _identifier(
@@ -208,7 +294,8 @@ def _identifier(
 @contextmanager
 def _temporary_view(frame: DataFrame, mark: Mark) -> Iterator[str]:
     """The frame under a name that SQL can say, for as long as the write takes."""
-    name = f"pipeline_frame_{mark.token}"
+    # What a write sets apart is written inside of it, under the same mark.
+    name = f"pipeline_frame_{mark.token}_{uuid.uuid4().hex[:8]}"
     frame.createOrReplaceTempView(name)
     try:
         yield name
@@ -218,42 +305,8 @@ def _temporary_view(frame: DataFrame, mark: Mark) -> Iterator[str]:
             frame.sparkSession.catalog.dropTempView(name)
 
 
-def _statement(
-    frame: DataFrame, dataset: Dataset, location: str, view: str, within: Slice | None, *, anew: bool
-) -> str:
-    # A slice of nothing is replaced by nothing; Delta would take rows for `REPLACE WHERE FALSE`, the guard does not.
-    holds_nothing = within is not None and not within.boxes
-    if anew and isinstance(dataset.write, Merge | InsertNew):
-        return f"INSERT OVERWRITE TABLE {sql.path_table(location)} BY NAME {merge.fresh_rows(dataset, view)}"
-    if isinstance(dataset.write, Merge | InsertNew) and not holds_nothing:
-        return merge.merge_statement(frame, dataset, location, view, within)
-    target = sql.path_table(location)
-    query = f"SELECT {', '.join(_guarded_columns(dataset, within))} FROM {sql.identifier(view)}"  # noqa: S608  all quoted
-    if not (anew or isinstance(dataset.write, Replace)) or holds_nothing:
-        return f"INSERT INTO {target} BY NAME {query}"
-    if within is None:
-        return f"INSERT OVERWRITE TABLE {target} BY NAME {query}"
-    return f"INSERT INTO {target} BY NAME REPLACE WHERE {within.predicate(dataset)} {query}"
-
-
-def _guarded_columns(dataset: Dataset, within: Slice | None) -> Iterator[str]:
-    """The declared columns; a partition column raises inside the write where Delta would not refuse by itself."""
-    empty = quality.empty_partition_conditions(dataset)
-    # A replace has Delta hold the slice; an append has nobody, so the first column of the slice does.
-    is_unheld = within is not None and (not isinstance(dataset.write, Replace) or not within.boxes)
-    guarded_for_slice = (*(within.columns if within else ()), *dataset.schema.names)[:1] if is_unheld else ()
-    for name in dataset.schema.names:
-        column = sql.identifier(name)
-        cases = []
-        if name in empty:
-            cases.append(f"WHEN {empty[name]} THEN raise_error('empty partition value')")
-        if within is not None and name in guarded_for_slice:
-            cases.append(f"WHEN {quality.outside(dataset, within)} THEN raise_error('outside the slice')")
-        yield f"CASE {' '.join(cases)} ELSE {column} END AS {column}" if cases else column
-
-
 def _outcome(
-    error: Exception, frame: DataFrame, dataset: Dataset, location: str, *, within: Slice | None, mark: Mark
+    error: Exception, frame: DataFrame, dataset: Dataset, state: TableState, *, within: Slice | None, mark: Mark
 ) -> Commit:
     """What became of a write that raised: its commit where it was made all the same, or else the error to raise.
 
@@ -270,37 +323,16 @@ def _outcome(
     violation = None
     if failure.has(refused) or failure.has_only(CAUSE_UNTOLD):
         with suppress(*SPARK_ERRORS):  # the frame fails by itself; then its own error is the one to tell
-            violation = _violation(frame, dataset, within)
+            violation = violation_of(frame, dataset, within)
     if violation is not None:
         raise violation from error
-    commit = marked_commit(
-        frame.sparkSession, dataset.name, location, mark, dataset.partition_by, reason=failure.summary
-    )
+    location, partition_by = state.location, state.log_partition_by
+    commit = marked_commit(frame.sparkSession, dataset.name, location, mark, partition_by, reason=failure.summary)
     if commit is not None:
         return commit
     if failure.is_conflict:
         raise CommitConflictError(dataset=dataset.name, location=location, condition=failure.condition) from error
     raise error
-
-
-def _violation(frame: DataFrame, dataset: Dataset, within: Slice | None) -> PipelineError | None:
-    """What the frame's rows break, counted; None where they break nothing that is declared."""
-    stored, kept = merge.stored_rows(frame, dataset)
-    if within is not None:
-        named, total = quality.stray_values(stored, dataset, within)
-        if total:
-            return StrayRowsError(dataset=dataset.name, counts=named, slice=str(within), total_rows=total)
-    empty = quality.count(stored, quality.empty_partition_conditions(dataset))
-    if empty:
-        return PartitionValueError(dataset=dataset.name, counts=empty)
-    repeated, keys = merge.repeated_keys(frame, dataset)
-    if keys:
-        return DuplicateKeysError(dataset=dataset.name, counts=repeated, total_keys=keys)
-    nulls = quality.count(stored, quality.null_conditions(dataset.schema, kept))
-    if nulls:
-        return NullViolationError(dataset=dataset.name, counts=nulls)
-    checks = quality.count(stored, quality.check_conditions(dataset))
-    return CheckViolationError(dataset=dataset.name, counts=checks) if checks else None
 
 
 def nothing(dataset: Dataset, state: TableState, mark: Mark, skipped_at: int | None = None) -> WriteResult:

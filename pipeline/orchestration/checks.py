@@ -1,11 +1,12 @@
 """The asset checks of a declaration: is the table still as declared, and had the write as many rows as it may?
 
 Here belong what a check looks at and what it tells Dagster. How a table is compared with its declaration is
-`pipeline.delta.table`'s; the rows that a commit is refused for are Delta's own check constraints and no checks of ours.
+`pipeline.delta.table`'s; what becomes of constraints and expectations is `quality_checks`'s.
 
 A dataset's checks are one step after the asset's, which reads the newest entries of the log and the counts that the run
-has recorded: no row is read again, and where the table lies on this machine no JVM is started. One result speaks of all
-partitions of the run; Dagster's own checks by partition are a preview in 1.13, and say nothing of a run over a range.
+has recorded: but for an expectation no row is read again, and where the table lies on this machine no JVM is started.
+One result speaks of all partitions of the run; Dagster's own checks by partition are a preview in 1.13, and say nothing
+of a run over a range.
 """
 
 # Without `annotations` from `__future__`: Dagster compares the annotation of `context` with types and refuses a text.
@@ -19,7 +20,6 @@ from dagster import (
     AssetCheckExecutionContext,
     AssetCheckResult,
     AssetChecksDefinition,
-    AssetCheckSeverity,
     AssetCheckSpec,
     AssetKey,
     AssetMaterialization,
@@ -32,9 +32,11 @@ from dagster import (
 # Dagster's own name for the run of an event that no run has made; not public.
 from dagster._core.instance.utils import RUNLESS_RUN_ID
 
-from pipeline.dataset import Dataset, RowCount, SchemaCheck
+from pipeline.dataset import Dataset, RowCount
+from pipeline.delta.expect import allowed
 from pipeline.delta.table import TableState, compare, observe, state_in_log
 from pipeline.errors import TableNotFoundError
+from pipeline.orchestration import quality_checks
 from pipeline.orchestration.dataset_asset import IO_MANAGER
 from pipeline.orchestration.io_manager import DeltaIOManager
 from pipeline.orchestration.metadata import (
@@ -55,7 +57,7 @@ _LOSSY = re.compile(r"[.-]|__")
 
 
 def dataset_checks(datasets: Iterable[Dataset], *, io_manager_key: str = IO_MANAGER) -> list[AssetChecksDefinition]:
-    """The checks of each dataset: `schema`, and `row_count` where it is declared.
+    """The checks of each dataset: `schema`, `row_count` where it is declared, and one of each thing said of its rows.
 
     They run with every materialization of the asset, and by themselves. The IO manager under `io_manager_key` says
     where the tables lie.
@@ -64,6 +66,8 @@ def dataset_checks(datasets: Iterable[Dataset], *, io_manager_key: str = IO_MANA
 
 
 def _checks(dataset: Dataset, io_manager_key: str) -> AssetChecksDefinition:
+    declared = quality_checks.quality_checks(dataset)
+
     @multi_asset_check(
         name=f"{_identifier(dataset)}_checks",
         specs=_specs(dataset),
@@ -75,6 +79,9 @@ def _checks(dataset: Dataset, io_manager_key: str) -> AssetChecksDefinition:
         for key in sorted(context.selected_asset_check_keys):
             if key.name == ROW_COUNT and dataset.row_count is not None:
                 yield _row_count_result(key.asset_key, dataset.row_count, _last_write(context, key.asset_key))
+            elif key.name in declared:
+                written, moved = _last_write(context, key.asset_key), at_key(dataset, key.asset_key)
+                yield quality_checks.result(key.asset_key, key.name, dataset=moved, written=written, manager=manager)
             else:
                 yield _schema_result(key.asset_key, dataset, manager)
 
@@ -101,11 +108,7 @@ def _specs(dataset: Dataset) -> list[AssetCheckSpec]:
     if dataset.row_count is not None:
         text = f"The write has {_range(dataset.row_count)}, at each partition key of the run where it has some."
         specs.append(AssetCheckSpec(ROW_COUNT, asset=key, description=text, blocking=dataset.row_count.blocking))
-    return specs
-
-
-def _severity(declared: SchemaCheck | RowCount) -> AssetCheckSeverity:
-    return AssetCheckSeverity.WARN if declared.severity == "warn" else AssetCheckSeverity.ERROR
+    return [*specs, *quality_checks.specs(dataset)]
 
 
 def _schema_result(key: AssetKey, dataset: Dataset, manager: DeltaIOManager) -> AssetCheckResult:
@@ -122,7 +125,7 @@ def _schema_result(key: AssetKey, dataset: Dataset, manager: DeltaIOManager) -> 
         asset_key=key,
         check_name=SCHEMA,
         passed=not differences,
-        severity=_severity(dataset.schema_check),
+        severity=quality_checks.severity(dataset.schema_check.severity),
         description="; ".join(differences) or "The table is as declared.",
         metadata=expected | found | {"differences": MetadataValue.json(differences)},
     )
@@ -167,7 +170,7 @@ def _row_count_result(
     key: AssetKey, declared: RowCount, written: Mapping[str | None, Mapping[str, Any]]
 ) -> AssetCheckResult:
     rows = {partition: _rows(partition, metadata, len(written)) for partition, metadata in written.items()}
-    outside = {partition: count for partition, count in rows.items() if not _allowed(declared, count)}
+    outside = {partition: count for partition, count in rows.items() if not allowed(declared, count)}
     named = dict(sorted((str(partition), count) for partition, count in outside.items() if partition is not None))
     versions = {metadata[VERSION] for metadata in written.values() if VERSION in metadata}
     found = _told(rows)
@@ -180,7 +183,7 @@ def _row_count_result(
         asset_key=key,
         check_name=ROW_COUNT,
         passed=bool(rows) and not outside,
-        severity=_severity(declared),
+        severity=quality_checks.severity(declared.severity),
         description=f"Expected {_range(declared)}, found {found}.",
         metadata=metadata,
     )
@@ -192,12 +195,6 @@ def _rows(partition: str | None, metadata: Mapping[str, Any], written: int) -> i
     if partition is not None:
         names = [PARTITION_ROWS, ROWS_WRITTEN] if written == 1 else [PARTITION_ROWS]
     return next((int(metadata[name]) for name in names if name in metadata), None)
-
-
-def _allowed(declared: RowCount, rows: int | None) -> bool:
-    if rows is None:
-        return False
-    return declared.minimum <= rows and (declared.maximum is None or rows <= declared.maximum)
 
 
 def _range(declared: RowCount) -> str:

@@ -14,9 +14,9 @@ from typing import Any
 
 from dagster import (
     AssetKey,
+    AssetMaterialization,
     AssetRecordsFilter,
     ConfigurableIOManager,
-    DagsterEventType,
     DagsterInvariantViolationError,
     DataVersion,
     InputContext,
@@ -46,6 +46,7 @@ from pipeline.orchestration.metadata import (
     VERSION,
     changes_metadata,
     data_version,
+    data_version_tag,
     data_version_told,
     declared_dataset,
     plain,
@@ -53,7 +54,14 @@ from pipeline.orchestration.metadata import (
     write_metadata,
 )
 from pipeline.orchestration.partitions import PARTITION_EXPR, rows_by_key, slice_of
-from pipeline.orchestration.reads import InputRead, changes_read, lineage_metadata, note_read, reads_of
+from pipeline.orchestration.reads import (
+    InputRead,
+    changes_read,
+    lineage_metadata,
+    note_read,
+    reads_of,
+    version_written_in_run,
+)
 from pipeline.orchestration.resources import DeltaSparkResource
 from pipeline.record import write_record
 from pipeline.settings import LOCAL_FRAME_MAX_BYTES
@@ -108,8 +116,9 @@ class DeltaIOManager(ConfigurableIOManager):
         if found is not None:
             metadata |= changes_metadata(found.changes)
         told = self._told_version(context, step, keys, result)
-        metadata |= self._kept(context, dataset, result, note, reads=reads, found=found)
+        metadata |= self._kept(context, dataset, result, note, reads=reads.values(), found=found)
         _tell(context, dataset, result, keys, told=told, metadata=metadata)
+        self._tell_quarantine(context, dataset, result, note)
 
     def _write(
         self,
@@ -155,7 +164,7 @@ class DeltaIOManager(ConfigurableIOManager):
                 return self._changes(context, step, consumer, taken.values())
         kind = _annotated_kind(context, dataset)
         location, within = dataset.location(self.root), _input_slice(context, step, dataset)
-        pin = ReadOptions(version=None if step is None else _version_written_in_run(step, context.asset_key))
+        pin = ReadOptions(version=None if step is None else version_written_in_run(step, context.asset_key))
         found = read(self.spark.spark_session, dataset, location, pin, within=within)
         if step is not None:
             filters = () if within is None else (within.predicate(dataset),)
@@ -241,8 +250,8 @@ class DeltaIOManager(ConfigurableIOManager):
         result: WriteResult,
         note: CommitNote,
         *,
-        reads: Mapping[str, InputRead],
-        found: Reading | None,
+        reads: Iterable[InputRead] = (),
+        found: Reading | None = None,
     ) -> dict[str, str]:
         """Keep the record of the commit beside the tables; the commit stands whatever becomes of its record."""
         try:
@@ -253,7 +262,7 @@ class DeltaIOManager(ConfigurableIOManager):
                 root=self.root,
                 run_id=context.run_id,
                 sources=note.sources,
-                reads=[read.facts for read in reads.values()],
+                reads=[read.facts for read in reads],
                 changes={} if found is None else found.changes.facts,
                 partitions=note.partitions,
                 options=dict(self.spark.to_settings().conf),
@@ -262,6 +271,15 @@ class DeltaIOManager(ConfigurableIOManager):
             context.log.warning(f"The commit stands, but its record could not be kept: {error}")
             return {}
         return {"delta/record": path}
+
+    def _tell_quarantine(self, context: OutputContext, dataset: Dataset, result: WriteResult, note: CommitNote) -> None:
+        """Report and record the commit of the rows that were set apart; they are an asset that no step writes."""
+        apart, quarantine = result.quarantined, dataset.quarantine
+        if apart is None or quarantine is None or not apart.committed:
+            return
+        metadata = write_metadata(quarantine, apart, {}) | self._kept(context, quarantine, apart, note)
+        tags = data_version_tag(apart.table_id, apart.version)
+        context.log_event(AssetMaterialization(AssetKey(quarantine.asset_key), metadata=metadata, tags=tags))
 
     @property
     def _staging(self) -> str:
@@ -360,19 +378,6 @@ def _step_of(context: InputContext | OutputContext) -> StepExecutionContext | No
         return context.step_context
     except DagsterInvariantViolationError:
         return None
-
-
-def _version_written_in_run(step: StepExecutionContext, source: AssetKey) -> int | None:
-    """The version that this run has committed of the source; None where it has not written it."""
-    records = step.instance.get_records_for_run(
-        step.run_id, of_type=DagsterEventType.ASSET_MATERIALIZATION, ascending=False
-    ).records
-    for record in records:
-        materialization = record.event_log_entry.asset_materialization
-        if materialization is not None and materialization.asset_key == source:
-            value = materialization.metadata.get(VERSION)
-            return int(str(value.value)) if value is not None else None
-    return None
 
 
 def _input_slice(context: InputContext, step: StepExecutionContext | None, dataset: Dataset) -> Slice | None:

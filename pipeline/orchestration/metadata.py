@@ -6,7 +6,7 @@ Keys that begin with `dagster/` are Dagster's own, those with `delta/` ours.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import asdict, replace
 from typing import Any
 
 from dagster import (
@@ -37,6 +37,8 @@ ROWS_WRITTEN = "delta/rows_written"
 VERDICT = "delta/verdict"
 TABLE_ROWS = "dagster/row_count"
 PARTITION_ROWS = "dagster/partition_row_count"
+VIOLATIONS = "delta/violations"
+SOURCES = "delta/sources"
 
 
 def declared_dataset(key: AssetKey, metadata: Mapping[str, Any]) -> Dataset | None:
@@ -141,17 +143,34 @@ def write_metadata(dataset: Dataset, result: WriteResult, sources: Mapping[str, 
         "delta/bytes_added": MetadataValue.int(result.bytes_added),
         "delta/attempts": MetadataValue.int(result.mark.attempt),
         "delta/features": MetadataValue.json(list(result.features)),
-        "delta/sources": MetadataValue.json(dict(sources)),
+        SOURCES: MetadataValue.json(dict(sources)),
     }
     if result.rows_updated is not None:
         commit["delta/rows_updated"] = MetadataValue.int(result.rows_updated)
     if result.rows_deleted is not None:
         commit["delta/rows_deleted"] = MetadataValue.int(result.rows_deleted)
+    if result.fingerprint_before is not None:
+        commit["delta/schema_fingerprint_before"] = result.fingerprint_before
+        commit["delta/schema_changes"] = MetadataValue.json(list(result.schema_changes))
     if result.timestamp is not None:
         commit["delta/timestamp"] = MetadataValue.timestamp(result.timestamp)
+    commit |= _left_out(result)
     return commit | {
         "dagster/table_name": ".".join(dataset.asset_key),
         "dagster/uri": result.location,
         "dagster/storage_kind": "delta",
         "dagster/column_schema": column_schema(dataset),
     }
+
+
+def _left_out(result: WriteResult) -> dict[str, Any]:
+    """The constraints that were judged before the write, with counts and examples, and how many rows it left out."""
+    if not result.violations:
+        return {}
+    each = {violation.constraint: asdict(violation) for violation in result.violations}
+    apart = result.quarantined
+    return {
+        VIOLATIONS: MetadataValue.json(each),
+        "delta/rows_dropped": MetadataValue.int(result.rows_dropped),
+        "delta/rows_quarantined": MetadataValue.int(result.rows_quarantined),
+    } | ({} if apart is None else {"delta/quarantine": apart.dataset, "delta/quarantine_version": apart.version})

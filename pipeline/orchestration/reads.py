@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from dagster import AssetKey, StepExecutionContext, TableColumnDep, TableColumnLineage
+from dagster import AssetKey, DagsterEventType, StepExecutionContext, TableColumnDep, TableColumnLineage
 from pyspark.sql import DataFrame
 
 from pipeline.dataset import Dataset
@@ -18,6 +18,7 @@ from pipeline.delta.changes import SourceChanges
 from pipeline.delta.feed import Kind
 from pipeline.delta.lineage import column_lineage, plain_location
 from pipeline.delta.read import ReadFacts
+from pipeline.orchestration.metadata import VERSION
 
 COLUMN_LINEAGE = "dagster/column_lineage"
 
@@ -57,6 +58,19 @@ def changes_read(changes: SourceChanges) -> dict[str, InputRead]:
         )  # fmt: skip
         found[name] = InputRead(facts, source.source.location)
     return found
+
+
+def version_written_in_run(step: StepExecutionContext, source: AssetKey) -> int | None:
+    """The version that this run has committed of the source; None where it has not written it."""
+    records = step.instance.get_records_for_run(
+        step.run_id, of_type=DagsterEventType.ASSET_MATERIALIZATION, ascending=False
+    ).records
+    for record in records:
+        materialization = record.event_log_entry.asset_materialization
+        if materialization is not None and materialization.asset_key == source:
+            value = materialization.metadata.get(VERSION)
+            return int(str(value.value)) if value is not None else None
+    return None
 
 
 def lineage_metadata(frame: DataFrame, dataset: Dataset, reads: Iterable[InputRead]) -> dict[str, Any]:

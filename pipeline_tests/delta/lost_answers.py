@@ -16,28 +16,29 @@ from pipeline.delta import write as write_module
 class LosesAnswers:
     """A session that raises in place of the answer to a statement that writes."""
 
-    def __init__(self, session: SparkSession, *, arrives: bool) -> None:
+    def __init__(self, session: SparkSession, *, arrives: bool, only: str = "") -> None:
         self.session = session
         self.arrives = arrives
+        self.only = only
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.session, name)
 
     def sql(self, statement: str) -> Any:
-        if statement.startswith(("INSERT", "MERGE")):
+        if statement.startswith(("INSERT", "MERGE")) and self.only in statement:
             if self.arrives:
                 self.session.sql(statement).collect()
             raise PySparkRuntimeError("the answer was lost")
         return self.session.sql(statement)
 
 
-def lose_answers(monkeypatch: pytest.MonkeyPatch, *, arrives: bool) -> None:
-    """From now on every write loses the answer to its statement."""
+def lose_answers(monkeypatch: pytest.MonkeyPatch, *, arrives: bool, only: str = "") -> None:
+    """From now on every write whose statement holds `only` loses the answer to it."""
     real = write_module.private_session
 
     @contextmanager
     def losing(session: SparkSession, confs: Mapping[str, str]) -> Iterator[Any]:
         with real(session, confs) as clone:
-            yield LosesAnswers(clone, arrives=arrives)
+            yield LosesAnswers(clone, arrives=arrives, only=only)
 
     monkeypatch.setattr(write_module, "private_session", losing)

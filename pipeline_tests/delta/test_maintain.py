@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import json
+import os
+import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from pyspark.sql import SparkSession
 
 from pipeline.dataset import Append, Replace
+from pipeline.delta.changes import Source
 from pipeline.delta.maintain import checkpoint, vacuum
 from pipeline.delta.slices import of_values
 from pipeline.errors import TableNotFoundError
@@ -17,6 +21,7 @@ from pipeline_tests.delta.sample import APPENDED, REPLACED, day, days, files_of,
 
 # Delta removes what its retention no longer protects; with none, what is not live.
 FORGETFUL = days(Replace(), properties=(("delta.deletedFileRetentionDuration", "interval 0 hours"),))
+DAYS_40 = 40 * 86_400
 
 
 def parquet_files(location: str) -> set[str]:
@@ -81,10 +86,16 @@ def test_a_checkpoint_writes_its_file_and_the_pointer_and_commits_nothing(
     for n in range(2):
         put(spark, APPENDED, root, [(day(1), n, "a")])
 
-    result = checkpoint(spark, APPENDED, location)
-
     log = Path(location) / "_delta_log"
+    for path in log.glob("*"):
+        os.utime(path, (time.time() - DAYS_40,) * 2)
+    follower = replace(REPLACED, name="follower")  # it never ran, so that it needs all of the log
+    consumers = [Source(dataset=follower, location=follower.location(root))]
+
+    result = checkpoint(spark, APPENDED, location, consumers=consumers)
+
     assert (result.dataset, result.version) == ("days", 2)
+    assert [(needed.consumer, needed.version) for needed in result.log_kept_for] == [("follower", 0)]
     assert [path.name for path in log.glob("*.checkpoint*.parquet")] == [f"{2:020d}.checkpoint.parquet"]
     assert json.loads((log / "_last_checkpoint").read_text(encoding="utf-8"))["version"] == 2
     assert versions_of(APPENDED, root) == [0, 1, 2]

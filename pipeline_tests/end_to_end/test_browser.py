@@ -28,10 +28,25 @@ AIRPORTS_ROWS = 1458
 DAYS = ["2013-01-01", "2013-01-02", "2013-01-03"]
 ARRIVING = "2013-01-04"
 OUTSIDE = """
+import pyarrow as pa
 from dagster import AssetCheckResult, AssetSelection, Definitions, RunRequest, asset_check, definitions, schedule
+from pyspark.sql.types import LongType, StructField, StructType
 
+from pipeline.dataset import Check, Dataset
 from pipeline.definitions import build_definitions
+from pipeline.orchestration import dataset_asset, dataset_checks, dataset_spec
 from pipeline.settings import load_settings
+
+WEIGHTS = Dataset(
+    name="weights",
+    schema=StructType([StructField("kilograms", LongType())]),
+    checks=(Check("positive", "kilograms > 0", on_violation="quarantine"),),
+)
+
+
+@dataset_asset(WEIGHTS)
+def weights() -> pa.Table:
+    return pa.table({"kilograms": [1, -23, 4, -5, -6]})
 
 
 @asset_check(asset="airports")
@@ -46,7 +61,11 @@ def every_minute():
 
 @definitions
 def defs():
-    ours = Definitions(asset_checks=[all_in_europe], schedules=[every_minute])
+    ours = Definitions(
+        assets=[weights, dataset_spec(WEIGHTS.quarantine)],
+        asset_checks=[all_in_europe, *dataset_checks([WEIGHTS])],
+        schedules=[every_minute],
+    )
     return Definitions.merge(build_definitions(load_settings()), ours)
 """
 
@@ -182,6 +201,17 @@ def test_a_check_that_failed_is_shown_as_failed(page: Page) -> None:
     page.get_by_text("Evaluation result").wait_for()
     assert row(page, "airports_elsewhere").inner_text().split() == ["airports_elsewhere", "1458"]
     assert page.get_by_text("Failed", exact=True).count() == 2
+
+
+def test_what_a_write_has_set_apart_is_counted_in_the_check_and_shown_as_an_asset(page: Page) -> None:
+    page.goto("/assets/weights")
+    materialize(page)
+    succeed(page, launched(page))
+    page.goto("/assets/weights?view=checks&checkDetail=check_positive")
+    page.get_by_text("Evaluation result").wait_for()
+    assert row(page, "rows").inner_text().split() == ["rows", "3"]
+    page.goto("/assets/weights__quarantine")
+    assert "3" in row(page, "delta/rows_written").inner_text().split()
 
 
 def test_a_backfill_over_three_days_writes_exactly_these(page: Page, outside: ProjectFolder) -> None:

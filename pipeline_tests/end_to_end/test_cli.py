@@ -23,7 +23,7 @@ from pipeline_tests.end_to_end.conftest import REPOSITORY, ProjectFolder
 DATASETS = """
 from pyspark.sql.types import DateType, DecimalType, LongType, StringType, StructField, StructType, TimestampType
 
-from pipeline.dataset import Check, Dataset, Replace
+from pipeline.dataset import Check, Dataset, NotNull, References, RowCount, Unique
 
 orders = Dataset(
     name="shop/orders",
@@ -34,23 +34,38 @@ orders = Dataset(
     partition_by=("day",),
     keys=("id",),
     checks=(Check("not_for_nothing", "price > 0"),),
+    not_null=(NotNull("id", on_violation="quarantine"),),
+    row_count=RowCount(maximum=1, severity="warn"),
+    expectations=(Unique(("price",)), References(("text",), "customers", ("name",))),
 )
 customers = Dataset(name="customers", schema=StructType([StructField("name", StringType())]), reads=("shop/orders",))
 datasets = (orders, customers)
 """
 FIRST = """
 VALUES (DATE'2026-07-01', 1L, 1.10BD, TIMESTAMP'2026-07-01 12:00:00.5+02:00', '[red]'),
+       (DATE'2026-07-02', NULL, 9.00BD, NULL, NULL),
        (DATE'2026-07-02', 2L, 2.00BD, NULL, NULL) AS t (day, id, price, at, text)
 """
 SECOND = """
 SELECT DATE'2026-07-02' day, id, 3.30BD price, TIMESTAMP'2026-07-01 10:00:00.5Z' at, 'NULL' text FROM range(3, 5)
+"""
+KEEPING = """
+from dataclasses import replace
+from shop_datasets import customers
+at_once = ("delta.deletedFileRetentionDuration", "interval 0 hours")
+source = replace(customers, name="source", reads=(), properties=(at_once,))
+log = replace(customers, name="log", reads=("source",), reads_changes_of=("source",))
+datasets = (source, log)
 """
 NO_JAVA = {"JAVA_HOME": "/nowhere", "SPARK_REMOTE": "sc://127.0.0.1:1"}
 
 
 @dataclass
 class Shop:
-    """A user's project with one table of two commits, each with its record, and a dataset that was never written."""
+    """A user's project with one table of two commits, each with its record, and a dataset that was never written.
+
+    Of the first commit a row is in quarantine.
+    """
 
     project: ProjectFolder
     commits: tuple[WriteResult, ...]
@@ -104,32 +119,40 @@ def test_help_names_every_command_and_loads_neither_spark_nor_dagster() -> None:
         "print(sorted({'pyspark', 'dagster', 'rich'} & set(sys.modules)))"
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, cwd=REPOSITORY)
-    for name in ("show", "history", "diff", "sql", "registry", "manifest"):
+    for name in ("show", "history", "diff", "sql", "registry", "manifest", "check"):
         assert f"\n  {name} " in done.stdout
     assert done.stdout.endswith("[]\n")
 
 
 def test_the_registry_is_listed_without_java(shop: Shop) -> None:
-    orders, customers = shop.json("registry", **NO_JAVA)
+    orders, customers, quarantine = shop.json("registry", **NO_JAVA)
     assert (orders["name"], orders["asset_key"], orders["write"]) == (
         "shop/orders", ["shop", "orders"], {"mode": "replace"},
     )  # fmt: skip
     assert orders["location"] == str(shop.project.folder / ".pipeline" / "tables" / "shop" / "orders")
     assert (orders["partition_by"], orders["keys"]) == (["day"], ["id"])
-    assert orders["checks"] == [{"name": "not_for_nothing", "condition": "price > 0"}]
+    assert orders["checks"] == [
+        {"name": "not_for_nothing", "condition": "price > 0", "on_violation": "fail", "severity": "error",
+         "blocking": False},
+    ]  # fmt: skip
+    assert [expectation["name"] for expectation in orders["expectations"]] == ["unique_price", "text_in_customers"]
+    assert quarantine["name"] == "shop/orders__quarantine"
     assert orders["columns"][2] == {"name": "price", "type": "decimal(10,2)", "nullable": True, "metadata": {}}
     assert orders["fingerprint"] == shop.commits[0].schema_fingerprint
     assert customers["reads"] == ["shop/orders"]
     rows = shop.cells("registry", **NO_JAVA)
-    assert [row[:4] for row in rows] == [["shop/orders", "replace", "day", "id"], ["customers", "replace", "-", "-"]]
+    assert [row[:4] for row in rows[:2]] == [
+        ["shop/orders", "replace", "day", "id"], ["customers", "replace", "-", "-"],
+    ]  # fmt: skip
 
 
 def test_show_has_one_line_for_each_dataset_and_all_of_the_one_that_is_named(shop: Shop) -> None:
-    orders, customers = shop.cells("show")
+    orders, customers, quarantine = shop.cells("show")
     assert orders[:3] == ["shop/orders", "ok", "3"]
     assert orders[5:7] == ["2", "2"], "partitions and version"
     assert orders[7] == f"{shop.commits[1].timestamp:%Y-%m-%d %H:%M:%S}Z"
     assert customers == ["customers", "never written", *["-"] * 6]
+    assert quarantine[:3] == ["shop/orders__quarantine", "ok", "1"]
 
     named = shop.json("show", "shop/orders")
     assert (named["standing"], named["rows"], named["table"]["version"]) == ("ok", 3, 2)
@@ -188,12 +211,28 @@ def test_sql_prints_values_exactly_at_the_version_that_is_asked_for(shop: Shop) 
     assert len(limited.stdout.splitlines()) == 3
 
 
+def test_a_check_looks_at_the_newest_version_and_its_exit_status_says_whether_something_failed(shop: Shop) -> None:
+    found = {one["name"]: one for one in json.loads(shop.run("check", "shop/orders", "--json", status=1).stdout)}
+    assert {name: (one["passed"], one["severity"], one["rows"]) for name, one in found.items()} == {
+        "schema": (True, "error", None), "id IS NULL": (True, "error", 0), "not_for_nothing": (True, "error", 0),
+        "unique_price": (False, "error", 2), "text_in_customers": (False, "error", None),
+        "row_count": (False, "warn", None),
+    }  # fmt: skip
+    assert (found["unique_price"]["version"], found["unique_price"]["examples"]) == (2, ["price = 3.30"])
+    assert "has no table yet" in found["text_in_customers"]["detail"]
+    assert found["row_count"]["detail"] == "2026-07-02: 2"
+    text = shop.run("check", "shop/orders__quarantine").stdout
+    assert "failed" not in text
+    apart = shop.json("sql", "select price, _reasons, _run_id from shop__orders__quarantine")
+    assert apart["rows"] == [["9.00", '["id IS NULL"]', "first-run"]]
+
+
 @pytest.mark.parametrize(
     ("arguments", "status", "said"),
     [
-        (("show", "shop/order"), 1, "Did you mean 'shop/orders'?"),
+        (("show", "shop/order"), 1, "Did you mean 'shop/orders'"),
         (("history", "customers"), 1, "has no table yet"),
-        (("sql", "select * from shop__order"), 1, "Did you mean 'shop__orders'?"),
+        (("sql", "select * from shop__order"), 1, "Did you mean 'shop__orders'"),
         (("sql", "delete from shop__orders"), 1, "Only queries are run"),
         (("sql", "select 1", "--version", "orders"), 2, "DATASET=N"),
         (("sql", "select 1", "--as-of", "2026-07-01T12:00:00"), 2, "has no zone"),
@@ -232,3 +271,26 @@ def test_the_manifests_of_runs_are_listed_compared_and_verified_without_java(sho
     done = shop.run("manifest", "verify", "first-run", status=1, **NO_JAVA)
     assert "version 1 carries another mark" in done.stdout
     Path(path).write_text(before, encoding="utf-8")
+
+
+def test_a_vacuum_names_the_consumer_that_still_needs_what_it_would_remove(shop: Shop, classic: SparkSession) -> None:
+    (shop.project.folder / "keeping.py").write_text(KEEPING, encoding="utf-8")
+    environment = {"PIPELINE_DATASETS": "keeping:datasets"}
+    location = shop.project.folder / ".pipeline/tables/source"
+    properties = "'delta.enableChangeDataFeed' = true, 'delta.deletedFileRetentionDuration' = 'interval 0 hours'"
+    classic.sql(f"CREATE TABLE delta.`{location}` (name STRING) USING delta TBLPROPERTIES ({properties})")
+    for name in "ab":
+        classic.sql(f"INSERT OVERWRITE delta.`{location}` VALUES ('{name}')")
+    files = sorted(location.glob("*.parquet"))
+
+    (listed,) = shop.json("maintain", "vacuum", "source", **environment)
+    needed = listed["needed"]
+    names = [Path(file).name for file in listed["files"]]
+    assert [(by["consumer"], by["version"], by["files"]) for by in needed] == [("log", 0, names)]
+    refused = shop.run("maintain", "vacuum", "source", "--apply", status=1, **environment)
+    assert "'log' has read to version 0" in refused.stderr
+    assert "--force" in refused.stderr
+    assert sorted(location.glob("*.parquet")) == files
+    forced = shop.run("maintain", "vacuum", "source", "--apply", "--force", **environment)
+    assert forced.stdout.startswith("source (version 4): 1 removed")
+    assert len(sorted(location.glob("*.parquet"))) == len(files) - 1

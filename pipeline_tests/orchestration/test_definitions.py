@@ -176,20 +176,34 @@ def test_an_asset_with_a_prefix_is_declared_under_its_full_key_or_refused(settin
 
 
 def test_the_maintenance_jobs_do_their_work_on_real_tables(settings: Settings, classic) -> None:
-    """One table is there and one was never written; both jobs run through."""
+    """One table is there and one was never written, which reads changes of the first; both jobs run through."""
     from pipeline.delta.commit import CommitNote, Mark
     from pipeline.delta.write import write
 
-    there, never = Dataset(name="there", schema=ONE_COLUMN), Dataset(name="never", schema=ONE_COLUMN)
+    at_once = (("delta.deletedFileRetentionDuration", "interval 0 hours"),)
+    there = Dataset(name="there", schema=ONE_COLUMN, properties=at_once)
+    never = Dataset(name="never", schema=ONE_COLUMN, reads=("there",), reads_changes_of=("there",))
     location = there.location(settings.root)
-    frame = classic.range(3).withColumnRenamed("id", "n")
-    write(frame, dataset=there, location=location, note=CommitNote(mark=Mark(writer="test")))
+    for count in (3, 2):
+        frame = classic.range(count).withColumnRenamed("id", "n")
+        write(frame, dataset=there, location=location, note=CommitNote(mark=Mark(writer="test")))
+    files = list(Path(location).glob("*.parquet"))
     spark = DeltaSparkResource.from_settings(settings.spark)
     built = build_definitions(settings, datasets=[there, never], resources={"spark": spark})
+    removing = {"ops": {"vacuum_tables": {"config": {"apply": True}}}}
     with DagsterInstance.ephemeral() as instance:
         for name in ("checkpoint", "vacuum"):
             assert built.get_job_def(name).execute_in_process(instance=instance).success
-        event = instance.fetch_observations(AssetKey("there"), limit=10).records
-    found = {key: value.value for record in event for key, value in record.asset_observation.metadata.items()}
-    assert found == {"delta/checkpoint_version": 1, "delta/vacuum_files": 0, "delta/vacuum_applied": False}
-    assert (Path(location) / "_delta_log" / f"{1:020d}.checkpoint.parquet").is_file()
+        events = instance.fetch_observations(AssetKey("there"), limit=10).records
+        refused = built.get_job_def("vacuum").execute_in_process(
+            instance=instance, run_config=removing, raise_on_error=False
+        )
+    found = {key: value.value for record in events for key, value in record.asset_observation.metadata.items()}
+    counted = {"delta/checkpoint_version": 2, "delta/vacuum_applied": False, "delta/vacuum_needed_by": {"never": 0}}
+    assert found == counted | {"delta/vacuum_files": found["delta/vacuum_files"]}
+    assert 0 < found["delta/vacuum_files"] < len(files)
+    assert (Path(location) / "_delta_log" / f"{2:020d}.checkpoint.parquet").is_file()
+    (failed,) = [event for event in refused.all_events if event.is_step_failure]
+    cause = failed.step_failure_data.error.cause or failed.step_failure_data.error
+    assert (cause.cls_name, "never" in cause.message) == ("ConsumerBehindError", True)
+    assert list(Path(location).glob("*.parquet")) == files

@@ -1,0 +1,216 @@
+"""What is expected of a whole table, looked at: at one version, after the write.
+
+Here belong the expectations as functions from frames to frames, and the findings of one look at a table. What is
+enforced in the write is `quality`'s; what follows from a finding is for who asked.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812  Spark's own name for it
+
+from pipeline.dataset import Dataset, FreshWithin, References, RowCount, Unique, table_location
+from pipeline.delta import quality, sql
+from pipeline.delta.commit import read_commit
+from pipeline.delta.describe import TableDescription, describe
+from pipeline.delta.quality import EXAMPLES, Broken
+from pipeline.delta.table import load, look_at
+from pipeline.errors import TableNotFoundError
+from pipeline.expectations import Expectation, Severity, expectation_name, label, null_label
+
+_ROWS = "rows of values"
+
+
+def repeated(frame: DataFrame, columns: Sequence[str]) -> DataFrame:
+    """The values that several rows share in these columns, with the number of those rows; NULL is a value like any."""
+    counted = frame.groupBy(*(sql.identifier(name) for name in columns)).agg(F.count("*").alias(_ROWS))
+    return counted.filter(f"{sql.identifier(_ROWS)} > 1")
+
+
+def dangling(frame: DataFrame, columns: Sequence[str], other: DataFrame, to: Sequence[str]) -> DataFrame:
+    """The values that no row of `other` has in `to`, with the number of their rows; values with NULL are left out."""
+    named = [f"v{position}" for position in range(len(columns))]
+    present = " AND ".join(f"{sql.identifier(name)} IS NOT NULL" for name in columns)
+    renamed = zip(columns, named, strict=True)
+    values = frame.filter(present).selectExpr(*(f"{sql.identifier(name)} AS {new}" for name, new in renamed))
+    there = other.selectExpr(*(f"{sql.identifier(name)} AS {new}" for name, new in zip(to, named, strict=True)))
+    counted = values.groupBy(*named).agg(F.count("*").alias(_ROWS))
+    missing = counted.join(there.distinct(), on=named, how="left_anti")
+    back = zip(named, columns, strict=True)
+    return missing.selectExpr(*(f"{new} AS {sql.identifier(name)}" for new, name in back), sql.identifier(_ROWS))
+
+
+def counted(values: DataFrame, columns: Sequence[str]) -> Broken:
+    """The rows of values that break an expectation, and a few of the values; one Spark query."""
+    rows = sql.identifier(_ROWS)
+    texts = ", ".join(
+        f"concat({sql.string(f'{name} = ')}, coalesce(CAST({sql.identifier(name)} AS STRING), 'NULL'))"
+        for name in columns
+    )
+    text = f"concat_ws(', ', {texts})"
+    found = values.selectExpr(f"sum({rows}) AS c0", f"min_by({text}, {text}, {EXAMPLES}) AS e0").collect()[0]
+    return Broken(int(found["c0"] or 0), tuple(found["e0"] or ()))
+
+
+def broken_by(
+    session: SparkSession, location: str, version: int, expectation: Expectation, *, root: str,
+    other_version: int | None = None,
+) -> tuple[Broken, int | None]:  # fmt: skip
+    """The rows that break an expectation at a version of the table, and the version of the other table it was held to.
+
+    Args:
+        other_version: that of the other table; its newest where None.
+
+    Raises:
+        TableNotFoundError: the other table was never written.
+    """
+    frame = load(session, location, version)
+    if isinstance(expectation, Unique):
+        return counted(repeated(frame, expectation.columns), expectation.columns), None
+    there = table_location(root, expectation.dataset)
+    if other_version is None:
+        state = look_at(session, expectation.dataset, there)
+        if state is None:
+            raise TableNotFoundError(dataset=expectation.dataset, location=there)
+        other_version = state.version
+    other = load(session, there, other_version)
+    values = dangling(frame, expectation.columns, other, expectation.target)
+    return counted(values, expectation.columns), other_version
+
+
+# --- one look at a table ----------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, kw_only=True)
+class Finding:
+    """Whether one thing that is declared holds at a version of the table; None as `passed` where it was not judged.
+
+    `rows` are those that break it, None where it is not of rows.
+    """
+
+    dataset: str
+    name: str
+    passed: bool | None
+    severity: Severity
+    version: int
+    detail: str
+    rows: int | None = None
+    examples: tuple[str, ...] = ()
+
+    def document(self) -> dict[str, Any]:
+        """The finding in JSON's types."""
+        return asdict(self)
+
+
+def findings(session: SparkSession, dataset: Dataset, root: str, *, now: dt.datetime | None = None) -> list[Finding]:
+    """Everything that is declared of a table, looked at in its newest version.
+
+    Constraints on rows are counted in one pass; each expectation is a query of its own.
+
+    Raises:
+        TableNotFoundError: it was never written.
+        StorageError: it can't be read.
+    """
+    location = dataset.location(root)
+    found = describe(session, dataset, location)
+    if found.table is None:
+        raise TableNotFoundError(dataset=dataset.name, location=location)
+    version = found.table.version
+    return [
+        _finding(
+            dataset, version, "schema", not found.differences, "; ".join(found.differences) or "as declared",
+            severity=dataset.schema_check.severity,
+        ),
+        *_of_constraints(session, dataset, location, version),
+        *_of_expectations(session, dataset, location, version, root),
+        *_of_rows(session, dataset, location, found),
+        *_of_age(dataset, found, now or dt.datetime.now(dt.timezone.utc)),
+    ]  # fmt: skip
+
+
+def _finding(
+    dataset: Dataset, version: int, name: str, passed: bool | None, detail: str, *, severity: Severity = "error",
+    broken: Broken | None = None,
+) -> Finding:  # fmt: skip
+    return Finding(
+        dataset=dataset.name, name=name, passed=passed, severity=severity, version=version, detail=detail,
+        rows=None if broken is None else broken.rows, examples=() if broken is None else broken.examples,
+    )  # fmt: skip
+
+
+def _of_constraints(session: SparkSession, dataset: Dataset, location: str, version: int) -> Iterator[Finding]:
+    conditions = {null_label(path): text for path, text in quality.null_conditions(dataset.schema).items()}
+    conditions |= quality.check_conditions(dataset)
+    severities = {label(constraint): constraint.severity for constraint in dataset.constraints}
+    found = quality.count(load(session, location, version), dataset, conditions)
+    for name in conditions:
+        broken = found.get(name, Broken(0))
+        yield _finding(
+            dataset, version, name, not broken.rows, "no row breaks it" if not broken.rows else "rows break it",
+            severity=severities.get(name, "error"), broken=broken,
+        )  # fmt: skip
+
+
+def _of_expectations(
+    session: SparkSession, dataset: Dataset, location: str, version: int, root: str
+) -> Iterator[Finding]:
+    for expectation in dataset.expectations:
+        name, severity = expectation_name(expectation), expectation.severity
+        try:
+            broken, other = broken_by(session, location, version, expectation, root=root)
+        except TableNotFoundError as error:
+            yield _finding(dataset, version, name, False, error.message(), severity=severity)
+            continue
+        detail = "no row breaks it" if not broken.rows else "rows break it"
+        if isinstance(expectation, References):
+            detail += f", held to {expectation.dataset} at version {other}"
+        yield _finding(dataset, version, name, not broken.rows, detail, severity=severity, broken=broken)
+
+
+def _of_rows(session: SparkSession, dataset: Dataset, location: str, found: TableDescription) -> Iterator[Finding]:
+    """The rows of the newest write: at each partition that it addressed, or in all where it addressed none."""
+    declared, newest = dataset.row_count, found.last_write
+    if declared is None or newest is None:
+        return
+    rows = {"": newest.rows_written}
+    if newest.note is not None and newest.note.get("partitions") is not None:
+        by_partition = read_commit(session, location, newest.version, dataset.partition_by).rows_by_partition or {}
+        rows = {"/".join(str(value) for value in values): count for values, count in by_partition.items()}
+    outside = {name: count for name, count in rows.items() if not allowed(declared, count)}
+    told = ", ".join(f"{name or 'in all'}: {count}" for name, count in list(outside.items())[:EXAMPLES])
+    yield _finding(
+        dataset, newest.version, "row_count", not outside and bool(rows), told or "as many as declared",
+        severity=declared.severity,
+    )  # fmt: skip
+
+
+def allowed(declared: RowCount, rows: int | None) -> bool:
+    """Whether a write may have so many rows; not where they were not counted."""
+    if rows is None:
+        return False
+    return declared.minimum <= rows and (declared.maximum is None or rows <= declared.maximum)
+
+
+def _of_age(dataset: Dataset, found: TableDescription, now: dt.datetime) -> Iterator[Finding]:
+    declared, newest = dataset.freshness, found.last_write
+    if declared is None or found.table is None:
+        return
+    version = found.table.version
+    if newest is None:
+        yield _finding(dataset, version, "freshness", False, "no write is in the log")
+    elif isinstance(declared, FreshWithin):
+        age = now - newest.timestamp
+        late = declared.warn_after is not None and age > declared.warn_after
+        yield _finding(
+            dataset, version, "freshness", age <= declared.fail_after and not late,
+            f"the newest write is {age.total_seconds():.0f} s old",
+            severity="error" if age > declared.fail_after else "warn",
+        )  # fmt: skip
+    else:
+        detail = "by cron, which Dagster judges"
+        yield _finding(dataset, version, "freshness", None, detail, severity="warn")

@@ -1,0 +1,325 @@
+"""What is expected of rows and tables, and what follows where it is not so: the words of a declaration for quality.
+
+Here belong constraints on rows, expectations of whole tables, freshness, and what contradicts itself in them. How they
+are counted and enforced is `pipeline.delta`'s; how Dagster is told, `pipeline.orchestration`'s.
+
+A constraint is judged row by row before the write and enforced by Delta in it: rows that are dropped or set apart never
+reach the write. An expectation is judged at a version of the table, after the write.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from datetime import timedelta
+from typing import Literal, get_args
+
+from pyspark.sql.types import (
+    ArrayType,
+    DataType,
+    LongType,
+    MapType,
+    StringType,
+    StructField,
+    StructType,
+    TimestampType,
+)
+
+from pipeline.write_mode import Merge, WriteMode, is_comparable
+
+Severity = Literal["warn", "error"]
+OnViolation = Literal["fail", "drop", "quarantine"]
+
+QUARANTINE_SUFFIX = "__quarantine"
+REASONS, WRITER, EPOCH, TOKEN = "_reasons", "_writer", "_epoch", "_token"
+# What a row in quarantine has before the declared columns: why it is there, and what write has set it apart.
+QUARANTINE_FIELDS = (
+    StructField(REASONS, ArrayType(StringType(), True), True, {"comment": "The constraints that the row breaks."}),
+    StructField(WRITER, StringType(), True, {"comment": "The writer of the batch that the row came in."}),
+    StructField(EPOCH, LongType(), True, {"comment": "The batch's epoch; of a consumer, the number of its cursors."}),
+    StructField(TOKEN, StringType(), True, {"comment": "The token that the commits of that write carry."}),
+    StructField("_run_id", StringType(), True, {"comment": "The run that wrote it."}),
+    StructField("_set_apart_at", TimestampType(), True, {"comment": "When it was written here."}),
+)
+_CRON_FIELDS = 5
+# Dagster looks at freshness no more often.
+_SHORTEST = timedelta(minutes=1)
+
+
+# --- constraints: of rows, before the write ---------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Check:
+    """A check constraint: a row breaks it for which `condition` (SQL over the columns) is false or NULL.
+
+    Args:
+        on_violation: what becomes of such rows. `fail` refuses the whole write; `drop` leaves the rows out and counts
+            them; `quarantine` puts them into the table `<dataset>__quarantine`, with the reasons.
+        severity: how the asset check takes it that there were any.
+        blocking: whether the assets downstream then don't start in the same run.
+    """
+
+    name: str
+    condition: str
+    on_violation: OnViolation = field(default="fail", kw_only=True)
+    severity: Severity = field(default="error", kw_only=True)
+    blocking: bool = field(default=False, kw_only=True)
+
+
+@dataclass(frozen=True)
+class NotNull:
+    """What becomes of rows with NULL in a column that the schema declares NOT NULL; of others the write fails.
+
+    `column` is its dotted path; the rest is as in `Check`.
+    """
+
+    column: str
+    on_violation: OnViolation = field(default="fail", kw_only=True)
+    severity: Severity = field(default="error", kw_only=True)
+    blocking: bool = field(default=False, kw_only=True)
+
+
+Constraint = Check | NotNull
+
+
+def label(constraint: Constraint) -> str:
+    """The name of a constraint, as counts and reasons give it: the check's, or the column's with what it is not."""
+    return constraint.name if isinstance(constraint, Check) else null_label(constraint.column)
+
+
+def null_label(column: str) -> str:
+    """The name under which NULL in a NOT NULL column is counted."""
+    return f"{column} IS NULL"
+
+
+def sets_apart(constraints: Iterable[Constraint]) -> bool:
+    """Whether a constraint sends its rows to quarantine."""
+    return any(constraint.on_violation == "quarantine" for constraint in constraints)
+
+
+def quarantine_schema(schema: StructType) -> StructType:
+    """Those of `QUARANTINE_FIELDS`, and the declared columns, all of which may be NULL.
+
+    In this order Delta keeps statistics of what a batch is found by, however many columns are declared.
+    """
+    return StructType([*QUARANTINE_FIELDS, *(_relaxed(column) for column in schema.fields)])
+
+
+def _relaxed(column: StructField) -> StructField:
+    comment = (column.metadata or {}).get("comment")
+    kept = {"comment": comment} if comment is not None else {}
+    return StructField(column.name, _nullable(column.dataType), True, kept)
+
+
+def _nullable(data_type: DataType) -> DataType:
+    if isinstance(data_type, StructType):
+        return StructType([_relaxed(inner) for inner in data_type.fields])
+    if isinstance(data_type, ArrayType):
+        return ArrayType(_nullable(data_type.elementType), True)
+    if isinstance(data_type, MapType):
+        return MapType(_nullable(data_type.keyType), _nullable(data_type.valueType), True)
+    return data_type
+
+
+# --- expectations: of tables, after the write -------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, kw_only=True)
+class SchemaCheck:
+    """How the asset check of the table's schema takes a difference.
+
+    `blocking` keeps the assets downstream of a failure from starting in the same run.
+    """
+
+    severity: Severity = "error"
+    blocking: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class RowCount:
+    """How many rows a write may have, as an asset check: at each partition key of a run, or in all where it has none.
+
+    After a replace these are the rows that the partition or table holds, after an append those that came. None as
+    `maximum` means any number; `severity` and `blocking` are as in `SchemaCheck`.
+    """
+
+    minimum: int = 0
+    maximum: int | None = None
+    severity: Severity = "error"
+    blocking: bool = False
+
+
+@dataclass(frozen=True)
+class Unique:
+    """No two rows of the table are equal in these columns; NULL is a value like any other.
+
+    `severity` and `blocking` are as in `SchemaCheck`.
+    """
+
+    columns: tuple[str, ...]
+    severity: Severity = field(default="error", kw_only=True)
+    blocking: bool = field(default=False, kw_only=True)
+
+
+@dataclass(frozen=True)
+class References:
+    """The values of these columns together are those of a row of another dataset; a row with NULL among them is not.
+
+    Args:
+        dataset: the other dataset's name. Where the dataset reads it, it is looked at as it was read.
+        to: the columns of it, in the same order; those of the same names where empty.
+        severity: as in `SchemaCheck`.
+        blocking: as in `SchemaCheck`.
+    """
+
+    columns: tuple[str, ...]
+    dataset: str
+    to: tuple[str, ...] = ()
+    severity: Severity = field(default="error", kw_only=True)
+    blocking: bool = field(default=False, kw_only=True)
+
+    @property
+    def target(self) -> tuple[str, ...]:
+        """The columns of the other dataset."""
+        return self.to or self.columns
+
+
+Expectation = Unique | References
+
+
+def expectation_name(expectation: Expectation) -> str:
+    """The name under which it is told."""
+    columns = "_".join(expectation.columns)
+    return f"unique_{columns}" if isinstance(expectation, Unique) else f"{columns}_in_{expectation.dataset}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class FreshWithin:
+    """The newest write is no older than `fail_after`; older than `warn_after` it is late."""
+
+    fail_after: timedelta
+    warn_after: timedelta | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class FreshByCron:
+    """At each tick of `cron` the newest write is no older than `window`, which is no longer than from tick to tick."""
+
+    cron: str
+    window: timedelta
+    timezone: str = "UTC"
+
+
+Freshness = FreshWithin | FreshByCron
+Consequence = SchemaCheck | RowCount | Check | NotNull | Unique | References
+
+
+# --- what contradicts itself ------------------------------------------------------------------------------------------
+
+
+def constraint_problems(
+    checks: Sequence[Check], not_null: Sequence[NotNull], schema: StructType, mode: WriteMode
+) -> Iterator[str]:
+    """What contradicts itself in constraints, or between them and the schema and write mode, in words."""
+    if len({check.name.lower() for check in checks}) < len(checks):
+        yield "two checks have the same name"
+    paths = dict(_not_null_paths(schema, ""))
+    constraints: tuple[Constraint, ...] = (*checks, *not_null)
+    for constraint in constraints:
+        name = f"check {constraint.name}" if isinstance(constraint, Check) else f"not_null {constraint.column}"
+        yield from _consequence_problems(name, constraint)
+        if constraint.on_violation not in get_args(OnViolation):
+            yield f"{name}: on_violation {constraint.on_violation!r} is none of {', '.join(get_args(OnViolation))}"
+        if isinstance(constraint, NotNull) and constraint.column not in paths:
+            yield f"{name}: no column of that name is declared NOT NULL"
+        if constraint.on_violation != "fail" and not _is_judged_alone(constraint, mode):
+            yield f"{name}: of a changelog with ignore_nulls, rows are not known before they are merged; declare fail"
+        if constraint.on_violation != "fail" and isinstance(mode, Merge) and mode.delete_missing:
+            yield f"{name}: delete_missing would take a row that is left out for one that is gone; declare fail"
+    for column, count in Counter(constraint.column for constraint in not_null).items():
+        if count > 1:
+            yield f"not_null names {column} twice"
+    if sets_apart(constraints):
+        added = {column.name for column in QUARANTINE_FIELDS}
+        yield from (
+            f"column {name!r} has a name that quarantine adds" for name in schema.names if name.lower() in added
+        )
+
+
+def _is_judged_alone(constraint: Constraint, mode: WriteMode) -> bool:
+    """Whether a row of the frame says by itself whether the constraint is broken."""
+    changelog = mode.changelog if isinstance(mode, Merge) else None
+    if changelog is None or not changelog.ignore_nulls:
+        return True
+    return isinstance(constraint, NotNull) and constraint.column.partition(".")[0] not in changelog.ignore_nulls
+
+
+def _not_null_paths(schema: StructType, path: str) -> Iterator[tuple[str, None]]:
+    for column in schema.fields:
+        inner = f"{path}.{column.name}" if path else column.name
+        if not column.nullable:
+            yield inner, None
+        if isinstance(column.dataType, StructType):
+            yield from _not_null_paths(column.dataType, inner)
+
+
+def expectation_problems(
+    expectations: Sequence[Expectation], schema: StructType, schema_check: SchemaCheck, row_count: RowCount | None,
+    freshness: Freshness | None,
+) -> Iterator[str]:  # fmt: skip
+    """What contradicts itself in expectations, or between them and the schema, in words."""
+    yield from _consequence_problems("schema_check", schema_check)
+    if row_count is not None:
+        yield from _consequence_problems("row_count", row_count)
+        yield from _row_count_problems(row_count)
+    types = {column.name: column.dataType for column in schema.fields}
+    for expectation in expectations:
+        yield from _column_problems(expectation, types)
+    names = Counter(expectation_name(expectation) for expectation in expectations)
+    yield from (f"expectation {name} is declared twice" for name, count in names.items() if count > 1)
+    if isinstance(freshness, FreshWithin):
+        yield from _within_problems(freshness)
+    elif freshness is not None:
+        if len(freshness.cron.split()) != _CRON_FIELDS:
+            yield f"freshness: {freshness.cron!r} is no cron expression of five fields"
+        if freshness.window < _SHORTEST:
+            yield "freshness: window is shorter than a minute"
+
+
+def _column_problems(expectation: Expectation, types: dict[str, DataType]) -> Iterator[str]:
+    name = f"expectation {expectation_name(expectation)}"
+    yield from _consequence_problems(name, expectation)
+    if not expectation.columns:
+        yield f"{name}: names no columns"
+    for column in expectation.columns:
+        if column not in types:
+            yield f"{name}: column {column!r} is not in the schema"
+        elif not is_comparable(types[column]):
+            yield f"{name}: column {column!r} has type {types[column].simpleString()}, whose values can't be compared"
+    if isinstance(expectation, References) and len(expectation.target) != len(expectation.columns):
+        yield f"{name}: {len(expectation.columns)} columns can't be those of {len(expectation.target)}"
+
+
+def _consequence_problems(name: str, check: Consequence) -> Iterator[str]:
+    if check.severity not in get_args(Severity):
+        yield f"{name}: severity {check.severity!r} is neither warn nor error"
+    elif check.blocking and check.severity == "warn":
+        yield f"{name}: a warning blocks nothing; declare severity error, or not blocking"
+
+
+def _row_count_problems(rows: RowCount) -> Iterator[str]:
+    if rows.minimum < 0:
+        yield "row_count: minimum is negative"
+    elif rows.maximum is None and rows.minimum == 0:
+        yield "row_count allows any number of rows; leave it out"
+    if rows.maximum is not None and rows.maximum < rows.minimum:
+        yield "row_count: maximum is less than minimum"
+
+
+def _within_problems(freshness: FreshWithin) -> Iterator[str]:
+    if any(time is not None and time < _SHORTEST for time in (freshness.warn_after, freshness.fail_after)):
+        yield "freshness: a time shorter than a minute"
+    if freshness.warn_after is not None and freshness.warn_after >= freshness.fail_after:
+        yield "freshness: warn_after is not before fail_after"

@@ -1,0 +1,127 @@
+"""Asset checks of constraints and expectations: what the write counted, and what a look at its version finds.
+
+Here belong the specs and results. A constraint's check reads the counts that the run has recorded of its commit; an
+expectation's reads the table, at the version of that commit. What is counted, and how, is `pipeline.delta`'s.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from dagster import AssetCheckResult, AssetCheckSeverity, AssetCheckSpec, AssetKey, MetadataValue
+
+from pipeline.dataset import Check, Dataset, References, Severity
+from pipeline.delta.expect import broken_by
+from pipeline.delta.quality import Broken
+from pipeline.delta.table import look
+from pipeline.errors import TableNotFoundError
+from pipeline.expectations import Constraint, Expectation, expectation_name, label
+from pipeline.orchestration.io_manager import DeltaIOManager
+from pipeline.orchestration.metadata import SOURCES, VERSION, VIOLATIONS
+
+_PLAIN = re.compile(r"[A-Za-z0-9_]+")
+_FOLLOWS = {"fail": "others refuse the write", "drop": "others are dropped", "quarantine": "others go to quarantine"}
+Written = Mapping[str | None, Mapping[str, Any]]
+
+
+def quality_checks(dataset: Dataset) -> dict[str, Constraint | Expectation]:
+    """What is declared of a dataset's quality, by the names of the asset checks."""
+    named: dict[str, Constraint | Expectation] = {
+        _name(f"{'check' if isinstance(constraint, Check) else 'not_null'}_{_subject(constraint)}"): constraint
+        for constraint in dataset.constraints
+    }
+    return named | {_name(expectation_name(expectation)): expectation for expectation in dataset.expectations}
+
+
+def _subject(constraint: Constraint) -> str:
+    return constraint.name if isinstance(constraint, Check) else constraint.column
+
+
+def _name(text: str) -> str:
+    """A name that Dagster takes; one that had to be changed can't be that of another."""
+    if _PLAIN.fullmatch(text):
+        return text
+    return f"{re.sub('[^A-Za-z0-9_]', '_', text)}_{hashlib.sha256(text.encode()).hexdigest()[:8]}"
+
+
+def specs(dataset: Dataset) -> Iterator[AssetCheckSpec]:
+    """The specs of the checks of a dataset's constraints and expectations."""
+    for name, declared in quality_checks(dataset).items():
+        yield AssetCheckSpec(
+            name, asset=AssetKey(dataset.asset_key), description=_described(declared), blocking=declared.blocking
+        )
+
+
+def _described(declared: Constraint | Expectation) -> str:
+    if isinstance(declared, Check):
+        return f"Rows for which {declared.condition}; {_FOLLOWS[declared.on_violation]}."
+    if isinstance(declared, References):
+        return f"({', '.join(declared.columns)}) is in ({', '.join(declared.target)}) of {declared.dataset}."
+    if isinstance(declared, Expectation):
+        return f"No two rows of the table are equal in ({', '.join(declared.columns)})."
+    return f"Rows without NULL in {declared.column}; {_FOLLOWS[declared.on_violation]}."
+
+
+def severity(declared: Severity) -> AssetCheckSeverity:
+    """The declared severity in Dagster's form."""
+    return AssetCheckSeverity.WARN if declared == "warn" else AssetCheckSeverity.ERROR
+
+
+def result(
+    key: AssetKey, name: str, *, dataset: Dataset, written: Written, manager: DeltaIOManager
+) -> AssetCheckResult:
+    """The result of one check, by what was recorded of the last write."""
+    declared = quality_checks(dataset)[name]
+    try:
+        if isinstance(declared, Expectation):
+            broken, facts = _looked_at(declared, dataset, written, manager)
+        else:
+            broken, facts = _recorded(declared, written)
+    except TableNotFoundError as error:
+        return AssetCheckResult(
+            asset_key=key, check_name=name, passed=False, severity=severity(declared.severity),
+            description=error.message(),
+        )  # fmt: skip
+    rows = "1 row breaks it" if broken.rows == 1 else f"{broken.rows} rows break it"
+    return AssetCheckResult(
+        asset_key=key,
+        check_name=name,
+        passed=not broken.rows,
+        severity=severity(declared.severity),
+        description=f"{rows}." if broken.rows else "No row breaks it.",
+        metadata={**facts, "rows": broken.rows, "examples": MetadataValue.json(list(broken.examples))},
+    )
+
+
+def _recorded(declared: Constraint, written: Written) -> tuple[Broken, dict[str, Any]]:
+    """What the writes have counted; where they counted nothing, Delta would have refused a row that breaks it."""
+    facts: dict[str, Any] = {"on_violation": declared.on_violation}
+    commits = {metadata.get(VERSION): metadata for metadata in written.values()}
+    found = [metadata.get(VIOLATIONS, {}).get(label(declared)) for metadata in commits.values()]
+    counted = [one for one in found if one is not None]
+    versions = [version for version in commits if version is not None]
+    if versions:
+        facts[VERSION] = MetadataValue.int(max(versions))
+    examples = tuple(text for one in counted for text in one["examples"])
+    return Broken(sum(one["rows"] for one in counted), examples), facts
+
+
+def _looked_at(
+    declared: Expectation, dataset: Dataset, written: Written, manager: DeltaIOManager
+) -> tuple[Broken, dict[str, Any]]:
+    """What a look at the version of the last write finds; at the newest where none was recorded."""
+    session, location = manager.spark.spark_session, dataset.location(manager.root)
+    versions = [metadata[VERSION] for metadata in written.values() if VERSION in metadata]
+    read: Mapping[str, int] = next((metadata.get(SOURCES, {}) for metadata in written.values()), {})
+    if not versions:
+        state = look(session, dataset, location)
+        if state is None:
+            raise TableNotFoundError(dataset=dataset.name, location=location)
+        versions = [state.version]
+    other = read.get(declared.dataset) if isinstance(declared, References) else None
+    broken, held_to = broken_by(session, location, max(versions), declared, root=manager.root, other_version=other)
+    facts: dict[str, Any] = {VERSION: MetadataValue.int(max(versions))}
+    return broken, facts | ({} if held_to is None else {"delta/held_to_version": MetadataValue.int(held_to)})
