@@ -224,12 +224,12 @@ def compact(session: SparkSession, dataset: Dataset, location: str, writer: str,
     """Write files of less than that size together; no row changes. Whether it was done: it is no reason to stop."""
     note = CommitNote(mark=Mark(writer=writer))
     confs = write_confs(note, session, dataset.fingerprint) | {_SMALL_FILE: str(below_bytes)}
-    with private_session(session, confs) as clone:
-        try:
+    try:
+        with private_session(session, confs) as clone:
             clone.sql(f"OPTIMIZE {sql.path_table(location)}").collect()
-        except LOST_OR_REFUSED as error:
-            _LOG.warning("sink %s (%s): not compacted (%s)", dataset.name, writer, read_failure(error).summary)
-            return False
+    except LOST_OR_REFUSED as error:
+        _LOG.warning("sink %s (%s): not compacted (%s)", dataset.name, writer, read_failure(error).summary)
+        return False
     return True
 
 

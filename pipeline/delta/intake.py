@@ -73,13 +73,14 @@ class Intake:
         self._readers = {f.name: reader(f.dataType, allow_nan=allow_nan) for f in dataset.schema.fields}
         self._names = (*dataset.schema.names, *dataset.frame_columns)
         self._folded = {name.lower(): name for name in self._names}
-        self._needed = [name for name in self._names if name in dataset.keys or name in dataset.frame_columns]
+        # What Delta computes where a frame does not have it.
+        self._computed = tuple(dict((*dataset.features.generated, *dataset.features.defaults)))
+        told = {*dataset.keys, *dataset.frame_columns} - set(self._computed)
+        self._needed = [name for name in self._names if name in told]
         self._empty = [name for name in dataset.partition_by if is_string(dataset.field(name).dataType)]
         self._changelog = dataset.write.changelog if isinstance(dataset.write, Merge) else None
         deletes = isinstance(dataset.write, Merge) and dataset.write.delete_when is not None
         # A row that only deletes may lack what a stored one must have; which does is for the write to say.
-        # What Delta computes where a frame does not have it.
-        self._computed = tuple(dict((*dataset.features.generated, *dataset.features.defaults)))
         required = [f.name for f in dataset.schema.fields if not f.nullable and f.name not in self._computed]
         self._not_null = [name for name in required if not deletes or name in dataset.keys]
         self._key_not_null = [name for name in self._not_null if name in dataset.keys]

@@ -20,7 +20,7 @@ from pipeline.assets.portfolio_datasets import (
 from pipeline.assets.portfolio_updates import PositionStream, newest_positions, position_of, stored_updates, updates
 from pipeline.dataset import Dataset
 from pipeline.delta.buffer import Item
-from pipeline.delta.conform import select_list
+from pipeline.delta.fit import select_list
 from pipeline.delta.intake import Intake
 from pipeline.delta.sink import DeltaSink, SinkSettings
 from pipeline.orchestration import DeltaIOManager, DeltaSparkResource, dataset_spec

@@ -26,6 +26,7 @@ from pipeline.dataset import Append, Changelog, Dataset, Merge
 from pipeline.delta.buffer import Item, Receipt
 from pipeline.delta.dead_letters import EXCERPT, DeadLetter, plain, raw_letter
 from pipeline.delta.intake import Intake, Taken
+from pipeline.features import Features
 from pipeline_tests.unit.sink_sample import AT, UPDATES, update
 
 LIMIT = 1 << 20
@@ -182,6 +183,25 @@ def test_a_wrong_value_deep_down_is_named_by_its_place() -> None:
         "column legs: element 1: n: got str 'x', declared bigint",
         "column tags: key 'a': got str 'x', declared bigint",
     ]
+
+
+COMPUTED = Dataset(
+    name="computed",
+    write=Append(),
+    partition_by=("day",),
+    features=Features(generated=(("day", "CAST(at AS DATE)"),), defaults=(("lots", "1"),)),
+    schema=StructType([f for f in UPDATES.schema.fields if f.name in ("id", "lots", "day", "at")]),
+)
+
+
+def test_columns_that_delta_computes_are_left_out_where_a_record_has_none() -> None:
+    taken = take(
+        {"id": 1, "at": AT}, {"id": 2, "at": AT, "lots": 5}, {"id": 3, "at": AT, "lots": 6}, {"id": 4}, dataset=COMPUTED
+    )
+    assert [table.column_names for table in taken.tables] == [["id", "at"], ["id", "lots", "at"]]
+    assert [table["id"].to_pylist() for table in taken.tables] == [[1], [2, 3]]
+    assert reasons(taken) == ["column at: NULL, declared NOT NULL"]
+    assert rows(take(pa.table({"id": [1], "at": [AT]}), dataset=COMPUTED)) == [{"id": 1, "at": AT}]
 
 
 LOGGED = Dataset(
