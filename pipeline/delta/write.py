@@ -18,7 +18,7 @@ from dataclasses import replace as changed
 from pyspark.sql import DataFrame, SparkSession
 
 from pipeline.dataset import Dataset, ErrorIfExists, Ignore, InsertNew, Merge, Replace
-from pipeline.delta import merge, overwrite, quality, quarantine, sql
+from pipeline.delta import merge, overwrite, quarantine, sql
 from pipeline.delta.apply import Applied
 from pipeline.delta.commit import CommitNote, Mark, marked_commit, own_commit, private_session, write_confs
 from pipeline.delta.failures import (
