@@ -18,7 +18,7 @@ from pipeline.delta.conform import compare, plan
 from pipeline.delta.failures import SPARK_ERRORS, read_failure
 from pipeline.delta.retry import RetryPolicy, retried
 from pipeline.delta.state import TableState
-from pipeline.delta.steps import AddCheck, RenameColumn, SetNotNull, Step
+from pipeline.delta.steps import AddCheck, RenameColumn, SetDefault, SetNotNull, Step
 from pipeline.errors import (
     CommitConflictError,
     ConformError,
@@ -115,9 +115,10 @@ def _refuse(session: SparkSession, dataset: Dataset, state: TableState, steps: l
     """Refuse before anything is changed: SQL that can't be used, and rows that break what is added."""
     added = {step.name: step.condition for step in steps if isinstance(step, AddCheck)}
     added |= {step.check: step.condition for step in steps if isinstance(step, SetNotNull)}
+    if added or any(isinstance(step, SetDefault) for step in steps):
+        refuse_bad_expressions(session, dataset)
     if not added:
         return
-    refuse_bad_expressions(session, dataset)
     broken = {name: f"NOT coalesce(({condition}), FALSE)" for name, condition in added.items()}
     try:
         rows = _as_declared(session, dataset, state, steps)

@@ -18,7 +18,7 @@ from dataclasses import replace as changed
 from pyspark.sql import DataFrame, SparkSession
 
 from pipeline.dataset import Dataset, ErrorIfExists, Ignore, InsertNew, Merge, Replace
-from pipeline.delta import merge, overwrite, quality, quarantine, sql
+from pipeline.delta import merge, overwrite, quarantine, sql
 from pipeline.delta.apply import Applied
 from pipeline.delta.commit import CommitNote, Mark, marked_commit, own_commit, private_session, write_confs
 from pipeline.delta.failures import (
@@ -129,7 +129,6 @@ def write(
     selected = select_list(dataset, frame.schema)
     # From here on the frame has the declared columns under the declared names.
     conformed = frame.selectExpr(*(f"{expression} AS {sql.identifier(name)}" for name, expression in selected.items()))
-    quality.refuse_unusable_checks(frame.sparkSession, dataset)
     with judged(conformed, dataset, within) as found, _held(found, dataset, within) as held:
         if found.is_refused:
             violation = violation_of(held, dataset, within)

@@ -230,10 +230,15 @@ def test_a_check_that_can_not_be_used_is_named_before_anything_is_created_or_cha
         plan_of(classic, bad, bad.location(root))
     with pytest.raises(DeclarationError):
         conform(classic, bad, bad.location(root))
-    computed = replace(PLAIN, features=Features(defaults=(("text", condition),)), properties=bad.properties)
-    with pytest.raises(ExpressionError) as found:
-        conform(classic, computed, bad.location(root))
-    assert (found.value.part, found.value.expression) == ("default of 'text'", condition)
+    assert versions_of(PLAIN, root) == [0, 1]
+
+
+def test_a_default_that_can_not_be_used_is_named_before_anything_is_changed(classic: SparkSession, root: str) -> None:
+    put(classic, PLAIN, root, [(1, "a")])
+    bad = replace(PLAIN, features=Features(defaults=(("text", "nothing_of_that_name"),), deletion_vectors=True))
+    with pytest.raises(ExpressionError) as caught:
+        conform(classic, bad, bad.location(root))
+    assert (caught.value.part, caught.value.expression) == ("default of 'text'", "nothing_of_that_name")
     assert versions_of(PLAIN, root) == [0, 1]
 
 
