@@ -1,30 +1,16 @@
 """A dataset's declaration: said once, here; DDL, asset key, location, checks and metadata are derived from it.
 
-Here belong `Dataset`, the parts it is made of and the fingerprint of a schema. No input, no output, no JVM and no
+Here belong `Dataset` and the parts that no other module has. No input, no output, no JVM and no
 Dagster: `pyspark.sql.types` is the only part of Spark that is touched, and it is plain Python.
 """
 
 from __future__ import annotations
 
-import hashlib
-import json
 import re
-from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
 
-from pyspark.sql.types import (
-    ArrayType,
-    CharType,
-    DataType,
-    MapType,
-    NullType,
-    StringType,
-    StructField,
-    StructType,
-    VarcharType,
-)
+from pyspark.sql.types import ArrayType, MapType, StructField, StructType
 
 from pipeline.errors import DeclarationError
 from pipeline.expectations import (
@@ -46,6 +32,17 @@ from pipeline.expectations import (
     quarantine_schema,
     sets_apart,
 )
+from pipeline.features import Features, feature_problems, feature_properties, property_problems
+from pipeline.policy import SchemaPolicy, StoragePolicy, schema_problems, storage_problems, storage_properties
+from pipeline.schema import (
+    REFUSED_CHARACTERS,
+    RESERVED_COLUMNS,
+    case_duplicates,
+    column_problems,
+    is_string,
+    schema_fingerprint,
+    walk,
+)
 from pipeline.write_mode import (
     Append,
     Changelog,
@@ -61,12 +58,14 @@ from pipeline.write_mode import (
 )
 
 __all__ = [
+    "REFUSED_CHARACTERS",
     "RESERVED_COLUMNS",
     "Append",
     "Changelog",
     "Check",
     "Dataset",
     "ErrorIfExists",
+    "Features",
     "FreshByCron",
     "FreshWithin",
     "Freshness",
@@ -78,7 +77,9 @@ __all__ = [
     "Replace",
     "RowCount",
     "SchemaCheck",
+    "SchemaPolicy",
     "Severity",
+    "StoragePolicy",
     "Unique",
     "WriteMode",
     "case_duplicates",
@@ -87,12 +88,9 @@ __all__ = [
     "walk",
 ]
 
-# Delta protocol, "Change Data Files": names that the change feed adds; a data column of that name makes it unreadable.
-RESERVED_COLUMNS = frozenset({"_change_type", "_commit_version", "_commit_timestamp"})
-# Parquet's rule, which Delta keeps unless column mapping is on.
-REFUSED_CHARACTERS = frozenset(" ,;{}()\n\t=")
 _PROTOCOL_PROPERTIES = ("delta.feature.", "delta.minreaderversion", "delta.minwriterversion")
 _REPLACE = Replace()
+_FEATURES, _STORAGE, _SCHEMA_POLICY = Features(), StoragePolicy(), SchemaPolicy()
 _SCHEMA_CHECK = SchemaCheck()
 _NAME_PART = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
 
@@ -118,6 +116,9 @@ class Dataset:
         not_null: what becomes of rows with NULL in a NOT NULL column, where the write is not to fail.
         properties: further Delta table properties, as (name, value).
         change_feed: whether Delta records the change feed.
+        features: further table features.
+        storage: how files are written and how long what is old is kept.
+        schema_policy: which changes of the table's schema a write makes by itself.
         group: the asset's group in Dagster.
         code_version: of the code that computes the rows; another one makes the asset out of date in Dagster.
         starts_on_change: whether a run starts by itself when one of `reads` has a new version.
@@ -142,6 +143,9 @@ class Dataset:
     not_null: tuple[NotNull, ...] = ()
     properties: tuple[tuple[str, str], ...] = ()
     change_feed: bool = True
+    features: Features = _FEATURES
+    storage: StoragePolicy = _STORAGE
+    schema_policy: SchemaPolicy = _SCHEMA_POLICY
     description: str = ""
     group: str = "default"
     owners: tuple[str, ...] = ()
@@ -192,6 +196,9 @@ class Dataset:
             schema=quarantine_schema(self.schema),
             reads=(self.name,),
             change_feed=False,
+            # Its columns change with those of the table.
+            features=Features(column_mapping=self.features.column_mapping, type_widening=self.features.type_widening),
+            schema_policy=_SCHEMA_POLICY if self.schema_policy.mode == "overwrite" else self.schema_policy,
             description=f"Rows for {self.name} that break its constraints, with the reasons.",
             group=self.group,
             owners=self.owners,
@@ -207,65 +214,13 @@ def table_location(root: str, name: str) -> str:
     return f"{root.rstrip('/')}/{name}"
 
 
-def schema_fingerprint(schema: StructType, partition_by: tuple[str, ...]) -> str:
-    """SHA-256 over the canonical form of a schema: names, types, nullability, nesting, order, partition columns.
-
-    Comments and other field metadata don't count, and `char`/`varchar` count as the string they are stored as, so the
-    declaration and the schema string in any engine's log give the same value (Delta protocol, "Schema Serialization
-    Format").
-    """
-    canonical = {"partition_by": list(partition_by), "schema": _canonical(schema)}
-    text = json.dumps(canonical, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
-    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
-
-
-def _canonical(data_type: DataType) -> Any:
-    if isinstance(data_type, StructType):
-        return [[f.name, _canonical(f.dataType), f.nullable] for f in data_type.fields]
-    if isinstance(data_type, ArrayType):
-        return {"array": _canonical(data_type.elementType), "contains_null": data_type.containsNull}
-    if isinstance(data_type, MapType):
-        return {
-            "map": [_canonical(data_type.keyType), _canonical(data_type.valueType)],
-            "contains_null": data_type.valueContainsNull,
-        }
-    if isinstance(data_type, CharType | VarcharType):
-        return "string"
-    return data_type.simpleString()
-
-
-def walk(schema: StructType) -> Iterator[tuple[str, StructField]]:
-    """Every field with its dotted path, parents first; array elements and map entries as `element`, `key`, `value`."""
-    for field in schema.fields:
-        yield from _walk(field.name, field)
-
-
-def _walk(path: str, field: StructField) -> Iterator[tuple[str, StructField]]:
-    yield path, field
-    inner = field.dataType
-    if isinstance(inner, StructType):
-        for child in inner.fields:
-            yield from _walk(f"{path}.{child.name}", child)
-    elif isinstance(inner, ArrayType):
-        yield from _walk(f"{path}.element", StructField("element", inner.elementType, inner.containsNull))
-    elif isinstance(inner, MapType):
-        yield from _walk(f"{path}.key", StructField("key", inner.keyType, False))
-        yield from _walk(f"{path}.value", StructField("value", inner.valueType, inner.valueContainsNull))
-
-
-def case_duplicates(schema: StructType) -> list[tuple[str, ...]]:
-    """Groups of top-level names that differ by case only, which Spark can't tell apart."""
-    counts = Counter(name.lower() for name in schema.names)
-    return [tuple(n for n in schema.names if n.lower() == low) for low, count in counts.items() if count > 1]
-
-
 def _problems(dataset: Dataset) -> Iterator[str]:
     for part in dataset.asset_key:
         if not _NAME_PART.fullmatch(part):
             yield f"name part {part!r}: letters, digits, '_', '.' and '-' only, beginning with a letter or digit"
     if not dataset.schema.fields:
         yield "the schema has no columns"
-    yield from _column_problems(dataset.schema)
+    yield from column_problems(dataset.schema, maps_columns=dataset.features.maps_columns)
     yield from _partition_problems(dataset)
     names = set(dataset.schema.names)
     yield from (f"key column {key!r} is not in the schema" for key in dataset.keys if key not in names)
@@ -278,6 +233,13 @@ def _problems(dataset: Dataset) -> Iterator[str]:
             yield f"{name} asks for a protocol, which Delta doesn't keep as a property; remove it from properties"
     if any(name.lower().startswith("delta.constraints.") for name, _ in dataset.properties):
         yield "delta.constraints.* is what checks says; remove it from properties"
+    yield from feature_problems(dataset.features, dataset.schema, dataset.partition_by)
+    yield from storage_problems(dataset.storage, dataset.schema)
+    yield from schema_problems(dataset.schema_policy, dataset.schema, maps_columns=dataset.features.maps_columns)
+    said = dict.fromkeys(feature_properties(dataset.features), "features")
+    yield from property_problems(
+        dataset.properties, said | dict.fromkeys(storage_properties(dataset.storage), "storage")
+    )
     yield from _asset_problems(dataset)
 
 
@@ -302,39 +264,6 @@ def _consumer_problems(dataset: Dataset) -> Iterator[str]:
         yield "full_without_feed says how changes are read, and reads_changes_of names none"
 
 
-def _column_problems(schema: StructType) -> Iterator[str]:
-    for group in case_duplicates(schema):
-        yield f"columns {', '.join(group)} differ by case only"
-    for path, field in walk(schema):
-        if field.name.lower() in RESERVED_COLUMNS:
-            yield f"column {path!r} has a name that the change feed adds itself"
-        if not field.name or REFUSED_CHARACTERS & set(field.name):
-            yield f"column {path!r} has a character that Parquet refuses (space , ; {{ }} ( ) = tab newline)"
-        if isinstance(field.dataType, NullType):
-            yield f"column {path!r} has type void"
-        if isinstance(field.dataType, StructType) and not field.dataType.fields:
-            yield f"column {path!r} is a struct without fields"
-        if isinstance(field.dataType, StructType):
-            yield from (
-                f"in {path!r}: columns {', '.join(g)} differ by case only" for g in case_duplicates(field.dataType)
-            )
-        if isinstance(field.dataType, ArrayType | MapType) and _holds_not_null(field.dataType):
-            where = "an array" if isinstance(field.dataType, ArrayType) else "a map"
-            yield f"column {path!r}: NOT NULL inside {where} can't be enforced by Delta"
-
-
-def _holds_not_null(data_type: DataType) -> bool:
-    """Whether something below is declared NOT NULL; a map's keys never are NULL and don't count themselves."""
-    if isinstance(data_type, ArrayType):
-        return not data_type.containsNull or _holds_not_null(data_type.elementType)
-    if isinstance(data_type, MapType):
-        inner = (data_type.keyType, data_type.valueType)
-        return not data_type.valueContainsNull or any(_holds_not_null(part) for part in inner)
-    if isinstance(data_type, StructType):
-        return any(not field.nullable or _holds_not_null(field.dataType) for field in data_type.fields)
-    return False
-
-
 def _partition_problems(dataset: Dataset) -> Iterator[str]:
     fields = {field.name: field for field in dataset.schema.fields}
     for column in dataset.partition_by:
@@ -346,8 +275,3 @@ def _partition_problems(dataset: Dataset) -> Iterator[str]:
         yield "a partition column is named twice"
     if fields and set(dataset.partition_by) == set(fields):
         yield "every column is a partition column; Delta needs one that is not"
-
-
-def is_string(data_type: DataType) -> bool:
-    """Whether Delta stores the type as a string: string, char and varchar."""
-    return isinstance(data_type, StringType | CharType | VarcharType)

@@ -211,7 +211,52 @@ class TableMismatchError(TableError):
     sentence = (
         "The table of dataset {dataset!r} at {location} (version {version}) differs from its declaration:{differences}"
     )
-    next_step = "Change the declaration to match the table, or migrate the table."
+    next_step = (
+        "pipeline conform plan {dataset} shows the steps that settle it, pipeline conform apply {dataset} takes them; "
+        "or change the declaration to match the table."
+    )
+
+
+@dataclass(eq=False, kw_only=True)
+class ExpressionError(PipelineError):
+    """The SQL of a generated column or a default does not parse or names no column; nothing was changed."""
+
+    dataset: str
+    part: str
+    expression: str
+    reason: str
+
+    sentence = "{part} of dataset {dataset!r} can't be used, nothing was changed: {expression}\n  {reason}"
+    next_step = "Correct that expression in the declaration of {dataset!r}."
+
+
+@dataclass(eq=False, kw_only=True)
+class ExistingRowsError(TableError):
+    """Rows that are in the table break a constraint that is declared; nothing was changed.
+
+    `counts` is by the constraint's name, `examples` are such rows as JSON.
+    """
+
+    version: int
+    counts: Mapping[str, int]
+    examples: tuple[str, ...]
+
+    sentence = (
+        "Rows in the table of dataset {dataset!r} at {location} (version {version}) break what is declared ({counts}); "
+        "nothing was changed. Among them:{examples}"
+    )
+    next_step = "Correct those rows, or the declaration of {dataset!r}."
+
+
+@dataclass(eq=False, kw_only=True)
+class ConformError(TableError):
+    """Delta refused a step towards the declaration; the steps before it stand."""
+
+    step: str
+    reason: str
+
+    sentence = "A step on the table of dataset {dataset!r} at {location} was refused ({step}): {reason}"
+    next_step = "pipeline conform plan {dataset} shows the steps that are left."
 
 
 @dataclass(eq=False, kw_only=True)

@@ -236,6 +236,8 @@ def constraint_problems(
             yield f"{name}: no column of that name is declared NOT NULL"
         if constraint.on_violation != "fail" and not _is_judged_alone(constraint, mode):
             yield f"{name}: of a changelog with ignore_nulls, rows are not known before they are merged; declare fail"
+        if constraint.on_violation != "fail" and isinstance(mode, Merge) and mode.delete_missing:
+            yield f"{name}: delete_missing would take a row that is left out for one that is gone; declare fail"
     for column, count in Counter(constraint.column for constraint in not_null).items():
         if count > 1:
             yield f"not_null names {column} twice"

@@ -228,7 +228,8 @@ def _observed(session: SparkSession, dataset: Dataset, result: WriteResult) -> t
 
 def _policy(dataset: Dataset) -> dict[str, Any]:
     mode = {"mode": type(dataset.write).__name__.lower()} | asdict(dataset.write)
-    return mode | {"partition_by": list(dataset.partition_by), "keys": list(dataset.keys)}
+    policies = {"storage": asdict(dataset.storage), "schema": asdict(dataset.schema_policy)}
+    return mode | {"partition_by": list(dataset.partition_by), "keys": list(dataset.keys)} | policies
 
 
 def _entry(commit: Commit) -> dict[str, Any]:

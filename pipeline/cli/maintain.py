@@ -1,8 +1,9 @@
-"""`pipeline maintain`: vacuum and checkpoint by hand, for when no schedule does it."""
+"""`pipeline maintain`: vacuum, optimize and checkpoint by hand, for when no schedule does it."""
 
 from __future__ import annotations
 
 import json
+import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
@@ -14,13 +15,14 @@ from pyspark.sql import SparkSession
 from pipeline.cli.registry import declared
 from pipeline.dataset import Dataset
 from pipeline.delta.changes import Source
-from pipeline.delta.maintain import CheckpointResult, VacuumResult, checkpoint, vacuum
+from pipeline.delta.commit import CommitNote, Mark
+from pipeline.delta.maintain import CheckpointResult, OptimizeResult, VacuumResult, checkpoint, optimize, vacuum
 from pipeline.delta.retention import Unread, consumers_of
 from pipeline.delta.session import open_session
 from pipeline.errors import PipelineError, TableNotFoundError
 from pipeline.settings import Settings, load_settings
 
-Result = TypeVar("Result", VacuumResult, CheckpointResult)
+Result = TypeVar("Result", VacuumResult, OptimizeResult, CheckpointResult)
 Verb = Callable[[SparkSession, Source, tuple[Source, ...]], Result]
 
 _NAMES = click.argument("names", metavar="[DATASET]...", nargs=-1)
@@ -54,6 +56,24 @@ def vacuum_command(names: tuple[str, ...], apply: bool, force: bool, as_json: bo
     _each(load_settings(), names, verb, show, as_json=as_json)
     if not apply and not as_json:
         click.echo("Nothing was removed; --apply removes.")
+
+
+@maintain.command("optimize")
+@_NAMES
+@_AS_JSON
+def optimize_command(names: tuple[str, ...], as_json: bool) -> None:
+    """Join small files into larger ones, as the storage policy of each dataset says."""
+    run = f"optimize-{uuid.uuid4()}"
+
+    def verb(session: SparkSession, table: Source, consumers: tuple[Source, ...]) -> OptimizeResult:  # noqa: ARG001
+        note = CommitNote(mark=Mark(writer=f"{table.dataset.name}/{run}"), run_id=run)
+        return optimize(session, table.dataset, table.location, note)
+
+    def show(result: OptimizeResult) -> str:
+        joined = f"{result.files_removed} files joined into {result.files_added}"
+        return f"{result.dataset} (version {result.version}): {joined if result.files_removed else 'nothing to join'}"
+
+    _each(load_settings(), names, verb, show, as_json=as_json)
 
 
 @maintain.command("checkpoint")

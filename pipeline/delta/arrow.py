@@ -1,7 +1,7 @@
 """Arrow batches as a dataset declares them: every value exactly as it was, or the column refused.
 
 Here belongs what becomes of Arrow types and values; which library they come from is `frames`'s business. Columns and
-struct fields are matched by name, as `conform` does. A local frame's types are mostly inferred from its values (an int
+struct fields are matched by name, as `fit` does. A local frame's types are mostly inferred from its values (an int
 of Python has 64 bits), so numbers are judged by value here: one may be narrowed where nothing of it is lost.
 
 pyarrow is imported where it is used: loading definitions must not wait for it.
@@ -37,7 +37,7 @@ from pyspark.sql.types import (
 from pipeline.dataset import RESERVED_COLUMNS, Dataset, is_string
 from pipeline.delta import sql
 from pipeline.delta.arrow_types import INTEGER_DIGITS, arrow_type, is_list
-from pipeline.delta.conform import passed_over
+from pipeline.delta.fit import passed_over
 from pipeline.errors import FrameMismatchError
 
 # Spark documents DATE and TIMESTAMP for the years 1 to 9999; the integers behind them reach further.
@@ -83,7 +83,7 @@ def fitting(dataset: Dataset, schema: Any) -> Fitting:
     arrays = _fit_columns(dataset, positions, [pa.nulls(0, field.type) for field in schema], problems)
     if problems:
         raise FrameMismatchError(dataset=dataset.name, differences=tuple(problems))
-    names = [*dataset.schema.names, *dataset.frame_columns]
+    names = [*(name for name in dataset.schema.names if name in positions), *dataset.frame_columns]
     return Fitting(dataset, positions, pa.schema(list(zip(names, (a.type for a in arrays), strict=True))))
 
 
@@ -100,13 +100,13 @@ def _matched(dataset: Dataset, names: Sequence[str]) -> tuple[list[str], dict[st
     ]
     exact = {name: position for position, name in enumerate(names)}
     by_folded = {name.lower(): position for position, name in enumerate(names)}
-    positions = {}
+    positions, computed = {}, dict((*dataset.features.generated, *dataset.features.defaults))
     for field in dataset.schema.fields:
         position = exact.get(field.name, by_folded.get(field.name.lower()))
-        if position is None:
-            problems.append(f"column {field.name}: missing, declared {sql.type_name(field.dataType)}")
-        else:
+        if position is not None:
             positions[field.name] = position
+        elif field.name not in computed:  # what is computed, Spark computes
+            problems.append(f"column {field.name}: missing, declared {sql.type_name(field.dataType)}")
     for name in dataset.frame_columns:
         position = exact.get(name, by_folded.get(name.lower()))
         if position is None:

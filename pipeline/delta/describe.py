@@ -26,11 +26,14 @@ Standing = Literal["never written", "ok", "differs from declaration", "unreadabl
 
 # How much of the history is looked through before all of it is.
 RECENT_COMMITS = 100
-# Operations after which the rows are what they were.
+# Operations that write no rows of anybody's.
 ROWS_KEPT = frozenset(
     {
-        "ADD CONSTRAINT", "CHANGE COLUMN", "CLUSTER BY", "CREATE TABLE", "DROP CONSTRAINT", "DROP FEATURE", "OPTIMIZE",
-        "REORG", "SET TBLPROPERTIES", "UNSET TBLPROPERTIES", "UPGRADE PROTOCOL", "VACUUM END", "VACUUM START",
+        "ADD COLUMNS", "ADD CONSTRAINT", "CHANGE COLUMN", "CHANGE COLUMNS", "CLUSTER BY", "COMPUTE STATS",
+        "CREATE TABLE", "DOMAIN METADATA CLEANUP", "DROP COLUMNS", "DROP CONSTRAINT", "DROP FEATURE", "OPTIMIZE",
+        "OPTIMIZE CHECKPOINT", "REMOVE COLUMN MAPPING", "RENAME COLUMN", "REORG", "REPLACE COLUMNS",
+        "ROW TRACKING BACKFILL", "SET TBLPROPERTIES", "UNSET TBLPROPERTIES", "UPDATE SCHEMA", "UPGRADE PROTOCOL",
+        "VACUUM END", "VACUUM START",
     }
 )  # fmt: skip
 # Delta's own default of `delta.checkpointInterval`.

@@ -18,13 +18,14 @@ from typing import Any
 from urllib.parse import unquote
 
 from pyspark.sql import SparkSession
-from pyspark.sql.types import ArrayType, DataType, MapType, StructType
+from pyspark.sql.types import ArrayType, DataType, MapType, StructField, StructType
 
 from pipeline.dataset import Dataset
 from pipeline.delta import sql
 from pipeline.delta.commit import Cursor, Cursors, read_commit
 from pipeline.delta.log import commit_file, note_of, versions
 from pipeline.delta.snapshot import local_folder, table_facts
+from pipeline.delta.state import PHYSICAL_NAME
 from pipeline.delta.table import CHANGE_FEED, TableState, existing
 
 _RESTORE = "RESTORE"
@@ -370,11 +371,21 @@ def _carries(older: _Described, newest: _Described) -> bool:
     return older.partition_by == newest.partition_by and _extends(older.schema, newest.schema)
 
 
+def _own_name(field: StructField) -> str:
+    """What a column is called in files, by which one that was dropped and added again is another."""
+    return str((field.metadata or {}).get(PHYSICAL_NAME, field.name))
+
+
 def _extends(older: DataType, newest: DataType) -> bool:
     """Whether a type is the older one, or that with further fields."""
     if isinstance(older, StructType) and isinstance(newest, StructType):
-        there = {f.name: f.dataType for f in newest.fields}
-        return all(f.name in there and _extends(f.dataType, there[f.name]) for f in older.fields)
+        there = {f.name: f for f in newest.fields}
+        return all(
+            f.name in there
+            and _own_name(f) == _own_name(there[f.name])
+            and _extends(f.dataType, there[f.name].dataType)
+            for f in older.fields
+        )
     if isinstance(older, ArrayType) and isinstance(newest, ArrayType):
         return _extends(older.elementType, newest.elementType)
     if isinstance(older, MapType) and isinstance(newest, MapType):

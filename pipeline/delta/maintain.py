@@ -1,4 +1,4 @@
-"""Keeping a table healthy: vacuum and checkpoint.
+"""Keeping a table healthy: vacuum, optimize and checkpoint.
 
 Here belongs what changes files and no rows. Vacuum is dry unless asked otherwise, and obeys the table's own retention:
 Delta ignores any other number of hours (delta#2129), so none can be given. What consumers of changes have still to read
@@ -20,14 +20,15 @@ from pyspark.sql import SparkSession
 from pipeline.dataset import Dataset
 from pipeline.delta import sql
 from pipeline.delta.changes import Source
-from pipeline.delta.commit import clone_session
+from pipeline.delta.commit import CommitNote, clone_session, private_session, write_confs
 from pipeline.delta.failures import SPARK_ERRORS, read_failure
 from pipeline.delta.log import commit_file
 from pipeline.delta.retention import Unread, among, unread
 from pipeline.delta.session import embedded_environment, is_connect
 from pipeline.delta.table import TableState, existing
 from pipeline.delta.transaction import INCARNATION, incarnation
-from pipeline.errors import ConsumerBehindError, StorageError
+from pipeline.errors import CommitConflictError, ConsumerBehindError, StorageError
+from pipeline.policy import storage_confs
 
 CHILD_SECONDS = 900
 _DAY_MILLISECONDS = 86_400_000
@@ -57,6 +58,16 @@ class CheckpointResult:
     dataset: str
     version: int
     log_kept_for: tuple[Unread, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class OptimizeResult:
+    """What an OPTIMIZE joined: the files that came, and those whose rows are in them now; none where all was well."""
+
+    dataset: str
+    version: int
+    files_added: int
+    files_removed: int
 
 
 def vacuum(
@@ -100,6 +111,34 @@ def _refuse(session: SparkSession, source: Source, needed: Sequence[Unread]) -> 
             version=existing(session, source.dataset, source.location).version,
             behind={consumer.consumer: consumer.version for consumer in needed},
         )
+
+
+def optimize(session: SparkSession, dataset: Dataset, location: str, note: CommitNote) -> OptimizeResult:
+    """Join small files into files of the size that the storage policy aims at; clustered where that is declared.
+
+    Rows stay what they are, and consumers of changes see nothing of it.
+
+    Raises:
+        TableNotFoundError: it was never written.
+        StorageError: files can't be read or written.
+        CommitConflictError: another commit has changed the same files; nothing was committed.
+    """
+    state = existing(session, dataset, location)
+    confs = write_confs(note, session, dataset.fingerprint) | storage_confs(state.properties)
+    with private_session(session, confs) as clone:
+        try:
+            row = clone.sql(f"OPTIMIZE {sql.path_table(location)}").select("metrics.*").collect()[0]
+        except SPARK_ERRORS as error:
+            failure = read_failure(error)
+            if failure.is_conflict:
+                raise CommitConflictError(
+                    dataset=dataset.name, location=location, condition=failure.condition
+                ) from error
+            raise StorageError(dataset=dataset.name, location=location, reason=failure.summary) from error
+    return OptimizeResult(
+        dataset=dataset.name, version=existing(session, dataset, location).version,
+        files_added=row["numFilesAdded"], files_removed=row["numFilesRemoved"],
+    )  # fmt: skip
 
 
 def checkpoint(

@@ -75,10 +75,14 @@ def judged(frame: DataFrame, dataset: Dataset, within: Slice | None) -> Iterator
     """The rows of a conformed frame that go on, held for as long as the block lasts; one Spark job.
 
     Where every constraint says that the write fails, nothing is looked at: Delta judges while it writes.
+
+    Raises:
+        DeclarationError: a check can't be used.
     """
     if all(constraint.on_violation == "fail" for constraint in dataset.constraints):
         yield Judged(frame=frame)
         return
+    quality.refuse_unusable_checks(frame.sparkSession, dataset)
     held = _tagged(frame, dataset).persist()
     try:
         yield _counted(held, dataset, within)

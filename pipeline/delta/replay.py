@@ -16,7 +16,7 @@ from urllib.parse import unquote
 from pipeline.delta.log import commit_file, file_system, list_files
 
 _COMMIT = re.compile(r"(\d{20})\.json")
-_CHECKPOINT = re.compile(r"(\d{20})\.checkpoint(?:\.[\w-]+)?(?:\.\d{10}\.(\d{10}))?\.parquet")
+_CHECKPOINT = re.compile(r"(\d{20})\.checkpoint(?:\.[\w-]+)?(?:\.\d{10}\.(\d{10}))?\.(?:parquet|json)")
 
 
 @dataclass(frozen=True)
@@ -132,14 +132,25 @@ def _from_checkpoint(location: str, there: LogFiles, number: int, state: _State,
 
 
 def _checkpoint(location: str, name: str) -> list[dict[str, Any]]:
+    """The actions of one file of a checkpoint, and of its sidecars (Delta protocol, "V2 Spec")."""
+    system, path = file_system(location)
+    folder = f"{path}/_delta_log"
+    if name.endswith(".json"):
+        with system.open_input_stream(f"{folder}/{name}") as stream:
+            lines = stream.read().decode("utf-8").split("\n")
+        actions = [json.loads(line) for line in lines if line.strip()]
+    else:
+        actions = _rows(system, f"{folder}/{name}", ("add", "remove", "sidecar"))
+    for sidecar in [action["sidecar"]["path"] for action in actions if action.get("sidecar")]:
+        actions += _rows(system, f"{folder}/_sidecars/{sidecar}", ("add", "remove"))
+    return actions
+
+
+def _rows(system: Any, path: str, wanted: tuple[str, ...]) -> list[dict[str, Any]]:
     import pyarrow.parquet as pq
 
-    system, path = file_system(location)
-    file = pq.ParquetFile(f"{path}/_delta_log/{name}", filesystem=system)
-    names = file.schema_arrow.names
-    if "sidecar" in names and any(file.read(columns=["sidecar"]).column("sidecar").is_valid().to_pylist()):
-        raise ValueError("it keeps its files in sidecars, which are not read here")
-    rows: list[dict[str, Any]] = file.read(columns=[n for n in ("add", "remove") if n in names]).to_pylist()
+    file = pq.ParquetFile(path, filesystem=system)
+    rows: list[dict[str, Any]] = file.read(columns=[n for n in wanted if n in file.schema_arrow.names]).to_pylist()
     return rows
 
 

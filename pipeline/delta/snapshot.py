@@ -13,10 +13,13 @@ from pathlib import Path
 from typing import Any
 
 from pipeline.delta.log import commit_file
+from pipeline.delta.state import PHYSICAL_NAME
 
 # Actions that can be many in one commit and say nothing about the table; their lines are passed over unparsed.
 _MANY = ('"add"', '"remove"', '"cdc"')
 _KIND_LENGTH = 16
+# The domain in which the log keeps the clustering columns (Delta protocol, "Clustered Table").
+_CLUSTERING = "delta.clustering"
 # Since which writer version a feature is part of the protocol (Delta protocol, "Valid Feature Names"); from the last
 # version on, features are listed by name.
 _IMPLIED = {
@@ -42,6 +45,7 @@ class TableFacts:
     schema: Mapping[str, Any]
     partition_by: tuple[str, ...]
     features: tuple[str, ...] = ()
+    cluster_by: tuple[str, ...] = ()
 
 
 def local_folder(uri: str) -> Path | None:
@@ -54,9 +58,9 @@ def local_folder(uri: str) -> Path | None:
 def checkpoints(table: Path) -> dict[int, list[Path]]:
     """The files of every checkpoint by its version; a checkpoint may have parts."""
     found: dict[int, list[Path]] = {}
-    for path in sorted((table / "_delta_log").glob("*.checkpoint*.parquet")):
+    for path in sorted((table / "_delta_log").glob("*.checkpoint*")):
         number = path.name.partition(".")[0]
-        if number.isdigit():
+        if number.isdigit() and path.suffix in (".parquet", ".json"):
             found.setdefault(int(number), []).append(path)
     return found
 
@@ -67,7 +71,7 @@ def table_facts(table: Path, version: int) -> TableFacts | None:
     None where the files that say it are gone, or are of a kind that this does not read.
     """
     complete = checkpoints(table)
-    protocol = metadata = None
+    protocol = metadata = clustering = None
     for number in range(version, -1, -1):
         parts = complete.get(number)
         actions = _commit_actions(table, number) if parts is None else list(_checkpoint_actions(parts))
@@ -75,8 +79,13 @@ def table_facts(table: Path, version: int) -> TableFacts | None:
             return None
         protocol = protocol or next((a["protocol"] for a in actions if a.get("protocol")), None)
         metadata = metadata or next((a["metaData"] for a in actions if a.get("metaData")), None)
+        domains = [a["domainMetadata"] for a in actions if a.get("domainMetadata")]
+        clustering = clustering or next((d for d in domains if d["domain"] == _CLUSTERING), None)
         if protocol and metadata:
-            return _facts(protocol, metadata)
+            facts = _facts(protocol, metadata, clustering)
+            # A table that is clustered says by what, in a commit of its own since.
+            if clustering or "clustering" not in facts.features or number == 0 or parts is not None:
+                return facts
         if parts is not None:
             return None
     return None
@@ -99,17 +108,28 @@ def transaction_version(table: Path, version: int, app_id: str) -> int | None:
     return None
 
 
-def _facts(protocol: Mapping[str, Any], metadata: Mapping[str, Any]) -> TableFacts:
+def _facts(
+    protocol: Mapping[str, Any], metadata: Mapping[str, Any], clustering: Mapping[str, Any] | None
+) -> TableFacts:
+    schema = json.loads(metadata["schemaString"])
     return TableFacts(
         table_id=metadata["id"],
         reader_version=protocol["minReaderVersion"],
         writer_version=protocol["minWriterVersion"],
         # A map in Parquet comes as a list of pairs, in JSON as an object.
         properties=dict(metadata.get("configuration") or {}),
-        schema=json.loads(metadata["schemaString"]),
+        schema=schema,
         partition_by=tuple(metadata.get("partitionColumns") or ()),
         features=_features(protocol),
+        cluster_by=() if clustering is None or clustering.get("removed") else _cluster_by(clustering, schema),
     )
+
+
+def _cluster_by(clustering: Mapping[str, Any], schema: Mapping[str, Any]) -> tuple[str, ...]:
+    """The columns under their present names; the log has them under those of the files."""
+    present = {field["metadata"].get(PHYSICAL_NAME, field["name"]): field["name"] for field in schema["fields"]}
+    paths = json.loads(clustering["configuration"]).get("clusteringColumns") or ()
+    return tuple(".".join([present.get(path[0], path[0]), *path[1:]]) for path in paths)
 
 
 def _features(protocol: Mapping[str, Any]) -> tuple[str, ...]:
@@ -133,6 +153,10 @@ def _checkpoint_actions(parts: list[Path]) -> Iterator[dict[str, Any]]:
     import pyarrow.parquet
 
     for part in parts:
+        if part.suffix == ".json":  # Delta protocol, "V2 Spec"
+            lines = part.read_text(encoding="utf-8").split("\n")
+            yield from (json.loads(line) for line in lines if line.strip())
+            continue
         file = pyarrow.parquet.ParquetFile(part)
-        wanted = [name for name in ("protocol", "metaData", "txn") if name in file.schema_arrow.names]
+        wanted = [name for name in ("protocol", "metaData", "txn", "domainMetadata") if name in file.schema_arrow.names]
         yield from (row for row in file.read(columns=wanted).to_pylist() if any(row.values()))

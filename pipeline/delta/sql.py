@@ -33,6 +33,7 @@ from pyspark.sql.types import (
 )
 
 from pipeline.dataset import Dataset, is_string
+from pipeline.features import Features
 
 # Wide enough for any decimal of Spark's 38 digits at any scale.
 _WIDE = Context(prec=80)
@@ -126,18 +127,42 @@ def type_name(data_type: DataType) -> str:
     return data_type.simpleString()
 
 
+def bare_type(data_type: DataType) -> str:
+    """The type without NOT NULL and comments, which CAST does not take."""
+    if isinstance(data_type, StructType):
+        fields = (f"{identifier(field.name)}: {bare_type(field.dataType)}" for field in data_type.fields)
+        return f"STRUCT<{', '.join(fields)}>"
+    if isinstance(data_type, ArrayType):
+        return f"ARRAY<{bare_type(data_type.elementType)}>"
+    if isinstance(data_type, MapType):
+        return f"MAP<{bare_type(data_type.keyType)}, {bare_type(data_type.valueType)}>"
+    return "STRING" if is_string(data_type) else type_name(data_type)
+
+
 def _nested_field(field: StructField) -> str:
     return f"{identifier(field.name)}: {type_name(field.dataType)}{_suffix(field)}"
 
 
 def _suffix(field: StructField) -> str:
-    comment = (field.metadata or {}).get("comment")
-    return ("" if field.nullable else " NOT NULL") + (f" COMMENT {string(comment)}" if comment else "")
+    return ("" if field.nullable else " NOT NULL") + comment(field)
 
 
-def column_definition(field: StructField) -> str:
+def comment(field: StructField) -> str:
+    """A field's COMMENT clause, with a space before it; empty where it has no comment."""
+    said = (field.metadata or {}).get("comment")
+    return f" COMMENT {string(said)}" if said else ""
+
+
+def column_definition(field: StructField, features: Features | None = None) -> str:
     """One column as CREATE TABLE wants it."""
-    return f"{identifier(field.name)} {type_name(field.dataType)}{_suffix(field)}"
+    computed = ""
+    if features is not None:
+        generated, defaults = dict(features.generated), dict(features.defaults)
+        if field.name in generated:
+            computed = f" GENERATED ALWAYS AS ({generated[field.name]})"
+        if field.name in defaults:
+            computed = f" DEFAULT {defaults[field.name]}"
+    return f"{identifier(field.name)} {type_name(field.dataType)}{computed}{_suffix(field)}"
 
 
 def names(columns: Iterable[str]) -> str:
@@ -145,11 +170,18 @@ def names(columns: Iterable[str]) -> str:
     return ", ".join(identifier(column) for column in columns)
 
 
+def names_path(path: Iterable[str]) -> str:
+    """A column or nested field by its path, quoted."""
+    return ".".join(identifier(part) for part in path)
+
+
 def create_table(dataset: Dataset, location: str, properties: dict[str, str]) -> str:
     """CREATE TABLE with everything the declaration says, in one statement and so in one commit."""
-    columns = ",\n  ".join(column_definition(field) for field in dataset.schema.fields)
+    columns = ",\n  ".join(column_definition(field, dataset.features) for field in dataset.schema.fields)
+    clustering = f"\nCLUSTER BY ({names(dataset.features.cluster_by)})" if dataset.features.cluster_by else ""
     partitioning = f"\nPARTITIONED BY ({names(dataset.partition_by)})" if dataset.partition_by else ""
-    comment = f"\nCOMMENT {string(dataset.description)}" if dataset.description else ""
+    described = f"\nCOMMENT {string(dataset.description)}" if dataset.description else ""
     pairs = ", ".join(f"{string(name)} = {string(value)}" for name, value in sorted(properties.items()))
     options = f"\nTBLPROPERTIES ({pairs})" if pairs else ""
-    return f"CREATE TABLE {path_table(location)} (\n  {columns}\n)\nUSING delta{partitioning}{comment}{options}"
+    layout = f"USING delta{partitioning}{clustering}"
+    return f"CREATE TABLE {path_table(location)} (\n  {columns}\n)\n{layout}{described}{options}"

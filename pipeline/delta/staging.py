@@ -36,6 +36,7 @@ class Staging:
     def __init__(self, dataset: Dataset, staging: str) -> None:
         self.dataset = dataset
         self._frame_columns: list[StructField] = []
+        self._left_out: set[str] = set()
         self.location = f"{staging.rstrip('/')}/{uuid.uuid4().hex}"
         try:
             self.filesystem, self.path = file_system(self.location)
@@ -61,6 +62,7 @@ class Staging:
         import pyarrow.parquet as pq
 
         names = self.dataset.frame_columns
+        self._left_out = {name for name in self.dataset.schema.names if name not in schema.names}
         self._frame_columns = [StructField(name, from_arrow_type(schema.field(name).type)) for name in names]
         try:
             self.filesystem.create_dir(self.path, recursive=True)
@@ -81,7 +83,8 @@ class Staging:
         """What was written, in the declared types, as Spark sees it; columns that only the frame has in theirs."""
         schema = stored(self.dataset.schema)
         assert isinstance(schema, StructType)  # noqa: S101  of a struct
-        schema = StructType([*schema.fields, *self._frame_columns])
+        declared = [field for field in schema.fields if field.name not in self._left_out]
+        schema = StructType([*declared, *self._frame_columns])
         # Spark takes the path for a pattern, in which a bracket of the root's name would stand for something else.
         path = path_pattern(self.location)
         try:

@@ -1,72 +1,73 @@
 """A dataset's table on disk: observed, opened, created.
 
-Here belong what a table is (`TableState`) and its making. Opening commits nothing; creating makes exactly one commit,
-version 0, with everything that is declared. Only "there is no table here" may lead to creating one.
+Here belong the reading of what a table is and its making. Opening commits nothing, unless the dataset's schema policy
+allows a change that the table needs; creating makes exactly one commit, version 0, with everything that is declared.
+Only "there is no table here" may lead to creating one.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from functools import partial
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
-from pipeline.dataset import Dataset, schema_fingerprint
+from pipeline.dataset import Dataset
 from pipeline.delta import sql
+from pipeline.delta.apply import Applied, apply, refuse_bad_expressions
+from pipeline.delta.conform import (
+    CHANGE_FEED,
+    CONSTRAINT_PREFIX,
+    DEFAULT_PROPERTIES,
+    Plan,
+    compare,
+    plain_properties,
+    plan,
+)
 from pipeline.delta.failures import NO_TABLE, NOT_EMPTY_LOCATION, SPARK_ERRORS, read_failure
 from pipeline.delta.log import remove_empty_log, versions
 from pipeline.delta.snapshot import local_folder, table_facts
+from pipeline.delta.state import TableState
 from pipeline.errors import (
     NotADeltaTableError,
     StorageError,
     TableMismatchError,
     TableNotFoundError,
 )
+from pipeline.features import SUPPORTED, wanted_features
 
-CHANGE_FEED = "delta.enableChangeDataFeed"
-# What a table gets when it is created, unless the declaration says otherwise; one that lacks it is as good.
-# Transaction identifiers are forgotten no later than the log forgets a restore, which makes them new.
-DEFAULT_PROPERTIES = {"delta.setTransactionRetentionDuration": "interval 30 days"}
-CONSTRAINT_PREFIX = "delta.constraints."
-
-
-@dataclass(frozen=True, kw_only=True)
-class TableState:
-    """A table as observed at one version; `features` are the protocol's table features.
-
-    `files` and `bytes` are None where they were not asked for: to know them Delta reads all of its log.
-    """
-
-    location: str
-    table_id: str
-    version: int
-    schema: StructType
-    partition_by: tuple[str, ...]
-    properties: Mapping[str, str]
-    features: tuple[str, ...]
-    reader_version: int
-    writer_version: int
-    files: int | None = None
-    bytes: int | None = None
-
-    @property
-    def fingerprint(self) -> str:
-        """The fingerprint of the schema on disk."""
-        return schema_fingerprint(self.schema, self.partition_by)
+__all__ = [
+    "CHANGE_FEED",
+    "CONSTRAINT_PREFIX",
+    "DEFAULT_PROPERTIES",
+    "TableState",
+    "compare",
+    "conform",
+    "declared_properties",
+    "existing",
+    "latest_version",
+    "load",
+    "look",
+    "look_at",
+    "observe",
+    "open_or_create",
+    "opened",
+    "plan_of",
+    "state_in_log",
+]
 
 
 def declared_properties(dataset: Dataset) -> dict[str, str]:
     """The table properties that the declaration asks for, checks included."""
     checks = {f"{CONSTRAINT_PREFIX}{check.name}": check.condition for check in dataset.checks}
-    feed = {CHANGE_FEED: "true"} if dataset.change_feed else {}
-    return dict(dataset.properties) | feed | checks
+    return plain_properties(dataset) | checks
 
 
 def _properties_at_creation(dataset: Dataset) -> dict[str, str]:
     declared = declared_properties(dataset)
     named = {name.lower() for name in declared}
-    return {name: value for name, value in DEFAULT_PROPERTIES.items() if name.lower() not in named} | declared
+    defaults = {name: value for name, value in DEFAULT_PROPERTIES.items() if name.lower() not in named}
+    return defaults | declared | {f"{SUPPORTED}{name}": "supported" for name in wanted_features(dataset.features)}
 
 
 def observe(session: SparkSession, dataset: Dataset, location: str) -> TableState | None:
@@ -99,6 +100,7 @@ def _observe(session: SparkSession, name: str, location: str) -> TableState | No
         features=tuple(detail["tableFeatures"] or ()),
         reader_version=detail["minReaderVersion"],
         writer_version=detail["minWriterVersion"],
+        cluster_by=tuple(detail["clusteringColumns"] or ()),
         files=detail["numFiles"],
         bytes=detail["sizeInBytes"],
     )
@@ -140,6 +142,7 @@ def state_in_log(location: str) -> TableState | None:
         features=facts.features,
         reader_version=facts.reader_version,
         writer_version=facts.writer_version,
+        cluster_by=facts.cluster_by,
     )
 
 
@@ -170,28 +173,68 @@ def load(session: SparkSession, location: str, number: int) -> DataFrame:
     return session.read.format("delta").option("versionAsOf", number).load(location)
 
 
+def plan_of(session: SparkSession, dataset: Dataset, location: str) -> Plan:
+    """What leads from the table to its declaration; changes nothing.
+
+    Raises:
+        TableNotFoundError: it was never written.
+        DeclarationError, ExpressionError: a check, a generated column or a default can't be used.
+    """
+    state = existing(session, dataset, location)
+    found = plan(dataset, state)
+    if found.steps:
+        refuse_bad_expressions(session, dataset)
+    return found
+
+
+def conform(session: SparkSession, dataset: Dataset, location: str) -> Applied:
+    """Take every step that leads from the table to its declaration, each a commit of its own.
+
+    Idempotent. Two that run at once come to one result.
+
+    Raises:
+        TableMismatchError: something differs that no step settles; nothing was changed.
+        TableNotFoundError, DeclarationError, ExpressionError, ExistingRowsError: nothing was changed.
+        ConformError: Delta refused a step; those before it stand.
+    """
+    state = existing(session, dataset, location)
+    return apply(session, dataset, state, partial(existing, session, dataset, location))
+
+
+def opened(session: SparkSession, dataset: Dataset, location: str, *, replaced: bool = False) -> Applied:
+    """As `open_or_create`, with the table as it was and the steps that were taken."""
+    state = look(session, dataset, location)
+    if state is None:
+        state = _create(session, dataset, location)
+    found = plan(dataset, state)
+    if found.is_automatic:
+        if not any(step.needed for step in found.steps):
+            return Applied(before=state, after=state, steps=())
+        return apply(session, dataset, state, partial(existing, session, dataset, location), automatic=True)
+    if replaced and dataset.schema_policy.mode == "overwrite":
+        return Applied(before=state, after=state, steps=(), overwrites=True)
+    raise TableMismatchError(
+        dataset=dataset.name, location=location, version=state.version, differences=tuple(compare(dataset, state))
+    )
+
+
 def open_or_create(session: SparkSession, dataset: Dataset, location: str) -> TableState:
     """The table, made with the full declaration where there is none.
 
     Two processes that create at once get one table; the one that came second opens it.
 
     Raises:
-        TableMismatchError: the table differs from the declaration, with every difference.
+        TableMismatchError: the table differs from the declaration in a way that the schema policy does not allow, with
+            every difference.
         NotADeltaTableError: the location holds files but no log.
+        DeclarationError, ExpressionError: a check, a generated column or a default can't be used; nothing was created.
         StorageError: the root can't be written.
     """
-    state = look(session, dataset, location)
-    if state is None:
-        state = _create(session, dataset, location)
-    differences = compare(dataset, state)
-    if differences:
-        raise TableMismatchError(
-            dataset=dataset.name, location=location, version=state.version, differences=tuple(differences)
-        )
-    return state
+    return opened(session, dataset, location).after
 
 
 def _create(session: SparkSession, dataset: Dataset, location: str, *, again: bool = True) -> TableState:
+    refuse_bad_expressions(session, dataset)
     try:
         session.sql(sql.create_table(dataset, location, _properties_at_creation(dataset)))
     except SPARK_ERRORS as error:
@@ -213,52 +256,3 @@ def _holds_files(session: SparkSession, location: str) -> bool:
     """Whether anything lies there that a reader would see."""
     files = session.read.format("binaryFile").option("recursiveFileLookup", "true").load(sql.path_pattern(location))
     return bool(files.select("path").limit(1).collect())
-
-
-def compare(dataset: Dataset, state: TableState) -> list[str]:
-    """Every way in which a table differs from its declaration, in words; empty where it does not."""
-    differences = []
-    if state.partition_by != dataset.partition_by:
-        differences.append(
-            f"partition columns: declared {_tuple(dataset.partition_by)}, the table has {_tuple(state.partition_by)}"
-        )
-    differences += _schema_differences(dataset.schema, state.schema)
-    for name, value in declared_properties(dataset).items():
-        found = next((v for k, v in state.properties.items() if k.lower() == name.lower()), None)
-        is_text = name.startswith(CONSTRAINT_PREFIX)
-        if found is None or (found != value if is_text else found.lower() != value.lower()):
-            differences.append(f"property {name}: declared {value!r}, the table has {found!r}")
-    declared = {f"{CONSTRAINT_PREFIX}{check.name}".lower() for check in dataset.checks}
-    for name, value in state.properties.items():
-        if name.lower().startswith(CONSTRAINT_PREFIX) and name.lower() not in declared:
-            differences.append(f"property {name}: the table has {value!r}, the declaration does not")
-    return differences
-
-
-def _tuple(columns: tuple[str, ...]) -> str:
-    return f"({', '.join(columns)})" if columns else "none"
-
-
-def _schema_differences(declared: StructType, found: StructType) -> list[str]:
-    differences = []
-    there = {field.name: field for field in found.fields}
-    for field in declared.fields:
-        other = there.get(field.name)
-        if other is None:
-            differences.append(f"column {field.name}: declared {sql.column_definition(field)}, the table lacks it")
-        elif schema_fingerprint(StructType([field]), ()) != schema_fingerprint(StructType([other]), ()):
-            differences.append(
-                f"column {field.name}: declared {sql.type_name(field.dataType)}{_null(field.nullable)}, "
-                f"the table has {sql.type_name(other.dataType)}{_null(other.nullable)}"
-            )
-    extra = [name for name in there if name not in declared.names]
-    differences += [f"column {name}: the table has it, the declaration does not" for name in extra]
-    if not differences and declared.names != found.names:
-        differences.append(
-            f"column order: declared {_tuple(tuple(declared.names))}, the table has {_tuple(tuple(found.names))}"
-        )
-    return differences
-
-
-def _null(nullable: bool) -> str:
-    return "" if nullable else " NOT NULL"

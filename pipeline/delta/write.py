@@ -18,9 +18,9 @@ from dataclasses import replace as changed
 from pyspark.sql import DataFrame, SparkSession
 
 from pipeline.dataset import Dataset, ErrorIfExists, Ignore, InsertNew, Merge, Replace
-from pipeline.delta import merge, quality, quarantine, sql
+from pipeline.delta import merge, overwrite, quarantine, sql
+from pipeline.delta.apply import Applied
 from pipeline.delta.commit import CommitNote, Mark, marked_commit, own_commit, private_session, write_confs
-from pipeline.delta.conform import select_list
 from pipeline.delta.failures import (
     CAUSE_UNTOLD,
     CHECK_BROKEN,
@@ -31,15 +31,18 @@ from pipeline.delta.failures import (
     SPARK_ERRORS,
     read_failure,
 )
+from pipeline.delta.fit import select_list
 from pipeline.delta.log import Commit
 from pipeline.delta.quarantine import Judged, Violation, judged
 from pipeline.delta.refusal import violation_of
 from pipeline.delta.retry import RetryPolicy, retried
 from pipeline.delta.slices import Slice
-from pipeline.delta.table import TableState, existing, open_or_create
+from pipeline.delta.statement import write_statement
+from pipeline.delta.table import TableState, conform, existing, opened
 from pipeline.delta.transaction import Identifier, cursor_identifier, first_load, holder, identifier
 from pipeline.errors import CommitConflictError, CommitUnknownError, PipelineError, TableExistsError
 from pipeline.expectations import QUARANTINE_SUFFIX
+from pipeline.policy import storage_confs
 
 # What a conflict says of a run whose cursors another run has moved on.
 CURSOR_MOVED = "CURSOR_MOVED"
@@ -55,7 +58,8 @@ class WriteResult:
     written, None where Delta kept no statistics or a merge has written untouched rows again. `rows_written` are those
     inserted and updated. `rows_deleted` is None where Delta does not say, `rows_updated` for all but a merge.
     `violations` are what was looked for before the write, with the rows that were left out of it; `quarantined` is the
-    commit of those that were set apart, None where none were.
+    commit of those that were set apart, None where none were. `fingerprint_before` is that of the table's schema where
+    the schema policy let this write change it, by the steps in `schema_changes`; None where the write left it.
     """
 
     dataset: str
@@ -81,6 +85,8 @@ class WriteResult:
     rows_dropped: int = 0
     rows_quarantined: int = 0
     quarantined: WriteResult | None = None
+    fingerprint_before: str | None = None
+    schema_changes: tuple[str, ...] = ()
 
     @property
     def changes_rows(self) -> bool:
@@ -123,7 +129,6 @@ def write(
     selected = select_list(dataset, frame.schema)
     # From here on the frame has the declared columns under the declared names.
     conformed = frame.selectExpr(*(f"{expression} AS {sql.identifier(name)}" for name, expression in selected.items()))
-    quality.refuse_unusable_checks(frame.sparkSession, dataset)
     with judged(conformed, dataset, within) as found, _held(found, dataset, within) as held:
         if found.is_refused:
             violation = violation_of(held, dataset, within)
@@ -131,15 +136,19 @@ def write(
                 raise violation
         apart = _SetApart(found, dataset, f"{location}{QUARANTINE_SUFFIX}", note)
 
+        replaced = within is None and (anew or isinstance(dataset.write, Replace))
+        tables: list[Applied] = []
+
         def attempt(number: int) -> WriteResult:
             mark = changed(note.mark, attempt=note.mark.attempt + number - 1)
-            return _attempt(held, dataset, location, changed(note, mark=mark), within, anew=anew, apart=apart)
+            tables.append(opened(held.sparkSession, dataset, location, replaced=replaced))
+            return _attempt(held, dataset, tables[-1], changed(note, mark=mark), within, anew=anew, apart=apart)
 
         with apart.withdrawn_on_failure():
             result = retried(attempt, retry or RetryPolicy(), dataset.name)
         return changed(
             result, violations=found.violations, rows_dropped=found.rows_dropped,
-            rows_quarantined=found.rows_quarantined, quarantined=apart.result,
+            rows_quarantined=found.rows_quarantined, quarantined=apart.result, **overwrite.evolution(dataset, tables),
         )  # fmt: skip
 
 
@@ -202,11 +211,10 @@ class _SetApart:
 
 
 def _attempt(
-    frame: DataFrame, dataset: Dataset, location: str, note: CommitNote, within: Slice | None, *, anew: bool,
+    frame: DataFrame, dataset: Dataset, table: Applied, note: CommitNote, within: Slice | None, *, anew: bool,
     apart: _SetApart,
 ) -> WriteResult:  # fmt: skip
-    session = frame.sparkSession
-    state = open_or_create(session, dataset, location)
+    session, state, location = frame.sparkSession, table.after, table.after.location
     known = _identifier(session, dataset, state, note)
     if isinstance(known, int):
         return nothing(dataset, state, note.mark, skipped_at=known)
@@ -217,10 +225,12 @@ def _attempt(
         if before is not None:  # nor is anything set apart a second time
             return nothing(dataset, state, note.mark, skipped_at=before)
     with _temporary_view(frame, note.mark) as view:
-        statement = _statement(frame, dataset, location, view, within, anew=anew)
+        statement = write_statement(frame, dataset, location, view, within, anew=anew)
         apart.commit(session)
-        commit = _run(statement, frame, dataset, location, note=note, within=within, known=known)
+        commit = _run(statement, frame, dataset, table, note=note, within=within, known=known, view=view)
     if commit is not None:
+        if table.overwrites:
+            state = conform(session, dataset, location).after
         apart.settle(session, anew=anew)
         return commit_result(dataset, state, note.mark, commit)
     if note.cursors is not None:  # Delta commits an identifier even without rows, unless another run was first
@@ -235,17 +245,22 @@ def _attempt(
 
 
 def _run(
-    statement: str, frame: DataFrame, dataset: Dataset, location: str, *, note: CommitNote, within: Slice | None,
-    known: Identifier | None,
+    statement: str, frame: DataFrame, dataset: Dataset, table: Applied, *, note: CommitNote, within: Slice | None,
+    known: Identifier | None, view: str,
 ) -> Commit | None:  # fmt: skip
     """The commit of a statement; None where Delta saw nothing to do and made none."""
-    confs = write_confs(note, frame.sparkSession, dataset.fingerprint) | (known.confs if known is not None else {})
+    state, partition_by = table.after, table.after.log_partition_by
+    confs = write_confs(note, frame.sparkSession, dataset.fingerprint) | storage_confs(state.properties)
+    confs |= known.confs if known is not None else {}
     with private_session(frame.sparkSession, confs) as clone:
         try:
-            clone.sql(statement).collect()
+            if table.overwrites:
+                partition_by = overwrite.overwrite(clone, dataset, table, view)
+            else:
+                clone.sql(statement).collect()
         except LOST_OR_REFUSED as error:
-            return _outcome(error, frame, dataset, location, within=within, mark=note.mark)
-        return own_commit(clone, dataset.name, location, note.mark, dataset.partition_by)
+            return _outcome(error, frame, dataset, state, within=within, mark=note.mark)
+        return own_commit(clone, dataset.name, state.location, note.mark, partition_by)
 
 
 def _identifier(
@@ -289,42 +304,8 @@ def _temporary_view(frame: DataFrame, mark: Mark) -> Iterator[str]:
             frame.sparkSession.catalog.dropTempView(name)
 
 
-def _statement(
-    frame: DataFrame, dataset: Dataset, location: str, view: str, within: Slice | None, *, anew: bool
-) -> str:
-    # A slice of nothing is replaced by nothing; Delta would take rows for `REPLACE WHERE FALSE`, the guard does not.
-    holds_nothing = within is not None and not within.boxes
-    if anew and isinstance(dataset.write, Merge | InsertNew):
-        return f"INSERT OVERWRITE TABLE {sql.path_table(location)} BY NAME {merge.fresh_rows(dataset, view)}"
-    if isinstance(dataset.write, Merge | InsertNew) and not holds_nothing:
-        return merge.merge_statement(frame, dataset, location, view, within)
-    target = sql.path_table(location)
-    query = f"SELECT {', '.join(_guarded_columns(dataset, within))} FROM {sql.identifier(view)}"  # noqa: S608  all quoted
-    if not (anew or isinstance(dataset.write, Replace)) or holds_nothing:
-        return f"INSERT INTO {target} BY NAME {query}"
-    if within is None:
-        return f"INSERT OVERWRITE TABLE {target} BY NAME {query}"
-    return f"INSERT INTO {target} BY NAME REPLACE WHERE {within.predicate(dataset)} {query}"
-
-
-def _guarded_columns(dataset: Dataset, within: Slice | None) -> Iterator[str]:
-    """The declared columns; a partition column raises inside the write where Delta would not refuse by itself."""
-    empty = quality.empty_partition_conditions(dataset)
-    # A replace has Delta hold the slice; an append has nobody, so the first column of the slice does.
-    is_unheld = within is not None and (not isinstance(dataset.write, Replace) or not within.boxes)
-    guarded_for_slice = (*(within.columns if within else ()), *dataset.schema.names)[:1] if is_unheld else ()
-    for name in dataset.schema.names:
-        column = sql.identifier(name)
-        cases = []
-        if name in empty:
-            cases.append(f"WHEN {empty[name]} THEN raise_error('empty partition value')")
-        if within is not None and name in guarded_for_slice:
-            cases.append(f"WHEN {quality.outside(dataset, within)} THEN raise_error('outside the slice')")
-        yield f"CASE {' '.join(cases)} ELSE {column} END AS {column}" if cases else column
-
-
 def _outcome(
-    error: Exception, frame: DataFrame, dataset: Dataset, location: str, *, within: Slice | None, mark: Mark
+    error: Exception, frame: DataFrame, dataset: Dataset, state: TableState, *, within: Slice | None, mark: Mark
 ) -> Commit:
     """What became of a write that raised: its commit where it was made all the same, or else the error to raise.
 
@@ -344,9 +325,8 @@ def _outcome(
             violation = violation_of(frame, dataset, within)
     if violation is not None:
         raise violation from error
-    commit = marked_commit(
-        frame.sparkSession, dataset.name, location, mark, dataset.partition_by, reason=failure.summary
-    )
+    location, partition_by = state.location, state.log_partition_by
+    commit = marked_commit(frame.sparkSession, dataset.name, location, mark, partition_by, reason=failure.summary)
     if commit is not None:
         return commit
     if failure.is_conflict:

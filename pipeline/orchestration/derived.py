@@ -9,15 +9,17 @@ module.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, cast
 
 from dagster import AssetKey
 from pyspark.sql.types import StructField, StructType
 
 from pipeline.dataset import Append, Check, Dataset, InsertNew, Merge, Replace, WriteMode
 from pipeline.delta.arrow_types import stored
-from pipeline.delta.table import CHANGE_FEED, CONSTRAINT_PREFIX, TableState
+from pipeline.delta.conform import CHANGE_FEED, observed
+from pipeline.delta.state import TableState
 from pipeline.errors import DeclarationError
+from pipeline.features import MAPPING_MODE, ColumnMapping, Features
 from pipeline.orchestration.metadata import plain
 from pipeline.orchestration.partitions import PARTITION_EXPR
 
@@ -65,19 +67,20 @@ def dataset_of_table(key: AssetKey, metadata: Mapping[str, Any], state: TableSta
     if not set(said) <= set(state.partition_by):
         there = f"its table is partitioned by ({', '.join(state.partition_by)})"
         raise _refusal(key, f"{PARTITION_EXPR} names {', '.join(said)}, but {there}")
-    properties = {name.lower(): value for name, value in state.properties.items()}
+    shape = observed(state)
     return Dataset(
         name="/".join(key.path),
-        schema=state.schema,
+        schema=shape.schema,
         partition_by=state.partition_by,
         write=_write_mode(key, metadata),
         keys=_names(key, metadata, KEYS),
-        checks=tuple(
-            Check(name.removeprefix(CONSTRAINT_PREFIX), condition)
-            for name, condition in state.properties.items()
-            if name.startswith(CONSTRAINT_PREFIX)
+        checks=tuple(Check(name, condition) for name, condition in shape.checks.items()),
+        features=Features(
+            column_mapping=cast("ColumnMapping | None", shape.property(MAPPING_MODE)),
+            generated=tuple(shape.generated.items()),
+            defaults=tuple(shape.defaults.items()),
         ),
-        change_feed=properties.get(CHANGE_FEED.lower(), "").lower() == "true",
+        change_feed=(shape.property(CHANGE_FEED) or "").lower() == "true",
     )
 
 

@@ -149,6 +149,9 @@ def write_metadata(dataset: Dataset, result: WriteResult, sources: Mapping[str, 
         commit["delta/rows_updated"] = MetadataValue.int(result.rows_updated)
     if result.rows_deleted is not None:
         commit["delta/rows_deleted"] = MetadataValue.int(result.rows_deleted)
+    if result.fingerprint_before is not None:
+        commit["delta/schema_fingerprint_before"] = result.fingerprint_before
+        commit["delta/schema_changes"] = MetadataValue.json(list(result.schema_changes))
     if result.timestamp is not None:
         commit["delta/timestamp"] = MetadataValue.timestamp(result.timestamp)
     commit |= _left_out(result)

@@ -15,6 +15,7 @@ from pyspark.sql.types import LongType, StringType, StructField, StructType
 
 from pipeline.dataset import Append, Check, Dataset, NotNull, Replace, WriteMode
 from pipeline.delta import write as write_module
+from pipeline.delta.apply import Applied
 from pipeline.delta.commit import CommitNote, Mark
 from pipeline.delta.session import open_session
 from pipeline.delta.write import write
@@ -55,10 +56,10 @@ def main(remote: str, root: str, mode: str, epoch: int) -> None:
     dataset = ORDERS[mode]
     real = write_module._run
 
-    def run(statement: str, frame: Any, to: Dataset, location: str, **arguments: Any) -> Any:
+    def run(statement: str, frame: Any, to: Dataset, table: Applied, **arguments: Any) -> Any:
         if to is dataset:
             os.kill(os.getpid(), signal.SIGKILL)
-        return real(statement, frame, to, location, **arguments)
+        return real(statement, frame, to, table, **arguments)
 
     write_module._run = run
     good, bad = batch_of(epoch)

@@ -26,6 +26,7 @@ from pipeline.dataset import (
     WriteMode,
 )
 from pipeline.delta import write as write_module
+from pipeline.delta.apply import Applied
 from pipeline.delta.changes import Source, SourceChanges
 from pipeline.delta.commit import CommitNote, Mark
 from pipeline.delta.consume import consume
@@ -265,10 +266,10 @@ def dies_at(location: str) -> Callable[..., Any]:
     """In place of the statement of a write to that table the process ends, as far as the tables can tell."""
     real = write_module._run
 
-    def run(statement: str, frame: DataFrame, dataset: Dataset, at: str, **arguments: Any) -> Any:
-        if at == location:
+    def run(statement: str, frame: DataFrame, dataset: Dataset, table: Applied, **arguments: Any) -> Any:
+        if table.after.location == location:
             raise Killed
-        return real(statement, frame, dataset, at, **arguments)
+        return real(statement, frame, dataset, table, **arguments)
 
     return run
 

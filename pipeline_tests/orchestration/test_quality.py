@@ -7,7 +7,7 @@ import pytest
 from dagster import AssetKey, AssetsDefinition, DagsterEventType
 from pyspark.sql.types import LongType, StringType, StructField, StructType
 
-from pipeline.dataset import Append, Check, Dataset, NotNull, References, Unique
+from pipeline.dataset import Append, Check, Dataset, Merge, NotNull, References, Unique
 from pipeline.definitions import build_definitions
 from pipeline.errors import DeclarationError, RegistryError
 from pipeline.orchestration import DeltaIOManager, DeltaSparkResource, dataset_asset, quality_checks
@@ -125,6 +125,14 @@ def test_a_quarantine_is_known_by_its_name_and_nobody_elses(root: str) -> None:
         ({"not_null": (NotNull("id"), NotNull("id"))}, "not_null names id twice"),
         ({"checks": (Check("c", "TRUE", on_violation="keep"),)}, "on_violation 'keep' is none of fail, drop"),  # type: ignore[arg-type]
         ({"checks": (Check("c", "TRUE", severity="warn", blocking=True),)}, "a warning blocks nothing"),
+        (
+            {
+                "checks": (Check("c", "TRUE", on_violation="drop"),),
+                "write": Merge(delete_missing=True),
+                "keys": ("id",),
+            },
+            "check c: delete_missing would take a row that is left out for one that is gone",
+        ),
         ({"expectations": (Unique(("other",)),)}, "column 'other' is not in the schema"),
         ({"expectations": (Unique(("id",)), Unique(("id",)))}, "unique_id is declared twice"),
         ({"expectations": (References(("id",), "codes", ("a", "b")),)}, "1 columns can't be those of 2"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 import json
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ import pyarrow as pa
 import pytest
 from pyspark.sql.types import LongType, StringType, StructField, StructType
 
-from pipeline.dataset import Append, Dataset
+from pipeline.dataset import Append, Dataset, StoragePolicy
 from pipeline.delta.commit import CommitNote, Mark
 from pipeline.delta.log import read_commit_file
 from pipeline.delta.snapshot import local_folder, table_facts
@@ -103,7 +104,8 @@ def test_a_record_says_all_of_its_commit_and_survives_its_file(root: str) -> Non
         ("", 1),
         ("a", 2),
     ]
-    assert record.write_policy == {"mode": "append", "partition_by": ["part"], "keys": ["id"]}
+    policies = {"storage": asdict(StoragePolicy()), "schema": {"mode": "exact", "renames": [], "drops": []}}
+    assert record.write_policy == {"mode": "append", "partition_by": ["part"], "keys": ["id"]} | policies
     assert record.mark == {"writer": "w", "epoch": None, "attempt": 2, "token": result.mark.token}
     assert (record.sources, record.partitions) == ({"upstream": 7}, "part = a")
     assert record.storage_options == {"fs.s3a.endpoint": "here"}

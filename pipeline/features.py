@@ -1,0 +1,204 @@
+"""The table features of a dataset, and the properties that Delta knows.
+
+Here belong `Features`, which property switches which feature, and what contradicts itself in them. What a feature costs
+a reader, and how one is put in force, is `pipeline.delta`'s.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Literal, get_args
+
+from pyspark.sql.types import StructType
+
+ColumnMapping = Literal["none", "name", "id"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Features:
+    """Which table features a dataset's table has, besides the change feed; None leaves one as it is.
+
+    False switches a feature off, and drops it from the protocol where Delta can, so that clients that don't know it
+    come back.
+
+    Args:
+        row_tracking: an identity and a version for every row. Each append then looks the state up, as under an
+            identifier.
+        deletion_vectors: a deleted row is marked, and its file stays. Fewer bytes are written, not less time here.
+        in_commit_timestamps: a version's time stands in its commit and survives a copy of the folder.
+        column_mapping: columns are found by a name or number of their own, so that they can be renamed and dropped;
+            folders of partitions then have random names.
+        type_widening: a column's type may become a wider one without its files being written again.
+        v2_checkpoints: checkpoints with sidecar files.
+        cluster_by: columns by which OPTIMIZE arranges the rows; excludes partition columns.
+        generated: columns that are computed from others, as (column, SQL); a frame may leave them out.
+        defaults: what a column holds that a frame leaves out, as (column, SQL).
+        others: further features by the protocol's names.
+    """
+
+    row_tracking: bool | None = None
+    deletion_vectors: bool | None = None
+    in_commit_timestamps: bool | None = None
+    column_mapping: ColumnMapping | None = None
+    type_widening: bool | None = None
+    v2_checkpoints: bool | None = None
+    cluster_by: tuple[str, ...] | None = None
+    generated: tuple[tuple[str, str], ...] = ()
+    defaults: tuple[tuple[str, str], ...] = ()
+    others: tuple[str, ...] = ()
+
+    @property
+    def maps_columns(self) -> bool:
+        """Whether columns are mapped, and may so have any name."""
+        return self.column_mapping in ("name", "id")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Switch:
+    """The property that puts a feature in force, with its values for on and off."""
+
+    feature: str
+    property: str
+    on: str = "true"
+    off: str = "false"
+
+
+# By the field of `Features`.
+SWITCHES: Mapping[str, Switch] = {
+    "row_tracking": Switch(feature="rowTracking", property="delta.enableRowTracking"),
+    "deletion_vectors": Switch(feature="deletionVectors", property="delta.enableDeletionVectors"),
+    "in_commit_timestamps": Switch(feature="inCommitTimestamp", property="delta.enableInCommitTimestamps"),
+    "type_widening": Switch(feature="typeWidening", property="delta.enableTypeWidening"),
+    "v2_checkpoints": Switch(feature="v2Checkpoint", property="delta.checkpointPolicy", on="v2", off="classic"),
+}
+MAPPING_MODE = "delta.columnMapping.mode"
+SUPPORTED = "delta.feature."
+COLUMN_MAPPING = "columnMapping"
+DEFAULTS = "allowColumnDefaults"
+# What Delta 4.4.0 takes out of a protocol (`TableFeature.scala`, `RemovableFeature`).
+REMOVABLE = frozenset(
+    {
+        "checkConstraints", "checkpointProtection", "columnMapping", "deletionVectors", "domainMetadata",
+        "inCommitTimestamp", "rowTracking", "typeWidening", "v2Checkpoint", "vacuumProtocolCheck",
+    }
+)  # fmt: skip
+# The features that Delta 4.4.0 writes (`TableFeature.scala`), previews left out.
+KNOWN_FEATURES = REMOVABLE | {
+    "allowColumnDefaults", "appendOnly", "changeDataFeed", "clustering", "generatedColumns", "geospatial",
+    "icebergCompatV1", "icebergCompatV2", "icebergCompatV3", "identityColumns", "invariants",
+    "materializePartitionColumns", "timestampNtz", "variantShredding", "variantType",
+}  # fmt: skip
+# What a feature brings along (`TableFeature.scala`, `requiredFeatures`).
+REQUIRED: Mapping[str, tuple[str, ...]] = {"rowTracking": ("domainMetadata",), "clustering": ("domainMetadata",)}
+# The properties of Delta 4.4.0 (`DeltaConfig.scala`); it refuses any other of its prefix, but for `_OPEN` ones.
+KNOWN_PROPERTIES = frozenset(
+    f"delta.{name}"
+    for name in (
+        "appendOnly", "autoOptimize", "autoOptimize.autoCompact", "autoOptimize.optimizeWrite",
+        "checkpoint.writeStatsAsJson", "checkpoint.writeStatsAsStruct", "checkpointInterval", "checkpointPolicy",
+        "checkpointRetentionDuration", "columnMapping.maxColumnId", "columnMapping.mode",
+        "compatibility.symlinkFormatManifest.enabled",
+        "dataSkippingNumIndexedCols", "dataSkippingStatsColumns", "dataSkippingStringPrefixLength",
+        "deletedFileRetentionDuration", "dropFeatureTruncateHistory.retentionDuration", "enableChangeDataFeed",
+        "enableDeletionVectors", "enableExpiredLogCleanup", "enableFullRetentionRollback", "enableIcebergCompatV1",
+        "enableIcebergCompatV2", "enableIcebergCompatV3", "enableInCommitTimestamps", "enableRowTracking",
+        "enableTypeWidening", "enableVariantShredding", "inCommitTimestampEnablementTimestamp",
+        "inCommitTimestampEnablementVersion", "isolationLevel", "logRetentionDuration", "parquet.format.version",
+        "randomPrefixLength", "randomizeFilePrefixes", "rowTrackingSuspended", "sampleRetentionDuration",
+        "setTransactionRetentionDuration", "universalFormat.enabledFormats",
+    )
+)  # fmt: skip
+_OPEN = (
+    "delta.constraints.", "delta.feature.", "delta.universalformat.", "delta.minreaderversion",
+    "delta.minwriterversion",
+)  # fmt: skip
+
+
+def feature_properties(features: Features) -> dict[str, str]:
+    """The table properties that the features ask for."""
+    found = {
+        switch.property: switch.on if getattr(features, field) else switch.off
+        for field, switch in SWITCHES.items()
+        if getattr(features, field) is not None
+    }
+    if features.column_mapping is not None:
+        found[MAPPING_MODE] = features.column_mapping
+    return found
+
+
+def wanted_features(features: Features) -> tuple[str, ...]:
+    """The features that have no property of their own and are put in force by name."""
+    defaults = (DEFAULTS,) if features.defaults else ()
+    return (*defaults, *features.others)
+
+
+def unwanted_features(features: Features) -> tuple[str, ...]:
+    """The features that are switched off and that Delta can take out of the protocol."""
+    off = [switch.feature for field, switch in SWITCHES.items() if getattr(features, field) is False]
+    return (*off, *((COLUMN_MAPPING,) if features.column_mapping == "none" else ()))
+
+
+def brought_by(name: str, value: str) -> tuple[str, ...]:
+    """The features that a property of that value puts in force."""
+    folded = name.lower()
+    if folded == MAPPING_MODE.lower():
+        return () if value.lower() == "none" else (COLUMN_MAPPING,)
+    if folded.startswith(SUPPORTED):
+        return with_required((name[len(SUPPORTED) :],))
+    if folded == "delta.enablechangedatafeed" and value.lower() == "true":
+        return ("changeDataFeed",)
+    if folded == "delta.appendonly" and value.lower() == "true":
+        return ("appendOnly",)
+    for switch in SWITCHES.values():
+        if folded == switch.property.lower() and value.lower() == switch.on:
+            return with_required((switch.feature,))
+    return ()
+
+
+def with_required(features: Iterable[str]) -> tuple[str, ...]:
+    """The features, and those that they bring along."""
+    return tuple(dict.fromkeys(name for feature in features for name in (feature, *REQUIRED.get(feature, ()))))
+
+
+def feature_problems(features: Features, schema: StructType, partition_by: tuple[str, ...]) -> Iterator[str]:
+    """What contradicts itself in the features, or between them and the schema, in words."""
+    if features.column_mapping is not None and features.column_mapping not in get_args(ColumnMapping):
+        yield f"features: column_mapping {features.column_mapping!r} is none of {', '.join(get_args(ColumnMapping))}"
+    for name in features.others:
+        if name not in KNOWN_FEATURES:
+            yield f"features: Delta 4.4.0 has no table feature {name!r}{near(name, KNOWN_FEATURES)}"
+    if features.cluster_by and partition_by:
+        yield "features: cluster_by beside partition_by; a table is clustered or partitioned"
+    named = {
+        "cluster_by": features.cluster_by or (),
+        "generated": [column for column, _ in features.generated],
+        "defaults": [column for column, _ in features.defaults],
+    }
+    for part, columns in named.items():
+        yield from (
+            f"features: {part} names {c!r}, which is not in the schema" for c in columns if c not in schema.names
+        )
+        if len(set(columns)) < len(columns):
+            yield f"features: {part} names a column twice"
+    for column in sorted(set(named["generated"]) & set(named["defaults"])):
+        yield f"features: column {column!r} is generated and has a default"
+
+
+def property_problems(properties: Iterable[tuple[str, str]], said: Mapping[str, str]) -> Iterator[str]:
+    """Properties that Delta doesn't have, or that `said`, by property who says it already, in words."""
+    folded = {name.lower(): who for name, who in said.items()}
+    known = {name.lower() for name in KNOWN_PROPERTIES}
+    for name, _ in properties:
+        low = name.lower()
+        if low in folded:
+            yield f"{name} is what {folded[low]} says; remove it from properties"
+        if low.startswith("delta.") and low not in known and not low.startswith(_OPEN):
+            yield f"Delta 4.4.0 has no table property {name}{near(name, KNOWN_PROPERTIES)}"
+
+
+def near(name: str, known: Iterable[str]) -> str:
+    """A clause that names the known ones that are spelt alike; empty where there are none."""
+    found = difflib.get_close_matches(name, sorted(known), n=2)
+    return f"; did you mean {' or '.join(found)}?" if found else ""

@@ -1,0 +1,163 @@
+"""How a dataset's files are written and kept, and which changes of its schema a write may make by itself.
+
+Here belong `StoragePolicy` and `SchemaPolicy`, the properties and confs that they come to, and what contradicts itself
+in them. Which steps a policy allows is `pipeline.delta`'s.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Literal, get_args
+
+from pyspark.sql.types import StructType
+
+from pipeline.schema import walk
+
+Codec = Literal["snappy", "zstd", "gzip", "lz4", "lz4_raw", "uncompressed"]
+SchemaMode = Literal["exact", "add columns", "widen types", "evolve", "overwrite"]
+
+# What Delta has no property for stands in properties of ours, so that whoever writes next finds it.
+OURS = "pipeline.storage."
+CODEC = f"{OURS}codec"
+TARGET_FILE_BYTES = f"{OURS}targetFileBytes"
+# Delta gives a table's properties to Parquet's writer (`TransactionalWrite.scala`), which knows this one.
+DICTIONARY = "parquet.enable.dictionary"
+_MEBIBYTE = 2**20
+
+
+@dataclass(frozen=True, kw_only=True)
+class StoragePolicy:
+    """How data files are written and how long what is old is kept; None leaves Delta's or Spark's own default.
+
+    Args:
+        codec: Parquet's compression, in every file that is written here: also by a merge, and by OPTIMIZE.
+        dictionary_encoding: whether Parquet may encode a column by a dictionary.
+        statistics_columns: the columns, by dotted path, of which files carry smallest and greatest values.
+        target_file_bytes: the size that OPTIMIZE, auto-compaction and optimized writes aim at. Delta has no property
+            for it (`delta.targetFileSize` is another product's): it holds for what is written here.
+        auto_compact: whether a write joins small files afterwards, in a commit of its own.
+        optimized_write: whether rows are shuffled before they are written, into fewer and larger files.
+        deleted_file_retention_hours: how long files stay that no longer belong to the table.
+        log_retention_hours: how long the log is kept; at least as long as the files.
+        transaction_retention_hours: how long a batch's identifier is remembered.
+        checkpoint_interval_commits: after how many commits Delta writes a checkpoint by itself.
+    """
+
+    codec: Codec | None = None
+    dictionary_encoding: bool | None = None
+    statistics_columns: tuple[str, ...] | None = None
+    target_file_bytes: int | None = None
+    auto_compact: bool | None = None
+    optimized_write: bool | None = None
+    deleted_file_retention_hours: int | None = None
+    log_retention_hours: int | None = None
+    transaction_retention_hours: int | None = None
+    checkpoint_interval_commits: int | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class SchemaPolicy:
+    """Which differences between declaration and table a write settles by itself; all others refuse it.
+
+    Args:
+        mode: `exact` none; `add columns` columns and nested fields that the table lacks; `widen types` types that the
+            table has narrower; `evolve` both, and NOT NULL that is no longer declared, and declared renames;
+            `overwrite` any, but only by a write that replaces the whole table.
+        renames: columns that were called otherwise, as (dotted path in the table, new name); values are kept.
+        drops: columns, by dotted path, that the table may have and no longer shall; `pipeline conform apply` drops
+            them. A column of that name that is added later has none of the old values.
+    """
+
+    mode: SchemaMode = "exact"
+    renames: tuple[tuple[str, str], ...] = ()
+    drops: tuple[str, ...] = ()
+
+
+def _switch(value: bool) -> str:
+    return "true" if value else "false"
+
+
+def storage_properties(policy: StoragePolicy) -> dict[str, str]:
+    """The table properties that the policy comes to."""
+    columns = policy.statistics_columns
+    hours = {
+        "delta.deletedFileRetentionDuration": policy.deleted_file_retention_hours,
+        "delta.logRetentionDuration": policy.log_retention_hours,
+        "delta.setTransactionRetentionDuration": policy.transaction_retention_hours,
+    }
+    said = {
+        CODEC: policy.codec,
+        DICTIONARY: None if policy.dictionary_encoding is None else _switch(policy.dictionary_encoding),
+        "delta.dataSkippingStatsColumns": None if columns is None else ",".join(columns),
+        TARGET_FILE_BYTES: None if policy.target_file_bytes is None else str(policy.target_file_bytes),
+        "delta.autoOptimize.autoCompact": None if policy.auto_compact is None else _switch(policy.auto_compact),
+        "delta.autoOptimize.optimizeWrite": None if policy.optimized_write is None else _switch(policy.optimized_write),
+        **{name: None if value is None else f"interval {value} hours" for name, value in hours.items()},
+        "delta.checkpointInterval": None
+        if policy.checkpoint_interval_commits is None
+        else str(policy.checkpoint_interval_commits),
+    }
+    return {name: value for name, value in said.items() if value is not None}
+
+
+def storage_confs(properties: Mapping[str, str]) -> dict[str, str]:
+    """The confs of a session that writes to a table of these properties: what Delta asks the session, not the table."""
+    found = {}
+    if CODEC in properties:
+        found["spark.sql.parquet.compression.codec"] = properties[CODEC]
+    if TARGET_FILE_BYTES in properties:
+        size = properties[TARGET_FILE_BYTES]
+        delta = "spark.databricks.delta"
+        # A file of half the size is left as it is, so that OPTIMIZE has nothing to do a second time.
+        found |= {
+            f"{delta}.optimize.maxFileSize": size,
+            f"{delta}.optimize.minFileSize": str(int(size) // 2),
+            f"{delta}.autoCompact.maxFileSize": size,
+            f"{delta}.optimizeWrite.binSize": f"{max(1, int(size) // _MEBIBYTE)}m",
+        }
+    return found
+
+
+def storage_problems(policy: StoragePolicy, schema: StructType) -> Iterator[str]:
+    """What can't be kept in a storage policy, in words."""
+    if policy.codec is not None and policy.codec not in get_args(Codec):
+        yield f"storage: codec {policy.codec!r} is none of {', '.join(get_args(Codec))}"
+    paths = {path for path, _ in walk(schema)}
+    for column in policy.statistics_columns or ():
+        if column not in paths:
+            yield f"storage: statistics_columns names {column!r}, which is not in the schema"
+    positive = (
+        "target_file_bytes",
+        "log_retention_hours",
+        "transaction_retention_hours",
+        "checkpoint_interval_commits",
+    )
+    for name in positive:
+        value = getattr(policy, name)
+        if value is not None and value <= 0:
+            yield f"storage: {name} is not positive"
+    kept, log = policy.deleted_file_retention_hours, policy.log_retention_hours
+    if kept is not None and kept < 0:
+        yield "storage: deleted_file_retention_hours is negative"
+    if kept is not None and log is not None and log < kept:
+        yield "storage: log_retention_hours is less than deleted_file_retention_hours; versions would lose their log"
+
+
+def schema_problems(policy: SchemaPolicy, schema: StructType, *, maps_columns: bool) -> Iterator[str]:
+    """What contradicts itself in a schema policy, or between it and the schema, in words."""
+    if policy.mode not in get_args(SchemaMode):
+        yield f"schema_policy: mode {policy.mode!r} is none of {', '.join(get_args(SchemaMode))}"
+    paths = {path for path, _ in walk(schema)}
+    if (policy.renames or policy.drops) and not maps_columns:
+        yield "schema_policy: renames and drops need features.column_mapping 'name' or 'id'"
+    for old, new in policy.renames:
+        parent = old.rpartition(".")[0]
+        path = f"{parent}.{new}" if parent else new
+        if path not in paths:
+            yield f"schema_policy: {old!r} is renamed to {path!r}, which is not in the schema"
+    for path in policy.drops:
+        if path in paths:
+            yield f"schema_policy: drops names {path!r}, which is in the schema"
+    for old in {old for old, _ in policy.renames} & set(policy.drops):
+        yield f"schema_policy: {old!r} is renamed and dropped"

@@ -1,0 +1,120 @@
+"""A schema as a value: its fingerprint, its fields at every depth, and the rules of Delta for its names.
+
+Here belongs what is known from a schema alone. What a dataset says beside it is `dataset`'s.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections import Counter
+from collections.abc import Iterator
+from typing import Any
+
+from pyspark.sql.types import (
+    ArrayType,
+    CharType,
+    DataType,
+    MapType,
+    NullType,
+    StringType,
+    StructField,
+    StructType,
+    VarcharType,
+)
+
+# Delta protocol, "Change Data Files": names that the change feed adds; a data column of that name makes it unreadable.
+RESERVED_COLUMNS = frozenset({"_change_type", "_commit_version", "_commit_timestamp"})
+# Parquet's rule, which Delta keeps unless column mapping is on.
+REFUSED_CHARACTERS = frozenset(" ,;{}()\n\t=")
+
+
+def schema_fingerprint(schema: StructType, partition_by: tuple[str, ...]) -> str:
+    """SHA-256 over the canonical form of a schema: names, types, nullability, nesting, order, partition columns.
+
+    Comments and other field metadata don't count, and `char`/`varchar` count as the string they are stored as, so the
+    declaration and the schema string in any engine's log give the same value (Delta protocol, "Schema Serialization
+    Format").
+    """
+    canonical = {"partition_by": list(partition_by), "schema": _canonical(schema)}
+    text = json.dumps(canonical, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
+    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
+
+
+def _canonical(data_type: DataType) -> Any:
+    if isinstance(data_type, StructType):
+        return [[f.name, _canonical(f.dataType), f.nullable] for f in data_type.fields]
+    if isinstance(data_type, ArrayType):
+        return {"array": _canonical(data_type.elementType), "contains_null": data_type.containsNull}
+    if isinstance(data_type, MapType):
+        return {
+            "map": [_canonical(data_type.keyType), _canonical(data_type.valueType)],
+            "contains_null": data_type.valueContainsNull,
+        }
+    if isinstance(data_type, CharType | VarcharType):
+        return "string"
+    return data_type.simpleString()
+
+
+def walk(schema: StructType) -> Iterator[tuple[str, StructField]]:
+    """Every field with its dotted path, parents first; array elements and map entries as `element`, `key`, `value`."""
+    for field in schema.fields:
+        yield from _walk(field.name, field)
+
+
+def _walk(path: str, field: StructField) -> Iterator[tuple[str, StructField]]:
+    yield path, field
+    inner = field.dataType
+    if isinstance(inner, StructType):
+        for child in inner.fields:
+            yield from _walk(f"{path}.{child.name}", child)
+    elif isinstance(inner, ArrayType):
+        yield from _walk(f"{path}.element", StructField("element", inner.elementType, inner.containsNull))
+    elif isinstance(inner, MapType):
+        yield from _walk(f"{path}.key", StructField("key", inner.keyType, False))
+        yield from _walk(f"{path}.value", StructField("value", inner.valueType, inner.valueContainsNull))
+
+
+def case_duplicates(schema: StructType) -> list[tuple[str, ...]]:
+    """Groups of top-level names that differ by case only, which Spark can't tell apart."""
+    counts = Counter(name.lower() for name in schema.names)
+    return [tuple(n for n in schema.names if n.lower() == low) for low, count in counts.items() if count > 1]
+
+
+def column_problems(schema: StructType, *, maps_columns: bool = False) -> Iterator[str]:
+    """Columns that no Delta table can have, in words; where columns are mapped, a name may have any character."""
+    for group in case_duplicates(schema):
+        yield f"columns {', '.join(group)} differ by case only"
+    for path, field in walk(schema):
+        if field.name.lower() in RESERVED_COLUMNS:
+            yield f"column {path!r} has a name that the change feed adds itself"
+        if not field.name or (REFUSED_CHARACTERS & set(field.name) and not maps_columns):
+            yield f"column {path!r} has a character that Parquet refuses (space , ; {{ }} ( ) = tab newline)"
+        if isinstance(field.dataType, NullType):
+            yield f"column {path!r} has type void"
+        if isinstance(field.dataType, StructType) and not field.dataType.fields:
+            yield f"column {path!r} is a struct without fields"
+        if isinstance(field.dataType, StructType):
+            yield from (
+                f"in {path!r}: columns {', '.join(g)} differ by case only" for g in case_duplicates(field.dataType)
+            )
+        if isinstance(field.dataType, ArrayType | MapType) and holds_not_null(field.dataType):
+            where = "an array" if isinstance(field.dataType, ArrayType) else "a map"
+            yield f"column {path!r}: NOT NULL inside {where} can't be enforced by Delta"
+
+
+def holds_not_null(data_type: DataType) -> bool:
+    """Whether something below is declared NOT NULL; a map's keys never are NULL and don't count themselves."""
+    if isinstance(data_type, ArrayType):
+        return not data_type.containsNull or holds_not_null(data_type.elementType)
+    if isinstance(data_type, MapType):
+        inner = (data_type.keyType, data_type.valueType)
+        return not data_type.valueContainsNull or any(holds_not_null(part) for part in inner)
+    if isinstance(data_type, StructType):
+        return any(not field.nullable or holds_not_null(field.dataType) for field in data_type.fields)
+    return False
+
+
+def is_string(data_type: DataType) -> bool:
+    """Whether Delta stores the type as a string: string, char and varchar."""
+    return isinstance(data_type, StringType | CharType | VarcharType)

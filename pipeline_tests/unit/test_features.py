@@ -1,0 +1,137 @@
+"""Features and policies as they are declared, and what a plan says of the clients that lose a table."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from pyspark.sql.types import IntegerType, LongType, StringType, StructField, StructType
+
+from pipeline.dataset import Append, Check, Dataset, Features, SchemaPolicy, StoragePolicy
+from pipeline.delta.clients import CLIENTS, READER_FEATURES, loss
+from pipeline.delta.conform import compare, declared, observed, plan
+from pipeline.delta.state import TableState
+from pipeline.errors import DeclarationError
+from pipeline.features import KNOWN_FEATURES
+from pipeline.policy import storage_confs, storage_properties
+
+ROWS = StructType([StructField("id", LongType(), False), StructField("text", StringType())])
+PLAIN = Dataset(name="plain", schema=ROWS, write=Append())
+STATE = TableState(
+    location="/t", table_id="i", version=3, schema=ROWS, partition_by=(),
+    properties={"delta.enableChangeDataFeed": "true"}, features=("appendOnly", "changeDataFeed", "invariants"),
+    reader_version=1, writer_version=7,
+)  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("said", "problem"),
+    [
+        ({"properties": (("delta.targetFileSize", "1"),)}, "Delta 4.4.0 has no table property delta.targetFileSize"),
+        ({"properties": (("delta.enableDeletionVector", "1"),)}, "did you mean delta.enableDeletionVectors"),
+        ({"features": Features(others=("deletionVector",))}, "no table feature 'deletionVector'; did you mean"),
+        ({"features": Features(cluster_by=("nope",))}, "cluster_by names 'nope'"),
+        ({"features": Features(cluster_by=("id",)), "partition_by": ("id",)}, "cluster_by beside partition_by"),
+        ({"features": Features(generated=(("text", "'a'"),), defaults=(("text", "'a'"),))}, "generated and has a"),
+        ({"features": Features(column_mapping="names")}, "column_mapping 'names' is none of"),  # type: ignore[arg-type]
+        (
+            {"features": Features(row_tracking=True), "properties": (("delta.enablerowtracking", "true"),)},
+            "is what features says",
+        ),
+        (
+            {"storage": StoragePolicy(auto_compact=True), "properties": (("delta.autoOptimize.autoCompact", "true"),)},
+            "is what storage says",
+        ),
+        ({"storage": StoragePolicy(codec="brotl")}, "codec 'brotl' is none of"),  # type: ignore[arg-type]
+        ({"storage": StoragePolicy(statistics_columns=("nope",))}, "statistics_columns names 'nope'"),
+        ({"storage": StoragePolicy(target_file_bytes=0)}, "target_file_bytes is not positive"),
+        ({"storage": StoragePolicy(log_retention_hours=1, deleted_file_retention_hours=2)}, "log_retention_hours is"),
+        ({"schema_policy": SchemaPolicy(mode="all")}, "mode 'all' is none of"),  # type: ignore[arg-type]
+        ({"schema_policy": SchemaPolicy(drops=("old",))}, "need features.column_mapping"),
+        ({"schema_policy": SchemaPolicy(renames=(("a", "b"),)), "features": Features(column_mapping="name")}, "to 'b'"),
+        (
+            {"schema_policy": SchemaPolicy(drops=("text",)), "features": Features(column_mapping="name")},
+            "in the schema",
+        ),
+    ],
+)
+def test_what_contradicts_itself_or_delta_is_refused_where_it_is_declared(said: dict[str, Any], problem: str) -> None:
+    with pytest.raises(DeclarationError) as caught:
+        replace(PLAIN, **said)
+    assert any(problem in line for line in caught.value.problems), caught.value.problems
+
+
+def test_names_that_parquet_refuses_are_allowed_where_columns_are_mapped() -> None:
+    odd = StructType([StructField("Sales Order", LongType())])
+    with pytest.raises(DeclarationError):
+        replace(PLAIN, schema=odd)
+    assert replace(PLAIN, schema=odd, features=Features(column_mapping="name")).schema.names == ["Sales Order"]
+
+
+def test_a_table_as_declared_has_an_empty_plan_and_both_sides_are_of_one_shape() -> None:
+    found = plan(PLAIN, STATE)
+    assert (found.steps, found.problems, found.differs) == ((), (), False)
+    assert compare(PLAIN, STATE) == []
+    assert declared(PLAIN).schema == observed(STATE).schema
+
+
+def test_a_plan_says_which_clients_lose_the_table_and_is_one_json_document() -> None:
+    dataset = replace(PLAIN, features=Features(deletion_vectors=True, type_widening=True))
+    found = plan(dataset, STATE)
+    first, second = found.losses()
+    assert "deltalake 1.6 as pyarrow or pandas" in first.readers
+    assert {"polars 2.1", "deltalake 1.6"} <= set(second.readers)
+    assert "DuckDB's delta extension" not in second.readers
+    document = json.loads(json.dumps(found.document()))
+    assert [step["gains"] for step in document["steps"]] == [["deletionVectors"], ["typeWidening"]]
+    assert document["steps"][1]["loses"]["readers"] == list(second.readers)
+    assert found.is_automatic is False
+
+
+def test_clients_know_features_that_there_are_and_ours_knows_all_that_can_be_declared() -> None:
+    assert not any(client.reads - READER_FEATURES for client in CLIENTS)
+    (ours,) = [client for client in CLIENTS if client.name.startswith("Delta 4.4")]
+    assert ours.can_write(KNOWN_FEATURES)
+    assert not loss({"appendOnly"}, {"appendOnly"})
+
+
+def test_not_null_of_a_column_made_without_it_is_held_by_a_check_and_counts_as_its_own() -> None:
+    nullable = StructType([StructField("id", LongType()), ROWS["text"]])
+    state = replace(STATE, schema=nullable)
+    (step,) = plan(PLAIN, state).steps
+    assert (step.kind, step.gains) == ("set not null", ("checkConstraints",))
+    held = {"delta.constraints.not_null_id": "`id` IS NOT NULL", **STATE.properties}
+    assert not plan(PLAIN, replace(state, properties=held)).differs
+    assert compare(PLAIN, replace(state, properties=held)) == []
+    (relaxed,) = plan(replace(PLAIN, schema=nullable), replace(state, properties=held)).steps
+    assert relaxed.statement("/t") == "ALTER TABLE delta.`/t` DROP CONSTRAINT IF EXISTS `not_null_id`"
+
+
+def test_a_type_is_only_widened_where_that_is_declared() -> None:
+    narrow = StructType([StructField("id", IntegerType(), False), ROWS["text"]])
+    found = plan(PLAIN, replace(STATE, schema=narrow))
+    assert found.problems == ("column id: declared bigint, the table has int; features.type_widening would widen it",)
+    assert compare(PLAIN, replace(STATE, schema=narrow)) == [
+        "column id: declared bigint NOT NULL, the table has int NOT NULL"
+    ]
+
+
+def test_a_changed_check_is_dropped_before_it_is_added_and_is_one_difference() -> None:
+    dataset = replace(PLAIN, checks=(Check("positive", "id > 0"),))
+    state = replace(STATE, properties={"delta.constraints.positive": "id > 1", **STATE.properties})
+    assert [step.kind for step in plan(dataset, state).steps] == ["drop check", "add check"]
+    assert compare(dataset, state) == ["property delta.constraints.positive: declared 'id > 0', the table has 'id > 1'"]
+
+
+def test_what_delta_asks_the_session_follows_from_the_tables_properties() -> None:
+    assert storage_confs({}) == {}
+    said = storage_properties(StoragePolicy(codec="zstd", target_file_bytes=64 * 2**20))
+    assert storage_confs(said) == {
+        "spark.sql.parquet.compression.codec": "zstd",
+        "spark.databricks.delta.optimize.maxFileSize": "67108864",
+        "spark.databricks.delta.optimize.minFileSize": "33554432",
+        "spark.databricks.delta.autoCompact.maxFileSize": "67108864",
+        "spark.databricks.delta.optimizeWrite.binSize": "64m",
+    }
