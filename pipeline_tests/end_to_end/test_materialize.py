@@ -41,7 +41,9 @@ def test_its_checks_ran_with_it(first: ProjectFolder) -> None:
     with first.instance() as instance:
         records = instance.get_records_for_run(run.run_id, of_type=DagsterEventType.ASSET_CHECK_EVALUATION).records
     found = [record.event_log_entry.asset_check_evaluation for record in records]
-    assert {one.check_name: one.passed for one in found} == {"schema": True, "row_count": True}
+    assert {one.check_name: one.passed for one in found} == {
+        "schema": True, "row_count": True, "check_distance_is_positive": True,
+    }  # fmt: skip
 
 
 def test_the_run_is_listed_by_a_second_command(first: ProjectFolder) -> None:
