@@ -59,7 +59,7 @@ def consumer_of(gate: str | None) -> Any:
     def log(seen: Changes) -> DataFrame:
         rows = seen.frame.selectExpr("n", "_change_type AS kind")
         # Spark makes one task of a union whose sides are partitioned alike.
-        return rows if gate is None else rows.unionAll(rows.coalesce(1).mapInArrow(waits, rows.schema))
+        return rows if gate is None else rows.repartition(2).unionAll(rows.coalesce(1).mapInArrow(waits, rows.schema))
 
     return log
 
