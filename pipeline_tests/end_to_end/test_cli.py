@@ -57,6 +57,18 @@ source = replace(customers, name="source", reads=(), properties=(at_once,))
 log = replace(customers, name="log", reads=("source",), reads_changes_of=("source",))
 datasets = (source, log)
 """
+CONFORMING = """
+from dataclasses import replace
+from pyspark.sql.types import LongType, StructType
+from pipeline.dataset import Check
+from pipeline.features import Features
+from shop_datasets import customers
+wider = StructType([*customers.schema.fields]).add("age", LongType(), True)
+named = replace(customers, name="named", reads=(), change_feed=False, schema=wider)
+older = replace(named, features=Features(deletion_vectors=True))
+never = replace(named, checks=(Check("short", "length(name) < 2"),))
+datasets, refused = (older,), (never,)
+"""
 NO_JAVA = {"JAVA_HOME": "/nowhere", "SPARK_REMOTE": "sc://127.0.0.1:1"}
 
 
@@ -294,3 +306,31 @@ def test_a_vacuum_names_the_consumer_that_still_needs_what_it_would_remove(shop:
     forced = shop.run("maintain", "vacuum", "source", "--apply", "--force", **environment)
     assert forced.stdout.startswith("source (version 4): 1 removed")
     assert len(sorted(location.glob("*.parquet"))) == len(files) - 1
+
+
+def test_a_plan_says_what_differs_and_who_loses_the_table_and_is_then_taken(shop: Shop, classic: SparkSession) -> None:
+    (shop.project.folder / "conforming.py").write_text(CONFORMING, encoding="utf-8")
+    environment = {"PIPELINE_DATASETS": "conforming:datasets"}
+    location = shop.project.folder / ".pipeline/tables/named"
+    classic.sql(f"CREATE TABLE delta.`{location}` (name STRING) USING delta")
+    classic.sql(f"INSERT INTO delta.`{location}` VALUES ('a'), ('bb')")
+
+    shown = shop.run("conform", "plan", status=3, **environment).stdout
+    assert "add column: column age: added as bigint" in shown
+    assert "raises the protocol: deletionVectors" in shown
+    assert "no longer read by deltalake" in shown
+    done = shop.run("conform", "plan", "--json", status=3, **environment)
+    (plan,) = json.loads(done.stdout)
+    assert [step["step"] for step in plan["steps"]] == ["set property", "add column"]
+    refused = shop.run("conform", "apply", status=1, PIPELINE_DATASETS="conforming:refused")
+    assert "break what is declared (short: 1 row)" in refused.stderr
+    assert '"name":"bb"' in refused.stderr
+    assert len(list((location / "_delta_log").glob("*.json"))) == 2
+
+    (applied,) = shop.json("conform", "apply", **environment)
+    assert applied["versions"] == {"before": 1, "after": 3}
+    assert shop.run("conform", "plan", **environment).stdout == "named (version 3): as declared\n"
+    assert shop.json("sql", "select name, age from named order by 1", **environment)["rows"] == [
+        ["a", None],
+        ["bb", None],
+    ]
