@@ -1,5 +1,6 @@
 """What Dagster is told of an asset comes from the declaration: freshness, code version, and what starts it."""
 
+from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
@@ -16,12 +17,14 @@ from dagster import (
     evaluate_automation_conditions,
     multi_asset,
 )
-from pyspark.sql.types import LongType, StructField, StructType
+from pyspark.sql.types import LongType, StringType, StructField, StructType
 
 from pipeline.dataset import Append, Dataset, FreshByCron, FreshWithin
 from pipeline.errors import DeclarationError
 from pipeline.orchestration import dataset_asset, dataset_out, dataset_spec
 from pipeline.orchestration.automation import on_changed_source
+from pipeline.policy import SchemaPolicy
+from pipeline_tests.delta.sample import rows_of
 from pipeline_tests.orchestration.conftest import Project, materializations
 
 NUMBERS = StructType([StructField("n", LongType())])
@@ -147,3 +150,25 @@ def test_a_commit_of_the_source_starts_the_consumer_once_and_a_run_without_one_d
     assert [declared_late.asked_for(), declared_late.asked_for()] == [1, 0]
     project.run(source, consumer, selection=[consumer])
     assert Looks(project, source, consumer).asked_for() == 0
+
+
+@classic_only
+def test_a_run_that_evolves_the_table_tells_both_fingerprints_and_what_has_changed(project: Project) -> None:
+    older = Dataset(name="evolving", schema=NUMBERS, write=Append(), change_feed=False)
+    wider = StructType([*NUMBERS.fields, StructField("text", StringType())])
+    newer = replace(older, schema=wider, schema_policy=SchemaPolicy(mode="add columns"))
+
+    def told(dataset: Dataset, frame: pa.Table) -> dict[str, Any]:
+        @dataset_asset(dataset)
+        def evolving() -> pa.Table:
+            return frame
+
+        return materializations(project.run(evolving), dataset)[None]
+
+    first, second = told(older, pa.table({"n": [1]})), told(newer, pa.table({"n": [1], "text": ["a"]}))
+    assert "delta/schema_changes" not in first
+    assert second["delta/schema_fingerprint_before"] == first["delta/schema_fingerprint"] == older.fingerprint
+    assert second["delta/schema_fingerprint"] == newer.fingerprint
+    assert second["delta/schema_changes"] == ["column text: added as string"]
+    assert (first["delta/version"], second["delta/version"]) == (1, 3)
+    assert rows_of(newer, project.root) == [(1, None), (1, "a")]
