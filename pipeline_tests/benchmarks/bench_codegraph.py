@@ -1,0 +1,68 @@
+"""The code graph of the installed `dagster`: what a run costs after five files have changed, against the first run.
+
+    python -m pytest pipeline_tests/benchmarks/bench_codegraph.py -s
+
+In one process and one JVM: the first run, three runs that each follow a change of three files, the loss of one and the
+coming of one, and a full rebuild under another root, which the tables must equal. Target: a fifth of the first run.
+"""
+
+from __future__ import annotations
+
+import shutil
+import time
+from pathlib import Path
+from statistics import median
+
+import dagster
+from dagster import DagsterInstance
+from pyspark.sql import SparkSession
+
+from pipeline.assets.codegraph import FILES_PARSED
+from pipeline.assets.codegraph_datasets import MODULES, NODES
+from pipeline.orchestration import DeltaSparkResource
+from pipeline.settings import SparkSettings
+from pipeline_tests.assets.test_codegraph import Graph, told
+from pipeline_tests.delta.sample import versions_of
+
+ROUNDS = 3
+
+
+def change(tree: Path, number: int) -> set[str]:
+    """Change three files, take one away and add one; their paths as the graph names them."""
+    files = sorted(tree.rglob("*.py"))[number * 50 :]
+    touched = files[3:24:7]
+    for path in touched:
+        path.write_text(f"{path.read_text(encoding='utf-8')}\n\ndef added_{number}(): ...\n", encoding="utf-8")
+    files[30].unlink()
+    new = tree / f"added_{number}.py"
+    new.write_text("from os import path\n\nprint(path.join('a'))\n", encoding="utf-8")
+    return {path.relative_to(tree.parent).as_posix() for path in (*touched, files[30], new)}
+
+
+def test_a_run_after_five_files_have_changed(
+    classic: SparkSession, spark_settings: SparkSettings, tmp_path: Path
+) -> None:
+    tree = tmp_path / "dagster"
+    shutil.copytree(Path(dagster.__file__).parent, tree, ignore=shutil.ignore_patterns("__pycache__"))
+    spark = DeltaSparkResource.from_settings(spark_settings)
+    with DagsterInstance.ephemeral() as instance:
+        graph = Graph(str(tmp_path / "tables"), tree, spark, instance)
+        started = time.perf_counter()
+        parsed = told(graph.run(), MODULES, FILES_PARSED)
+        first, seconds = time.perf_counter() - started, []
+        assert parsed == len(list(tree.rglob("*.py")))
+        for number in range(ROUNDS):
+            changed = change(tree, number)
+            started = time.perf_counter()
+            assert told(graph.run(), MODULES, FILES_PARSED) == len(changed) - 1
+            seconds.append(time.perf_counter() - started)
+            for dataset in (MODULES, NODES):
+                assert graph.of_files(dataset, versions_of(dataset, graph.root)[-1]) == changed
+        rebuilt = Graph(str(tmp_path / "rebuilt"), tree, spark, instance)
+        started = time.perf_counter()
+        rebuilt.run()
+        full = time.perf_counter() - started
+        assert graph.rows() == rebuilt.rows()
+    shown = ", ".join(f"{s:.1f}" for s in seconds)
+    print(f"\n{parsed} files, first run {first:.1f} s; after five files have changed {shown} s", end="")
+    print(f" ({median(seconds) / first:.2f} of the first); a full rebuild in the same JVM {full:.1f} s")
