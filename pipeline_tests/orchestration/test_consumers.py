@@ -47,7 +47,7 @@ from pipeline.orchestration import (
     dataset_out,
     dataset_spec,
 )
-from pipeline.orchestration.consumers import _HELD, FULL_REFRESH
+from pipeline.orchestration.consumers import _HELD, FULL_REFRESH, release
 from pipeline.record import DatasetRecord
 from pipeline.registry import Registry
 from pipeline.settings import Settings, SparkSettings
@@ -112,6 +112,13 @@ def prepared(
         shutil.copytree(sources, logged)
         run(replace(project, root=str(logged)), log)
     return sources, logged
+
+
+@pytest.fixture(autouse=True, scope="module")
+def nothing_held() -> None:
+    """What a run of another file has left, whose error was raised past Dagster's hooks, is let go of."""
+    for place in list(_HELD):
+        release(*place)
 
 
 @pytest.fixture
