@@ -124,9 +124,16 @@ def spark(request: pytest.FixtureRequest, classic: SparkSession) -> Iterator[Spa
 
 @pytest.fixture(autouse=True)
 def _functions_follow_the_mode(request: pytest.FixtureRequest) -> Iterator[None]:
-    """In a test of a Connect session `pyspark.sql.functions` makes Connect columns, in any other classic ones."""
-    if "spark" in request.fixturenames and is_connect(request.getfixturevalue("spark")):
+    """In a test of a Connect session `pyspark.sql.functions` makes Connect columns, in any other classic ones.
+
+    And that session is the active one, as a user's only one is: a test that ended another has left none.
+    """
+    session = request.getfixturevalue("spark") if "spark" in request.fixturenames else None
+    if session is not None and is_connect(session):
         with connect_mode():
+            from pyspark.sql.connect.session import SparkSession as ConnectSession
+
+            ConnectSession._active_session.session = session
             yield
     else:
         yield
