@@ -8,7 +8,9 @@ from decimal import Decimal
 from typing import Any
 
 import deltalake
+import pandas as pd
 import polars as pl
+import pyarrow as pa
 import pytest
 from hypothesis import HealthCheck, given, seed, settings
 from hypothesis import strategies as st
@@ -427,7 +429,9 @@ def check_pair(session: SparkSession, root: str, pair: tuple[StructType, StructT
     assert sorted((plain(tuple(row)) for row in seen), key=str) == expected
     if "widen" not in kinds:  # these read no table with that feature
         location = dataset.location(root)
-        for table in (deltalake.DeltaTable(location).to_pyarrow_table(), pl.read_delta(location).to_arrow()):
+        opened = deltalake.DeltaTable(location)
+        in_pandas = pa.Table.from_pandas(opened.to_pandas(types_mapper=pd.ArrowDtype), preserve_index=False)
+        for table in (opened.to_pyarrow_table(), in_pandas, pl.read_delta(location).to_arrow()):
             assert sorted((by_type(new, row) for row in table.to_pylist()), key=str) == expected
     return "changed" if kinds else "same"
 
