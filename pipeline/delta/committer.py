@@ -22,13 +22,14 @@ from pyspark.sql.types import StructField
 from pipeline.dataset import Dataset, Merge
 from pipeline.delta import quality, sql
 from pipeline.delta.arrow import fitting
-from pipeline.delta.commit import CommitNote, Mark, private_session, write_confs
+from pipeline.delta.commit import CommitNote, Mark
 from pipeline.delta.dead_letters import DeadLetter, DeadLetters
 from pipeline.delta.epochs import epochs, last_epoch, of_others
-from pipeline.delta.failures import LOST_OR_REFUSED, read_failure
+from pipeline.delta.failures import SPARK_ERRORS, read_failure
 from pipeline.delta.frames import to_spark
 from pipeline.delta.intake import letter_of
 from pipeline.delta.journal import Batch, Journal, tables
+from pipeline.delta.maintain import optimize
 from pipeline.delta.meter import Meter
 from pipeline.delta.receiver import SinkSettings
 from pipeline.delta.retry import RetryPolicy
@@ -43,6 +44,7 @@ from pipeline.errors import (
     DuplicateKeysError,
     NullViolationError,
     PartitionValueError,
+    PipelineError,
     SinkConflictError,
     SparkUnavailableError,
     StorageError,
@@ -53,8 +55,6 @@ _LOG = logging.getLogger(__name__)
 # What may be over a while later; the batch and its epoch stay the same, so that nothing is written twice.
 _MAY_PASS = (SparkUnavailableError, CommitUnknownError, CommitConflictError, StorageError)
 _REASONS = "pipeline reasons"
-# Above it a file is left alone by OPTIMIZE; by default that is a gigabyte, and all of a small table is written again.
-_SMALL_FILE = "spark.databricks.delta.optimize.minFileSize"
 _T = TypeVar("_T")
 
 
@@ -222,13 +222,12 @@ class Committer:
 
 def compact(session: SparkSession, dataset: Dataset, location: str, writer: str, *, below_bytes: int) -> bool:
     """Write files of less than that size together; no row changes. Whether it was done: it is no reason to stop."""
-    note = CommitNote(mark=Mark(writer=writer))
-    confs = write_confs(note, session, dataset.fingerprint) | {_SMALL_FILE: str(below_bytes)}
     try:
-        with private_session(session, confs) as clone:
-            clone.sql(f"OPTIMIZE {sql.path_table(location)}").collect()
-    except LOST_OR_REFUSED as error:
-        _LOG.warning("sink %s (%s): not compacted (%s)", dataset.name, writer, read_failure(error).summary)
+        # By Delta's own bound all of a small table would be written again.
+        optimize(session, dataset, location, CommitNote(mark=Mark(writer=writer)), below_bytes=below_bytes)
+    except (PipelineError, *SPARK_ERRORS) as error:
+        reason = str(error) if isinstance(error, PipelineError) else read_failure(error).summary
+        _LOG.warning("sink %s (%s): not compacted (%s)", dataset.name, writer, reason)
         return False
     return True
 

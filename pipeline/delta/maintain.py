@@ -32,6 +32,7 @@ from pipeline.policy import storage_confs
 
 CHILD_SECONDS = 900
 _DAY_MILLISECONDS = 86_400_000
+_SMALL_FILE = "spark.databricks.delta.optimize.minFileSize"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -113,10 +114,15 @@ def _refuse(session: SparkSession, source: Source, needed: Sequence[Unread]) -> 
         )
 
 
-def optimize(session: SparkSession, dataset: Dataset, location: str, note: CommitNote) -> OptimizeResult:
+def optimize(
+    session: SparkSession, dataset: Dataset, location: str, note: CommitNote, *, below_bytes: int | None = None
+) -> OptimizeResult:
     """Join small files into files of the size that the storage policy aims at; clustered where that is declared.
 
     Rows stay what they are, and consumers of changes see nothing of it.
+
+    Args:
+        below_bytes: files from this size on are left alone; Delta's own bound, a gigabyte, where None.
 
     Raises:
         TableNotFoundError: it was never written.
@@ -125,6 +131,7 @@ def optimize(session: SparkSession, dataset: Dataset, location: str, note: Commi
     """
     state = existing(session, dataset, location)
     confs = write_confs(note, session, dataset.fingerprint) | storage_confs(state.properties)
+    confs |= {} if below_bytes is None else {_SMALL_FILE: str(below_bytes)}
     with private_session(session, confs) as clone:
         try:
             row = clone.sql(f"OPTIMIZE {sql.path_table(location)}").select("metrics.*").collect()[0]
