@@ -25,6 +25,9 @@ TESTS = Path(__file__).parent
 MODES = ("classic", "connect")
 # Tests run many short queries: a JVM that compiles once and lightly needs a third less of the processor for them.
 BRIEF_JVM = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+# And a query over a few rows is done before the code for it would be generated: Delta's own take a quarter less of it.
+# The processes that tests start, and those of `end_to_end`, generate code as a user's do.
+INTERPRETED = (("spark.sql.codegen.wholeStage", "false"), ("spark.sql.codegen.factoryMode", "NO_CODEGEN"))
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -64,6 +67,7 @@ def spark_settings(tmp_path_factory: pytest.TempPathFactory) -> SparkSettings:
         ("spark.driver.extraJavaOptions", f"{own['spark.driver.extraJavaOptions']} {BRIEF_JVM}"),
         ("spark.plugins", "org.apache.spark.sql.connect.SparkConnectPlugin"),
         ("spark.sql.warehouse.dir", str(warehouse)),
+        *INTERPRETED,
     )
     return replace(settings, conf=conf)
 

@@ -6,7 +6,9 @@ run of its asset was first. What changes are, and how they are committed with th
 
 from __future__ import annotations
 
+import atexit
 import random
+import weakref
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -46,6 +48,9 @@ class _Held:
 # By run and step: what it has read as changes and not written yet. It is the process's, since a step may read through
 # one IO manager and write through another.
 _HELD: dict[tuple[str, str], _Held] = {}
+# What steps have left that are gone: a run which raises in its caller's process calls no hook. It is let go of by the
+# next step that reads, since a finalizer may come in the midst of a call into the JVM.
+_LEFT: list[_Held] = []
 
 
 def refuse_partitions(dataset: Dataset, partitions_def: PartitionsDefinition[str] | None) -> None:
@@ -111,6 +116,7 @@ def read_changes(
     session: SparkSession, step: StepExecutionContext, consumer: Dataset, location: str, sources: Iterable[Source]
 ) -> Reading:
     """What has changed for this try of a step: read once, then held until `written` or `release`."""
+    _release_left()
     place = (step.run_id, step.step.key)
     attempt = step.previous_attempt_count + 1
     held = _HELD.get(place)
@@ -122,6 +128,10 @@ def read_changes(
             wanted = _is_full_refresh(step)
             found = frames.enter_context(reading(session, consumer, location, tuple(sources), full_refresh=wanted))
             held = _HELD[place] = _Held(attempt, found, frames.pop_all())
+        # Not in the interpreter's last moments, when nothing can be called any more: `_release_all` comes before.
+        weakref.finalize(step, _leave, place, held).atexit = False
+        atexit.unregister(_release_all)
+        atexit.register(_release_all)
     return held.reading
 
 
@@ -173,6 +183,25 @@ def release(run_id: str, step_key: str) -> None:
     held = _HELD.pop((run_id, step_key), None)
     if held is not None:
         held.frames.close()
+
+
+def _leave(place: tuple[str, str], held: _Held) -> None:
+    """Mark what a step that is gone has read; nothing where it was let go of, or read anew by another try."""
+    if _HELD.get(place) is held:
+        _LEFT.append(_HELD.pop(place))
+
+
+def _release_left() -> None:
+    """Let go of what steps that are gone have left."""
+    while _LEFT:
+        _LEFT.pop().frames.close()
+
+
+def _release_all() -> None:
+    """Let go of everything while the interpreter still can."""
+    for place in list(_HELD):
+        release(*place)
+    _release_left()
 
 
 @failure_hook(name="release_changes")

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from playwright.sync_api import Locator, Page, sync_playwright
+from playwright.sync_api import Locator, Page, expect, sync_playwright
 
 from pipeline.assets.aviation_datasets import AIRPORTS
 from pipeline_tests.end_to_end.conftest import ProjectFolder, Up
@@ -200,7 +200,8 @@ def test_a_check_that_failed_is_shown_as_failed(page: Page) -> None:
     page.goto("/assets/airports?view=checks")
     page.get_by_text("Evaluation result").wait_for()
     assert row(page, "airports_elsewhere").inner_text().split() == ["airports_elsewhere", "1458"]
-    assert page.get_by_text("Failed", exact=True).count() == 2
+    # In the list and of the check that is open; the two are asked for apart.
+    expect(page.get_by_text("Failed", exact=True)).to_have_count(2, timeout=WAIT_SECONDS * 1000)
 
 
 def test_what_a_write_has_set_apart_is_counted_in_the_check_and_shown_as_an_asset(page: Page) -> None:

@@ -5,6 +5,7 @@ Sources are written without Dagster, so that a test pays for the runs of its con
 
 from __future__ import annotations
 
+import gc
 import os
 import shutil
 import signal
@@ -47,7 +48,7 @@ from pipeline.orchestration import (
     dataset_out,
     dataset_spec,
 )
-from pipeline.orchestration.consumers import _HELD, FULL_REFRESH, release
+from pipeline.orchestration.consumers import _HELD, _LEFT, FULL_REFRESH, _release_all
 from pipeline.record import DatasetRecord
 from pipeline.registry import Registry
 from pipeline.settings import Settings, SparkSettings
@@ -117,8 +118,7 @@ def prepared(
 @pytest.fixture(autouse=True, scope="module")
 def nothing_held() -> None:
     """What a run of another file has left, whose error was raised past Dagster's hooks, is let go of."""
-    for place in list(_HELD):
-        release(*place)
+    _release_all()
 
 
 @pytest.fixture
@@ -192,6 +192,24 @@ def test_a_full_refresh_is_asked_for_by_tag_or_configuration(logged: Project) ->
         assert found["delta/changes"]["feed/seen"]["reason"] == "a full refresh was asked for"
     assert rows_of(LOG, logged.root) == [(1, "insert"), (2, "insert"), (3, "insert")]
     assert told(run(logged, log), LOG)["delta/verdict"] == "nothing new"
+
+
+def test_a_run_that_raises_past_its_hooks_holds_nothing_once_its_error_is_dropped(logged: Project) -> None:
+    def kept() -> int:
+        return int(logged.spark.spark_session._jsparkSession.sharedState().cacheManager().numCachedEntries())
+
+    @dataset_asset(LOG)
+    def broken(seen: Changes) -> DataFrame:
+        raise OSError(seen.counts)
+
+    before = kept()
+    see(logged, 2, 4)
+    with pytest.raises(OSError, match="insert"):
+        run(logged, broken)
+    gc.collect()
+    assert (len(_HELD), len(_LEFT), kept()) == (0, 1, before + 1)
+    assert told(run(logged, log), LOG)["delta/rows_written"] == 1
+    assert (len(_HELD), len(_LEFT), kept()) == (0, 0, before)
 
 
 def test_a_run_that_fails_leaves_the_cursor_where_it_was_and_holds_nothing(logged: Project) -> None:
