@@ -23,9 +23,10 @@ from pipeline.settings import Settings, SparkSettings, load_settings
 
 TESTS = Path(__file__).parent
 MODES = ("classic", "connect")
-# Tests run many short queries: a JVM that compiles once and lightly needs a third less of the processor for them.
+# A JVM that lives for a test or two compiles once and lightly; the one of the whole process pays for more and is quicker
+# from its fifth minute.
 BRIEF_JVM = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
-# And a query over a few rows is done before the code for it would be generated: Delta's own take a quarter less of it.
+# A query over a few rows is done before the code for it would be generated, and Delta's own are many.
 # The processes that tests start, and those of `end_to_end`, generate code as a user's do.
 INTERPRETED = (("spark.sql.codegen.wholeStage", "false"), ("spark.sql.codegen.factoryMode", "NO_CODEGEN"))
 
@@ -64,7 +65,7 @@ def spark_settings(tmp_path_factory: pytest.TempPathFactory) -> SparkSettings:
     conf = (
         ("spark.connect.grpc.binding.address", "127.0.0.1"),
         ("spark.connect.grpc.binding.port", str(port)),
-        ("spark.driver.extraJavaOptions", f"{own['spark.driver.extraJavaOptions']} {BRIEF_JVM}"),
+        ("spark.driver.extraJavaOptions", f"{own['spark.driver.extraJavaOptions']} -XX:+UseSerialGC"),
         ("spark.plugins", "org.apache.spark.sql.connect.SparkConnectPlugin"),
         ("spark.sql.warehouse.dir", str(warehouse)),
         *INTERPRETED,

@@ -35,20 +35,22 @@ CONNECT_ATTEMPTS = 8
 CONNECT_BACKOFF_MILLISECONDS = 4000
 # What the meaning of rows depends on: the same in every session, whoever runs its server.
 SEMANTICS = {"spark.sql.session.timeZone": "UTC", "spark.sql.ansi.enabled": "true"}
-# What Spark keeps of work that is done, for a UI that nobody sees here; with its own thousands a warm server grows for
-# as long as it is used.
-_KEPT = {
+# What keeps a JVM that is used for days as small and as quick as it was.
+_BOUNDS = {
+    # What Spark keeps of work that is done, for a UI that nobody sees here; it keeps thousands.
     "spark.ui.retainedJobs": "20",
     "spark.ui.retainedStages": "20",
     "spark.ui.retainedTasks": "100",
     "spark.sql.ui.retainedExecutions": "10",
     "spark.connect.ui.retainedSessions": "10",
     "spark.connect.ui.retainedStatements": "10",
+    # Pools that start a thread for each task up to their bound, which is 1 024, and keep it for a minute.
+    "spark.sql.shuffleExchange.maxThreadThreshold": "16",
+    "spark.sql.resultQueryStage.maxThreadThreshold": "16",
+    # A merge, an append and a look at the feed have about a hundred generated classes between them. Spark keeps 100 of
+    # all, so that most were compiled again each time: 77 in a round of the three, then 4.
+    "spark.sql.codegen.cache.maxEntries": "1000",
 }
-# Pools of Spark that start a thread for each task up to their bound, which is 1 024, and keep it for a minute.
-_THREADS = dict.fromkeys(
-    ("spark.sql.shuffleExchange.maxThreadThreshold", "spark.sql.resultQueryStage.maxThreadThreshold"), "16"
-)
 # What the meaning of our statements depends on, each with Spark's and Delta's own default. A caller's dynamic overwrite
 # would leave old partitions, an unchecked replaceWhere would take stray rows, raw literals would address other values.
 STATEMENTS = {
@@ -114,8 +116,7 @@ def confs(settings: SparkSettings, jars: list[Path]) -> dict[str, str]:
         "spark.driver.bindAddress": "127.0.0.1",
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
-        **_KEPT,
-        **_THREADS,
+        **_BOUNDS,
         "spark.sql.extensions": DELTA_EXTENSION,
         "spark.sql.catalog.spark_catalog": DELTA_CATALOG,
         "spark.sql.catalogImplementation": "in-memory",
