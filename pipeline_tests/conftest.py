@@ -23,7 +23,7 @@ from pipeline.settings import Settings, SparkSettings, load_settings
 
 TESTS = Path(__file__).parent
 MODES = ("classic", "connect")
-# A JVM that lives for a test or two compiles once and lightly; the one of the whole process pays for more and is quicker
+# A JVM that lives for a test or two compiles once and lightly; that of the whole process pays for more, and is quicker
 # from its fifth minute.
 BRIEF_JVM = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 # A query over a few rows is done before the code for it would be generated, and Delta's own are many.
@@ -85,6 +85,12 @@ def classic(spark_settings: SparkSettings) -> Iterator[SparkSession]:
 def remote_url(classic: SparkSession, spark_settings: SparkSettings) -> str:
     """Where the driver serves Connect."""
     return f"sc://127.0.0.1:{dict(spark_settings.conf)['spark.connect.grpc.binding.port']}"
+
+
+def brief_conf(settings: SparkSettings) -> tuple[tuple[str, str], ...]:
+    """The confs of a JVM that a test starts for a child of its own."""
+    name = "spark.driver.extraJavaOptions"
+    return ((name, f"{dict(settings.conf)[name]} {BRIEF_JVM}"),)
 
 
 def connect(remote_url: str) -> SparkSession:

@@ -32,6 +32,7 @@ from pipeline.errors import (
     TableMismatchError,
 )
 from pipeline.settings import SparkSettings
+from pipeline_tests.conftest import brief_conf
 from pipeline_tests.delta.sample import commit_info, files_of, frame_in, note, put, rows_of, versions_of
 
 ROWS = StructType([StructField("id", LongType()), StructField("text", StringType())])
@@ -282,7 +283,7 @@ def test_two_processes_that_apply_at_once_end_with_one_table_as_declared(
     classic: SparkSession, spark_settings: SparkSettings, root: str
 ) -> None:
     put(classic, PLAIN, root, [(1, "a")])
-    options = dict(spark_settings.conf)["spark.driver.extraJavaOptions"]
+    ((_, options),) = brief_conf(spark_settings)
     child = subprocess.Popen(
         [sys.executable, "-c", OTHER, root, str(spark_settings.cache), options],
         stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,

@@ -16,6 +16,7 @@ from pyspark.sql import SparkSession
 
 from pipeline.delta.doctor import examine
 from pipeline.settings import SparkSettings
+from pipeline_tests.conftest import brief_conf
 from pipeline_tests.delta.children import (
     DATASETS,
     Child,
@@ -93,10 +94,9 @@ def run_with_kills(
 ) -> tuple[dict[str, int], int]:
     """Kill one child for each address, None being a JVM of its own; then go on in this process. Epochs and orphans."""
     rng, epochs, orphans = random.Random(seed), dict.fromkeys(KINDS, 1), 0
-    conf = tuple(pair for pair in settings.conf if pair[0] == "spark.driver.extraJavaOptions")
     for number, remote in enumerate(remotes):
         work = tuple((kind, epoch, epoch + 10_000) for kind, epoch in epochs.items())
-        child = Child(Job(root=root, writer=WRITER, work=work, remote=remote, cache=str(settings.cache), conf=conf,
+        child = Child(Job(root=root, writer=WRITER, work=work, remote=remote, cache=str(settings.cache), conf=brief_conf(settings),
                           together=True))  # fmt: skip
         try:
             child.start()

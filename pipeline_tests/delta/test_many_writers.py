@@ -12,6 +12,7 @@ from pyspark.sql import SparkSession
 
 from pipeline.delta.table import open_or_create
 from pipeline.settings import SparkSettings
+from pipeline_tests.conftest import brief_conf
 from pipeline_tests.delta.children import (
     DATASETS,
     Child,
@@ -30,9 +31,11 @@ def run_writers(
     root: str, remote: str | None, settings: SparkSettings, work: dict[str, int], patience_seconds: float = 300
 ) -> list[Child]:
     """Four children that begin together and write so many batches of each kind, one kind after the other."""
-    conf = tuple(pair for pair in settings.conf if pair[0] == "spark.driver.extraJavaOptions")
     parts = tuple((kind, 1, batches) for kind, batches in work.items())
-    jobs = [Job(root=root, writer=n, work=parts, remote=remote, cache=str(settings.cache), conf=conf) for n in WRITERS]
+    jobs = [
+        Job(root=root, writer=n, work=parts, remote=remote, cache=str(settings.cache), conf=brief_conf(settings))
+        for n in WRITERS
+    ]
     children = [Child(job) for job in jobs]
     try:
         for child in children:

@@ -43,6 +43,7 @@ from pipeline.delta.table import compare, observe, open_or_create
 from pipeline.delta.write import write
 from pipeline.errors import NotADeltaTableError, StorageError, TableMismatchError
 from pipeline.settings import SparkSettings
+from pipeline_tests.conftest import brief_conf
 from pipeline_tests.delta.sample import (
     APPENDED,
     actions_of,
@@ -396,7 +397,7 @@ def test_two_processes_that_create_at_once_make_one_table_and_both_append(
     classic: SparkSession, spark_settings: SparkSettings, root: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Two JVMs share nothing but the folder; again both have seen that there is no table."""
-    options = dict(spark_settings.conf)["spark.driver.extraJavaOptions"]
+    ((_, options),) = brief_conf(spark_settings)
     child = subprocess.Popen(
         [sys.executable, "-c", CREATOR, root, str(spark_settings.cache), options],
         stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,

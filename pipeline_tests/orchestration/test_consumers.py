@@ -52,6 +52,7 @@ from pipeline.orchestration.consumers import _HELD, _LEFT, FULL_REFRESH, _releas
 from pipeline.record import DatasetRecord
 from pipeline.registry import Registry
 from pipeline.settings import Settings, SparkSettings
+from pipeline_tests.conftest import brief_conf
 from pipeline_tests.delta.sample import actions_of, day, put, rows_of, versions_of
 from pipeline_tests.orchestration.conftest import Project, materializations
 from pipeline_tests.orchestration.consumer_child import Job, start
@@ -284,7 +285,7 @@ def test_a_run_that_is_killed_on_either_side_of_its_commit_is_made_good_by_the_n
     see(seen, 2, 4)
     gate, before = tmp_path / "gate", data_files(seen.root)
     os.mkfifo(gate)
-    conf = tuple(pair for pair in spark_settings.conf if pair[0] == "spark.driver.extraJavaOptions")
+    conf = brief_conf(spark_settings)
     job = Job(root=seen.root, cache=str(spark_settings.cache), remote=None, gate=str(gate), conf=conf)
     with start(job) as child:
         try:
