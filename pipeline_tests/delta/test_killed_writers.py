@@ -96,8 +96,8 @@ def run_with_kills(
     rng, epochs, orphans = random.Random(seed), dict.fromkeys(KINDS, 1), 0
     for number, remote in enumerate(remotes):
         work = tuple((kind, epoch, epoch + 10_000) for kind, epoch in epochs.items())
-        child = Child(Job(root=root, writer=WRITER, work=work, remote=remote, cache=str(settings.cache), conf=brief_conf(settings),
-                          together=True))  # fmt: skip
+        child = Child(Job(root=root, writer=WRITER, work=work, remote=remote, cache=str(settings.cache),
+                          conf=brief_conf(settings), together=True))  # fmt: skip
         try:
             child.start()
             kill_at_random(child, root, rng)
