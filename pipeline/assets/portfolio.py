@@ -1,7 +1,8 @@
 """Portfolio: market prices, the newest positions from the stored updates, and where a broker's snapshot differs.
 
 Plain functions from frame to frame above, thin assets below. The declarations are `portfolio_datasets`'s, the stream
-`portfolio_updates`'s. What a sink writes is no asset of these: Dagster is told of its commits.
+`portfolio_updates`'s. What a sink writes is no asset of these: Dagster is told of its commits. Updates that come as
+files go into the same table as those of the sink, each once whichever way it comes.
 """
 
 # Without `annotations` from `__future__`: Dagster compares the annotation of `context` with types and refuses a text.
@@ -17,12 +18,13 @@ from pipeline.assets.aviation import LandingFolder
 from pipeline.assets.portfolio_datasets import (
     MARKET_PRICES,
     POSITION_BREAKS,
+    POSITION_UPDATES,
     POSITIONS_FROM_UPDATES,
     QUANTITY,
     SYMBOLS,
     datasets,
 )
-from pipeline.assets.source_files import read_csv_files
+from pipeline.assets.source_files import read_csv_files, stream_json_files
 from pipeline.delta.changes import CHANGE_TYPE, DELETE
 from pipeline.orchestration import Changes, DeltaSparkResource, dataset_asset
 
@@ -117,6 +119,12 @@ def market_prices(context: AssetExecutionContext, spark: DeltaSparkResource, lan
     return prices_from_file(read_csv_files(spark.spark_session, paths, PRICES_FILE, is_price_of_its_symbol))
 
 
+@dataset_asset(POSITION_UPDATES, is_fed_elsewhere=True)
+def position_updates(spark: DeltaSparkResource, landing: LandingFolder) -> DataFrame:
+    """The updates of the files `position_updates/*.ndjson` of the landing folder that have come since the last run."""
+    return stream_json_files(spark.spark_session, landing.folder("position_updates"), POSITION_UPDATES.schema)
+
+
 @dataset_asset(POSITIONS_FROM_UPDATES)
 def positions_from_updates(position_updates: Changes) -> DataFrame:
     """The newest of the updates that have come since; an older one than the table's changes nothing."""
@@ -130,4 +138,4 @@ def position_breaks(positions: DataFrame, spark: DeltaSparkResource, landing: La
     return breaks_of(positions, read_csv_files(spark.spark_session, files, SNAPSHOT_FILE))
 
 
-assets = [market_prices, positions_from_updates, position_breaks]
+assets = [market_prices, position_updates, positions_from_updates, position_breaks]
