@@ -40,7 +40,7 @@ from pipeline.orchestration.automation import (
 from pipeline.orchestration.consumers import refuse_partitions
 from pipeline.orchestration.dataset_asset import IO_MANAGER
 from pipeline.orchestration.maintenance import maintenance_jobs, maintenance_schedules
-from pipeline.orchestration.metadata import DATASET
+from pipeline.orchestration.metadata import DATASET, FED_ELSEWHERE
 from pipeline.registry import Registry, load_datasets
 from pipeline.settings import DEFAULT_DATASETS, Settings, load_settings
 
@@ -84,9 +84,8 @@ def build_definitions(
     }
     jobs = maintenance_jobs(registry, settings.root)
     schedules = _schedules(settings, jobs, shipped)
-    sensors = _sensors(
-        settings, written, [registry.by_asset_key(s.key.path) for s in specs if s.key not in reported], shipped
-    )
+    watched = [registry.by_asset_key(spec.key.path) for spec in specs if spec.key not in reported]
+    sensors = _sensors(settings, registry, written, watched, shipped)
     _refuse_unknown(settings.running, [part.name for part in (*schedules, *sensors)])
     return Definitions(
         assets=[*written, *specs],
@@ -107,12 +106,14 @@ def _schedules(settings: Settings, jobs: list[JobDefinition], shipped: bool) -> 
 
 
 def _sensors(
-    settings: Settings, written: list[AssetsDefinition], watched: list[Dataset], shipped: bool
+    settings: Settings, registry: Registry, written: list[AssetsDefinition], watched: list[Dataset], shipped: bool
 ) -> list[SensorDefinition]:
     sensors = [_arrivals(settings)] if shipped else []
-    if watched:
-        sensors.append(table_sensor(watched, settings.root, running=TABLE_SENSOR in settings.running))
-    if any(spec.automation_condition is not None for asset in written for spec in asset.specs):
+    ours = [spec for asset in written for spec in asset.specs]
+    shared = [registry.by_asset_key(spec.key.path) for spec in ours if FED_ELSEWHERE in spec.metadata]
+    if watched or shared:
+        sensors.append(table_sensor(watched, settings.root, shared=shared, running=TABLE_SENSOR in settings.running))
+    if any(spec.automation_condition is not None for spec in ours):
         sensors.append(change_sensor(running=CHANGE_SENSOR in settings.running))
     return sensors
 

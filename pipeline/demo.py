@@ -33,6 +33,7 @@ from pyspark.sql import SparkSession
 
 from pipeline.assets import aviation
 from pipeline.assets.aviation_landing import DAYS, prepare_landing
+from pipeline.assets.portfolio_landing import prepare_prices
 from pipeline.dataset import Dataset
 from pipeline.definitions import build_definitions
 from pipeline.delta.read import ReadOptions, read
@@ -59,9 +60,11 @@ def demonstrate(settings: Settings, days: int, report: Report) -> None:
     """
     registry = Registry(aviation.datasets)
     # One day more than is run, so that the next partition can be materialized by hand.
-    landing = prepare_landing(_local_folder(settings.landing), min(days + 1, DAYS))
+    folder = _local_folder(settings.landing)
+    landing = prepare_landing(folder, min(days + 1, DAYS))
+    written = len(landing.written) + len(prepare_prices(folder).written)
     first, last, following = (landing.flights[number].stem for number in (0, days - 1, -1))
-    report({"event": "landing", "folder": str(landing.folder), "files_written": len(landing.written)})
+    report({"event": "landing", "folder": str(landing.folder), "files_written": written})
     seconds: dict[str, float] = {}
     with DagsterInstance.get() as instance:
         run_id = str(uuid.uuid4())

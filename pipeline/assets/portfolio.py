@@ -1,25 +1,41 @@
-"""Portfolio: the newest positions from the stored updates, and where a broker's snapshot differs from positions.
+"""Portfolio: market prices, the newest positions from the stored updates, and where a broker's snapshot differs.
 
 Plain functions from frame to frame above, thin assets below. The declarations are `portfolio_datasets`'s, the stream
-`portfolio_updates`'s. What a sink writes is no asset of these: Dagster is told of its commits.
+`portfolio_updates`'s. What a sink writes is no asset of these: Dagster is told of its commits. Updates that come as
+files go into the same table as those of the sink, each once whichever way it comes.
 """
 
 # Without `annotations` from `__future__`: Dagster compares the annotation of `context` with types and refuses a text.
 
 from decimal import Decimal
 
+from dagster import AssetExecutionContext, StaticPartitionsDefinition
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F  # noqa: N812  Spark's own name for it
 from pyspark.sql.types import DoubleType, LongType, StringType, StructType
 
 from pipeline.assets.aviation import LandingFolder
-from pipeline.assets.portfolio_datasets import POSITION_BREAKS, POSITIONS_FROM_UPDATES, QUANTITY, datasets
-from pipeline.assets.source_files import read_csv_files
+from pipeline.assets.portfolio_datasets import (
+    MARKET_PRICES,
+    POSITION_BREAKS,
+    POSITION_UPDATES,
+    POSITIONS_FROM_UPDATES,
+    QUANTITY,
+    SYMBOLS,
+    datasets,
+)
+from pipeline.assets.source_files import read_csv_files, stream_json_files
 from pipeline.delta.changes import CHANGE_TYPE, DELETE
 from pipeline.orchestration import Changes, DeltaSparkResource, dataset_asset
 
-__all__ = ["assets", "datasets"]
+__all__ = ["BY_SYMBOL", "assets", "datasets"]
 
+BY_SYMBOL = StaticPartitionsDefinition(SYMBOLS)
+
+PRICES_FILE = (
+    StructType().add("symbol", StringType(), False).add("date", StringType(), False).add("price", DoubleType(), False)
+)
+_PRICE_DATE = "MMM d yyyy"
 SNAPSHOT_FILE = (
     StructType()
     .add("conid", LongType(), False)
@@ -30,6 +46,17 @@ SNAPSHOT_FILE = (
 QUANTITY_TOLERANCE = Decimal("0.0001")
 PRICE_TOLERANCE = 0.005
 _RANK = "row rank"
+
+
+def is_price_of_its_symbol(price: Column, path: Column) -> Column:
+    """Whether a price has a date and is of the symbol that its file is named after."""
+    has_date = F.try_to_date(price.getField("date"), _PRICE_DATE).isNotNull()
+    return has_date & F.endswith(path, F.format_string("/%s.csv", price.getField("symbol")))
+
+
+def prices_from_file(prices: DataFrame) -> DataFrame:
+    """Prices as the source spells them, as market prices; one row each."""
+    return prices.select("symbol", F.to_date("date", _PRICE_DATE).alias("date"), "price")
 
 
 def newest_of(updates: DataFrame) -> DataFrame:
@@ -85,6 +112,19 @@ def _differ(one: str, other: str, tolerance: float) -> Column:
     return F.coalesce(F.abs(F.col(one) - F.col(other)) > F.lit(tolerance), is_one_missing)
 
 
+@dataset_asset(MARKET_PRICES, partitions_def=BY_SYMBOL)
+def market_prices(context: AssetExecutionContext, spark: DeltaSparkResource, landing: LandingFolder) -> DataFrame:
+    """Prices of the run's symbols, from a file each."""
+    paths = [f"{landing.folder('prices')}/{symbol}.csv" for symbol in sorted(context.partition_keys)]
+    return prices_from_file(read_csv_files(spark.spark_session, paths, PRICES_FILE, is_price_of_its_symbol))
+
+
+@dataset_asset(POSITION_UPDATES, is_fed_elsewhere=True)
+def position_updates(spark: DeltaSparkResource, landing: LandingFolder) -> DataFrame:
+    """The updates of the files `position_updates/*.ndjson` of the landing folder that have come since the last run."""
+    return stream_json_files(spark.spark_session, landing.folder("position_updates"), POSITION_UPDATES.schema)
+
+
 @dataset_asset(POSITIONS_FROM_UPDATES)
 def positions_from_updates(position_updates: Changes) -> DataFrame:
     """The newest of the updates that have come since; an older one than the table's changes nothing."""
@@ -98,4 +138,4 @@ def position_breaks(positions: DataFrame, spark: DeltaSparkResource, landing: La
     return breaks_of(positions, read_csv_files(spark.spark_session, files, SNAPSHOT_FILE))
 
 
-assets = [positions_from_updates, position_breaks]
+assets = [market_prices, position_updates, positions_from_updates, position_breaks]

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from pyspark.sql.types import (
     DataType,
+    DateType,
     DecimalType,
     DoubleType,
     LongType,
@@ -48,6 +49,25 @@ POSITION_UPDATES = Dataset(
     write=InsertNew(),
     schema=StructType([UPDATE_ID, CONID, SYMBOL, HELD, PRICE, _column("at", TimestampType(), "the broker's time")]),
     checks=(KNOWN_SYMBOL, PRICE_IS_POSITIVE),
+)
+MARKET_PRICES = Dataset(
+    name="market_prices",
+    group=GROUP,
+    description="What a unit of each symbol cost in the market, month by month.",
+    keys=("symbol", "date"),
+    partition_by=("symbol",),
+    write=Replace(),
+    code_version="1",
+    # The youngest symbol has 68 months.
+    row_count=RowCount(minimum=60, severity="warn"),
+    schema=StructType(
+        [
+            SYMBOL,
+            _column("date", DateType(), "first day of the month"),
+            _column("price", DoubleType(), "of one unit, in dollars"),
+        ]
+    ),
+    checks=(KNOWN_SYMBOL, Check("price_is_positive", "price > 0")),
 )
 _POSITION = StructType(
     [
@@ -101,4 +121,4 @@ POSITION_BREAKS = Dataset(
     ),
 )
 
-datasets = (POSITION_UPDATES, POSITIONS, POSITIONS_FROM_UPDATES, POSITION_BREAKS)
+datasets = (MARKET_PRICES, POSITION_UPDATES, POSITIONS, POSITIONS_FROM_UPDATES, POSITION_BREAKS)

@@ -1,7 +1,7 @@
-"""Delivered CSV files as frames: whole files with the right header and no line that can't be parsed, or an error.
+"""Delivered files as frames: of CSV whole files with the right header and no line that can't be parsed, or an error.
 
 Here belongs what is true of any delivery; what the columns mean belongs to the subject. Files are read by Spark only,
-so that they may lie on any storage, and each is taken as one row first: that gives every line its number, and asks
+so that they may lie on any storage. One of CSV is taken as one row first: that gives every line its number, and asks
 that a file fits in memory.
 """
 
@@ -24,6 +24,7 @@ Belongs = Callable[[Column, Column], Column]
 NOT_THERE = frozenset({"PATH_NOT_FOUND"})
 MISSING = "NA"
 EXCERPT_CHARACTERS = 120
+FILES_PER_BATCH = 100
 TIMESTAMP_FORMAT = "yyyy-MM-dd'T'HH:mm:ssXXX"
 _CORRUPT = "_corrupt_line"
 
@@ -51,6 +52,27 @@ def read_csv_files(
     # A file that changes after the check fails the write, where the lenient mode would turn its faults into NULL.
     rows = lines.filter(F.col("number") > 1).select(_parsed(form, "FAILFAST").alias("row"))
     return rows.select(*(F.col("row").getField(name).alias(name) for name in form.names))
+
+
+def stream_json_files(session: SparkSession, folder: str, form: StructType) -> DataFrame:
+    """A stream of the lines of a folder's `*.ndjson`, each a file that comes whole; so many files a batch at most.
+
+    A line that can't be parsed, or has a value of another type, fails the query and its batch; a field that is missing
+    is NULL.
+
+    Raises:
+        SourceFileError: the folder is not there, or can't be read.
+    """
+    options = {"mode": "FAILFAST", "pathGlobFilter": "*.ndjson", "maxFilesPerTrigger": str(FILES_PER_BATCH)}
+    try:
+        frame = session.readStream.schema(form).options(**options).json(folder)
+        frame.columns  # noqa: B018  makes a Connect client ask the server
+    except SPARK_ERRORS as error:
+        failure = read_failure(error)
+        is_there = not failure.has(NOT_THERE)
+        problem = f"can't be read: {failure.summary}" if is_there else "the folder is not there"
+        raise SourceFileError(path=folder, problem=problem) from error
+    return frame
 
 
 def _lines(session: SparkSession, paths: Sequence[str]) -> DataFrame:

@@ -3,59 +3,196 @@
 Here belong the query and what its batches are called; the sources are Spark's own. A query that was stopped anywhere
 is gone on with from its checkpoint, where Spark repeats the batch that it does not know the end of: under the query's
 id as the writer and the batch's number as the epoch, so that no row is written twice.
+
+In a classic session a batch is written by this process. Over Spark Connect the server hands it to a Python worker of
+its own, which has this package too and the same session: what became of a batch comes back as a setting of it.
 """
 
 from __future__ import annotations
 
+import base64
 import json
+import pickle
+import uuid
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
 
-from pyspark.sql import DataFrame
+from pyspark.sql import DataFrame, SparkSession
 
-from pipeline.dataset import Dataset
+from pipeline.dataset import Append, Dataset, InsertNew, Merge
 from pipeline.delta.commit import CommitNote, Mark
 from pipeline.delta.failures import SPARK_ERRORS, read_failure
 from pipeline.delta.log import file_system
+from pipeline.delta.quarantine import Violation
 from pipeline.delta.session import is_connect
 from pipeline.delta.write import WriteResult, write
-from pipeline.errors import PipelineError, StreamError
+from pipeline.errors import DeclarationError, PipelineError, StreamError
+
+WRITER = "stream/"
+_NEEDED = " (over Spark Connect the server's own Python writes the batches, and needs this package)"
+Outcome = WriteResult | PipelineError
 
 
-def write_available(frame: DataFrame, *, dataset: Dataset, location: str, checkpoint: str) -> tuple[WriteResult, ...]:
+def write_available(
+    frame: DataFrame,
+    *,
+    dataset: Dataset,
+    location: str,
+    checkpoint: str,
+    run_id: str | None = None,
+    asset: str | None = None,
+) -> tuple[WriteResult, ...]:
     """Write what a streaming frame has at this moment, batch by batch; what each batch's write did.
 
     Args:
         frame: of any streaming source; its columns are the dataset's, by name.
         checkpoint: the folder in which Spark keeps how far the query is; of this query alone.
+        run_id: with `asset`, what is noted in each commit.
 
     Raises:
-        StreamError: the frame is none, the session is a Connect client's, or the source or the checkpoint fails.
+        DeclarationError: the dataset's write mode would let a batch undo those before it.
+        StreamError: the frame is none, or the source, the checkpoint or the server's worker fails.
         PipelineError: as of `write`; the next call begins with the batch that failed.
     """
     if not frame.isStreaming:
         raise StreamError(dataset=dataset.name, checkpoint=checkpoint, reason="the frame is not a streaming one")
-    if is_connect(frame.sparkSession):
-        reason = "over Spark Connect its batches would be written by another process"
-        raise StreamError(dataset=dataset.name, checkpoint=checkpoint, reason=reason)
-    results: list[WriteResult] = []
-    failed: list[PipelineError] = []
-
-    def put(rows: DataFrame, batch: int) -> None:
-        mark = Mark(writer=f"stream/{_query_id(checkpoint)}", epoch=batch)
-        try:
-            results.append(write(rows, dataset=dataset, location=location, note=CommitNote(mark=mark)))
-        except PipelineError as error:
-            failed.append(error)  # Spark would hand on no more of it than its text
-            raise
-
+    _refuse_mode(dataset)
+    put = _Put(dataset=dataset, location=location, checkpoint=checkpoint, run_id=run_id, asset=asset)
+    told = _TellByConf(put, f"pipeline.stream.{uuid.uuid4().hex}") if is_connect(frame.sparkSession) else _Tell(put)
     try:
-        to_table = frame.writeStream.foreachBatch(put).option("checkpointLocation", checkpoint)
+        to_table = frame.writeStream.foreachBatch(told.function).option("checkpointLocation", checkpoint)
         to_table.trigger(availableNow=True).start().awaitTermination()
     except SPARK_ERRORS as error:
-        if failed:
-            raise failed[0] from error
-        reason = read_failure(error).summary
+        for failed in told.outcomes(frame.sparkSession):
+            if isinstance(failed, PipelineError):
+                raise failed from error
+        reason = f"{read_failure(error).summary}{'' if told.is_here else _NEEDED}"
         raise StreamError(dataset=dataset.name, checkpoint=checkpoint, reason=reason) from error
-    return tuple(results)
+    return tuple(found for found in told.outcomes(frame.sparkSession) if isinstance(found, WriteResult))
+
+
+def together(results: Sequence[WriteResult]) -> WriteResult:
+    """What several batches did, told as one write: the newest of their commits, with the sums of all; at least one."""
+    if len(results) == 1:
+        return results[0]
+    newest = max(results, key=lambda result: (result.version, result.committed))
+    updated = [result.rows_updated for result in results if result.rows_updated is not None]
+    deleted = [result.rows_deleted for result in results if result.rows_deleted is not None]
+    evolved = [result for result in results if result.fingerprint_before is not None]
+    return replace(
+        newest,
+        committed=any(result.committed for result in results),
+        skipped=all(result.skipped for result in results),
+        rows_written=sum(result.rows_written for result in results),
+        rows_updated=sum(updated) if updated else None,
+        rows_deleted=sum(deleted) if deleted else None,
+        files_added=sum(result.files_added for result in results),
+        files_removed=sum(result.files_removed for result in results),
+        bytes_added=sum(result.bytes_added for result in results),
+        rows_by_partition=None,
+        violations=_violations(results),
+        rows_dropped=sum(result.rows_dropped for result in results),
+        rows_quarantined=sum(result.rows_quarantined for result in results),
+        quarantined=next((r.quarantined for r in reversed(results) if r.quarantined is not None), None),
+        fingerprint_before=evolved[0].fingerprint_before if evolved else None,
+        schema_changes=tuple(change for result in evolved for change in result.schema_changes),
+    )
+
+
+def _violations(results: Sequence[WriteResult]) -> tuple[Violation, ...]:
+    """By constraint, with the rows of all batches and the examples of the first that broke it."""
+    found: dict[str, Violation] = {}
+    for violation in (violation for result in results for violation in result.violations):
+        known = found.get(violation.constraint)
+        rows = violation.rows + (known.rows if known else 0)
+        examples = (known.examples if known else ()) or violation.examples
+        found[violation.constraint] = replace(violation, rows=rows, examples=examples)
+    return tuple(found.values())
+
+
+def _refuse_mode(dataset: Dataset) -> None:
+    mode = dataset.write
+    if not isinstance(mode, Append | InsertNew | Merge) or (isinstance(mode, Merge) and mode.delete_missing):
+        problem = "a stream appends, inserts new rows or merges, batch by batch; no batch may undo those before it"
+        raise DeclarationError(dataset=dataset.name, problems=(problem,))
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Put:
+    """The write of one batch."""
+
+    dataset: Dataset
+    location: str
+    checkpoint: str
+    run_id: str | None
+    asset: str | None
+
+    def __call__(self, rows: DataFrame, batch: int) -> WriteResult:
+        mark = Mark(writer=f"{WRITER}{_query_id(self.checkpoint)}", epoch=batch)
+        note = CommitNote(mark=mark, run_id=self.run_id, asset=self.asset)
+        return write(rows, dataset=self.dataset, location=self.location, note=note)
+
+
+class _Tell:
+    """What became of the batches, where this process writes them: of an error Spark would hand on only its text."""
+
+    is_here = True
+
+    def __init__(self, put: _Put) -> None:
+        self._found: list[Outcome] = []
+
+        def function(rows: DataFrame, batch: int) -> None:
+            try:
+                self._found.append(put(rows, batch))
+            except PipelineError as error:
+                self._found.append(error)
+                raise
+
+        self.function: Callable[[DataFrame, int], None] = function
+
+    def outcomes(self, session: SparkSession) -> list[Outcome]:  # noqa: ARG002  of the other's form
+        return self._found
+
+
+class _TellByConf:
+    """What became of the batches, where a worker of the server writes them: a setting of the session for each."""
+
+    is_here = False
+
+    def __init__(self, put: _Put, prefix: str) -> None:
+        self._prefix = prefix
+        self.function: Callable[[DataFrame, int], None] = _PutInWorker(put, prefix)
+
+    def outcomes(self, session: SparkSession) -> list[Outcome]:
+        """In the order of the batches; the settings are taken back."""
+        found: Any = session.conf.getAll
+        told = {name: text for name, text in found.items() if name.startswith(f"{self._prefix}.")}
+        for name in told:
+            session.conf.unset(name)
+        # Our own worker has put them there, into our own session.
+        return [pickle.loads(base64.b64decode(told[name])) for name in sorted(told, key=_batch_in)]  # noqa: S301
+
+
+@dataclass(frozen=True)
+class _PutInWorker:
+    put: _Put
+    prefix: str
+
+    def __call__(self, rows: DataFrame, batch: int) -> None:
+        try:
+            self._tell(rows, batch, self.put(rows, batch))
+        except PipelineError as error:
+            self._tell(rows, batch, error)
+            raise
+
+    def _tell(self, rows: DataFrame, batch: int, outcome: Outcome) -> None:
+        text = base64.b64encode(pickle.dumps(outcome)).decode("ascii")
+        rows.sparkSession.conf.set(f"{self.prefix}.{batch}", text)
+
+
+def _batch_in(name: str) -> int:
+    return int(name.rpartition(".")[2])
 
 
 def _query_id(checkpoint: str) -> str:

@@ -6,7 +6,7 @@ asks for nothing twice.
 """
 
 import json
-from collections.abc import Callable, Container, Iterable, Mapping
+from collections.abc import Callable, Collection, Container, Iterable, Mapping
 from typing import Any
 
 from dagster import (
@@ -27,7 +27,7 @@ from dagster import (
 )
 
 from pipeline.dataset import Dataset
-from pipeline.delta.log import Commit, list_files, read_commit_file, versions
+from pipeline.delta.log import Commit, list_files, note_of, read_commit_file, versions
 from pipeline.orchestration.metadata import ROWS_WRITTEN, VERSION, data_version_tag
 
 CHANGE_SENSOR = "changed_sources"
@@ -123,14 +123,22 @@ def landing_sensor(
 
 
 def table_sensor(
-    datasets: Iterable[Dataset], root: str, *, name: str = TABLE_SENSOR, running: bool = False
+    datasets: Iterable[Dataset],
+    root: str,
+    *,
+    shared: Collection[Dataset] = (),
+    name: str = TABLE_SENSOR,
+    running: bool = False,
 ) -> SensorDefinition:
     """The commits of tables that something else than Dagster writes, as materializations of their assets.
 
     A commit that changes no rows (optimize, vacuum, properties) is passed over. Metadata and data version are those of
     a write by the IO manager, so that what is downstream can't tell the two apart.
+
+    Args:
+        shared: tables that assets write too; what a run has committed there, the run has reported.
     """
-    watched = tuple(datasets)
+    watched = [*((dataset, False) for dataset in datasets), *((dataset, True) for dataset in shared)]
 
     @sensor(
         name=name,
@@ -141,8 +149,8 @@ def table_sensor(
     def watch(context: SensorEvaluationContext) -> SensorResult | SkipReason:
         seen: dict[str, Any] = json.loads(context.cursor) if context.cursor else {}
         events: list[AssetMaterialization] = []
-        for dataset in watched:
-            events += _new_commits(dataset, root, seen)
+        for dataset, is_shared in watched:
+            events += _new_commits(dataset, root, seen, is_shared=is_shared)
         cursor = json.dumps(seen, sort_keys=True)
         if events:
             return SensorResult(asset_events=events, cursor=cursor)
@@ -152,7 +160,7 @@ def table_sensor(
     return watch
 
 
-def _new_commits(dataset: Dataset, root: str, seen: dict[str, Any]) -> list[AssetMaterialization]:
+def _new_commits(dataset: Dataset, root: str, seen: dict[str, Any], *, is_shared: bool) -> list[AssetMaterialization]:
     """What a table has got since the cursor; moves the cursor. A table that was made anew is read from its start."""
     location = dataset.location(root)
     known = seen.setdefault(dataset.name, {"version": -1, "table_id": None})
@@ -166,7 +174,7 @@ def _new_commits(dataset: Dataset, root: str, seen: dict[str, Any]) -> list[Asse
     for number in [number for number in there if number > known["version"]][:COMMITS_PER_TICK]:
         commit = read_commit_file(location, number, dataset.partition_by)
         known["version"] = number
-        if commit.changes_rows:
+        if commit.changes_rows and not (is_shared and (note_of(commit.user_metadata) or {}).get("run_id")):
             events.append(_materialization(dataset, location, known["table_id"], commit))
     return events
 

@@ -32,7 +32,7 @@ from pipeline.dataset import Dataset, FreshByCron, FreshWithin
 from pipeline.errors import DeclarationError
 from pipeline.orchestration.automation import on_changed_source
 from pipeline.orchestration.consumers import ONE_OUTPUT, REFRESH_CONFIG, refuse_partitions, release_changes
-from pipeline.orchestration.metadata import DATASET, carried, column_schema
+from pipeline.orchestration.metadata import DATASET, FED_ELSEWHERE, carried, column_schema
 from pipeline.orchestration.partitions import PARTITION_EXPR, partition_columns
 from pipeline.orchestration.pools import pool
 
@@ -48,6 +48,7 @@ def dataset_asset(
     automation_condition: AutomationCondition[AssetKey] | None = None,
     retry_policy: RetryPolicy | None = None,
     io_manager_key: str = IO_MANAGER,
+    is_fed_elsewhere: bool = False,
 ) -> Callable[[Callable[..., Any]], AssetsDefinition]:
     """Make the asset of a dataset from the function that computes its frame.
 
@@ -59,6 +60,7 @@ def dataset_asset(
     Args:
         partition_expr: the partition column that the keys stand for, where the table has several.
         automation_condition: one that the declaration has no word for, where it doesn't say `starts_on_change`.
+        is_fed_elsewhere: whether a sink or another project writes the table too, so that its commits are reported.
 
     Raises:
         DeclarationError: the partition keys can't address the table, two sources share a parameter name, the freshness
@@ -82,7 +84,9 @@ def dataset_asset(
         consumes = _consuming(function) if dataset.reads_changes_of else {}
         inputs = _inputs(dataset, function)
         _refuse_unread(dataset, inputs.values())
-        declared = _declared(dataset, dataset_metadata(dataset, partition_expr), set(inputs.values()))
+        elsewhere = {FED_ELSEWHERE: True} if is_fed_elsewhere else {}
+        metadata = {**dataset_metadata(dataset, partition_expr), **elsewhere}
+        declared = _declared(dataset, metadata, set(inputs.values()))
         ins = {name: AssetIn(key=AssetKey(source.split("/"))) for name, source in inputs.items()}
         with warnings.catch_warnings():
             # Dagster calls `backfill_policy` beta; it has no other way to say that one run may address many keys.

@@ -33,6 +33,7 @@ from pipeline.delta.frames import KINDS, SPARK, from_spark, kind_of, to_spark, w
 from pipeline.delta.read import ReadFacts, ReadOptions, read
 from pipeline.delta.slices import Slice
 from pipeline.delta.staging import STAGING
+from pipeline.delta.stream import together
 from pipeline.delta.table import TableState, look_at
 from pipeline.delta.write import WriteResult, write
 from pipeline.errors import FrameKindError, FrameMismatchError, PartitionKeyError, PipelineError, TableNotFoundError
@@ -63,6 +64,7 @@ from pipeline.orchestration.reads import (
     version_written_in_run,
 )
 from pipeline.orchestration.resources import DeltaSparkResource
+from pipeline.orchestration.streams import is_stream, write_stream
 from pipeline.record import write_record
 from pipeline.settings import LOCAL_FRAME_MAX_BYTES
 
@@ -89,7 +91,7 @@ class DeltaIOManager(ConfigurableIOManager):
     local_frame_max_bytes: int = LOCAL_FRAME_MAX_BYTES
 
     def handle_output(self, context: OutputContext, obj: object) -> None:
-        """Write the frame in one commit and record it.
+        """Write the frame in one commit, or a streaming one batch by batch, and record it.
 
         Raises:
             PipelineError: the frame, its rows or the table are not as declared; nothing is written.
@@ -110,15 +112,17 @@ class DeltaIOManager(ConfigurableIOManager):
             )
             started = dt.datetime.now(dt.timezone.utc)
             with _told(table_declares):
-                result, lineage = self._write(obj, dataset, note, within, found=found, reads=reads.values())
+                results, told_too = self._write(obj, dataset, note, within, found=found, reads=reads.values())
         seconds = (dt.datetime.now(dt.timezone.utc) - started).total_seconds()
-        metadata = write_metadata(dataset, result, note.sources) | {"delta/write_seconds": seconds} | lineage
+        result = together(results)
+        metadata = write_metadata(dataset, result, note.sources) | {"delta/write_seconds": seconds} | told_too
         if found is not None:
             metadata |= changes_metadata(found.changes)
         told = self._told_version(context, step, keys, result)
-        metadata |= self._kept(context, dataset, result, note, reads=reads.values(), found=found)
+        for one in results:
+            metadata |= self._kept(context, dataset, one, note, reads=reads.values(), found=found)
+            self._tell_quarantine(context, dataset, one, note)
         _tell(context, dataset, result, keys, told=told, metadata=metadata)
-        self._tell_quarantine(context, dataset, result, note)
 
     def _write(
         self,
@@ -129,12 +133,14 @@ class DeltaIOManager(ConfigurableIOManager):
         *,
         found: Reading | None,
         reads: Iterable[InputRead],
-    ) -> tuple[WriteResult, dict[str, Any]]:
-        """The write, and where the columns come from as metadata."""
+    ) -> tuple[tuple[WriteResult, ...], dict[str, Any]]:
+        """The write, or those of a stream's batches, and what else is told: where the columns come from."""
         location = dataset.location(self.root)
+        if is_stream(obj):
+            return write_stream(obj, dataset, note, within, root=self.root)
         if found is not None and found.changes.nothing_new:
             session = self.spark.spark_session
-            return write_consumed(session, None, found, dataset=dataset, location=location, note=note), {}
+            return (write_consumed(session, None, found, dataset=dataset, location=location, note=note),), {}
         if found is not None and isinstance(obj, Touched):
             obj, within = obj.frame, obj.within
         with to_spark(obj, dataset, lambda: self.spark.spark_session, self._staging) as frame:
@@ -144,7 +150,7 @@ class DeltaIOManager(ConfigurableIOManager):
                 result = write_consumed(
                     frame.sparkSession, frame, found, dataset=dataset, location=location, note=note, within=within
                 )
-            return result, lineage_metadata(frame, dataset, reads)
+            return (result,), lineage_metadata(frame, dataset, reads)
 
     def load_input(self, context: InputContext) -> Any:
         """The source's frame, restricted to the partitions that Dagster maps to this step.

@@ -32,6 +32,7 @@ from pipeline.delta.write import WriteResult
 from pipeline.errors import DeclarationError
 
 DATASET = "pipeline/dataset"
+FED_ELSEWHERE = "pipeline/fed_elsewhere"
 VERSION = "delta/version"
 ROWS_WRITTEN = "delta/rows_written"
 VERDICT = "delta/verdict"

@@ -1,16 +1,18 @@
 """The portfolio's frame functions, and its assets on what a sink has written."""
 
+import json
 import random
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
+import deltalake
 import pytest
 from dagster import DagsterInstance, materialize
 from pyspark.sql import DataFrame, SparkSession
 
 from pipeline.assets.aviation import LandingFolder
-from pipeline.assets.portfolio import SNAPSHOT_FILE, assets, breaks_of, newest_of
+from pipeline.assets.portfolio import SNAPSHOT_FILE, assets, breaks_of, newest_of, position_updates
 from pipeline.assets.portfolio_datasets import (
     POSITION_BREAKS,
     POSITION_UPDATES,
@@ -18,15 +20,18 @@ from pipeline.assets.portfolio_datasets import (
     POSITIONS_FROM_UPDATES,
 )
 from pipeline.assets.portfolio_updates import PositionStream, newest_positions, position_of, stored_updates, updates
+from pipeline.assets.source_files import stream_json_files
 from pipeline.dataset import Dataset
 from pipeline.delta.buffer import Item
 from pipeline.delta.fit import select_list
 from pipeline.delta.intake import Intake
 from pipeline.delta.sink import DeltaSink, SinkSettings
+from pipeline.errors import CheckViolationError, NullViolationError, PipelineError, SourceFileError, StreamError
 from pipeline.orchestration import DeltaIOManager, DeltaSparkResource, dataset_spec
 from pipeline.orchestration.dataset_asset import IO_MANAGER
 from pipeline.settings import Settings
 from pipeline_tests.delta.sample import rows_of
+from pipeline_tests.orchestration.conftest import materializations
 
 COUNT = 800
 
@@ -110,8 +115,10 @@ def test_positions_from_the_stored_updates_are_those_of_the_sink_and_the_one_bre
         IO_MANAGER: DeltaIOManager(root=streamed.root, spark=spark),
         "landing": LandingFolder(uri=streamed.landing),
     }
-    sources = [dataset_spec(POSITION_UPDATES), dataset_spec(POSITIONS)]
-    result = materialize([*sources, *assets], instance=DagsterInstance.ephemeral(), resources=resources)
+    result = materialize(
+        [dataset_spec(POSITIONS), *assets], selection=["positions_from_updates", "position_breaks"],
+        instance=DagsterInstance.ephemeral(), resources=resources,
+    )  # fmt: skip
     assert result.success
     assert rows_of(POSITIONS_FROM_UPDATES, streamed.root) == rows_of(POSITIONS, streamed.root)
     expected = [position_of(update) for update in newest_positions(updates(9, COUNT)).values()]
@@ -119,3 +126,88 @@ def test_positions_from_the_stored_updates_are_those_of_the_sink_and_the_one_bre
     (found,) = rows_of(POSITION_BREAKS, streamed.root)
     assert found[:2] == (1_000, "quantity")
     assert found[3] - found[2] == 5
+
+
+def deliver(landing: LandingFolder, name: str, stream: list[dict[str, Any]]) -> Path:
+    path = Path(landing.folder("position_updates")) / name
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text("".join(json.dumps(update, default=str) + "\n" for update in stream), encoding="utf-8")
+    return path
+
+
+def test_updates_that_come_as_files_and_through_a_sink_are_stored_once_and_taken_up_once(
+    classic: SparkSession, settings: Settings
+) -> None:
+    spark = DeltaSparkResource.from_settings(settings.spark)
+    landing = LandingFolder(uri=settings.landing)
+    resources = {"spark": spark, IO_MANAGER: DeltaIOManager(root=settings.root, spark=spark), "landing": landing}
+    stream = list(updates(5, 300, contracts=20))
+    with DagsterInstance.ephemeral() as instance:
+
+        def run() -> dict[str, Any]:
+            chosen = ["position_updates", "positions_from_updates"]
+            result = materialize(
+                [dataset_spec(POSITIONS), *assets], selection=chosen, instance=instance, resources=resources
+            )
+            return dict(materializations(result, POSITION_UPDATES)[None])
+
+        with DeltaSink(POSITION_UPDATES, "b", settings, SinkSettings(flush_seconds=600)) as sink:
+            for update in stream[:150]:
+                sink.on_update(update)
+        deliver(landing, "first.ndjson", stream[100:250])
+        deliver(landing, "_second.ndjson", stream[250:])  # is being written
+        new = len(stored_updates(stream[:250])) - len(stored_updates(stream[:150]))
+        told = run()
+        assert (told["delta/rows_written"], told["delta/committed"]) == (new, True)
+        assert [batch["rows"] for batch in told["delta/batches"]] == [new]
+        again = run()
+        assert (again["delta/rows_written"], again["delta/committed"], again["delta/batches"]) == (0, False, [])
+        deliver(landing, "_second.ndjson", stream[250:]).rename(
+            Path(landing.folder("position_updates")) / "second.ndjson"
+        )
+        assert run()["delta/committed"]
+    numbers = [row["update_id"] for row in rows_as_dicts(POSITION_UPDATES, settings)]
+    assert sorted(numbers) == sorted(stored_updates(stream))
+    newest = {row["conid"]: row["updated"]["update_id"] for row in rows_as_dicts(POSITIONS_FROM_UPDATES, settings)}
+    assert newest == {conid: update["update_id"] for conid, update in newest_positions(stream).items()}
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "error"),
+    [
+        ('"price": ', '"price": "dear", "was": ', StreamError),
+        ("{", "no json {", StreamError),
+        ('"symbol": "', '"symbol": "X', CheckViolationError),
+        ('"conid"', '"con"', NullViolationError),
+    ],
+    ids=["a text for a number", "no JSON", "an unknown symbol", "no contract"],
+)
+def test_a_file_with_a_bad_line_stores_nothing_and_is_read_again_once_it_is_mended(
+    classic: SparkSession, settings: Settings, old: str, new: str, error: type[PipelineError]
+) -> None:
+    spark = DeltaSparkResource.from_settings(settings.spark)
+    landing = LandingFolder(uri=settings.landing)
+    resources = {"spark": spark, IO_MANAGER: DeltaIOManager(root=settings.root, spark=spark), "landing": landing}
+    file = deliver(landing, "a.ndjson", list(stored_updates(updates(5, 10)).values()))
+    good = file.read_text(encoding="utf-8")
+    lines = good.splitlines(keepends=True)
+    file.write_text("".join([*lines[:3], lines[3].replace(old, new, 1), *lines[4:]]), encoding="utf-8")
+    with DagsterInstance.ephemeral() as instance:
+        with pytest.raises(error):
+            materialize([position_updates], instance=instance, resources=resources)
+        assert rows_of(POSITION_UPDATES, settings.root) == []
+        file.write_text(good, encoding="utf-8")
+        assert materialize([position_updates], instance=instance, resources=resources).success
+    assert len(rows_of(POSITION_UPDATES, settings.root)) == len(lines)
+
+
+def test_a_landing_folder_without_updates_is_refused_by_name(spark, tmp_path: Path) -> None:
+    with pytest.raises(SourceFileError) as caught:
+        stream_json_files(spark, str(tmp_path / "position_updates"), POSITION_UPDATES.schema)
+    assert caught.value.path == f"{tmp_path}/position_updates"
+    assert caught.value.problem == "the folder is not there"
+
+
+def rows_as_dicts(dataset: Dataset, settings: Settings) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = deltalake.DeltaTable(dataset.location(settings.root)).to_pyarrow_table().to_pylist()
+    return found

@@ -31,6 +31,7 @@ from pipeline.assets.portfolio_updates import newest_positions, position_of, sto
 from pipeline.dataset import Changelog, Dataset, Merge, Replace
 from pipeline.delta.epochs import epochs
 from pipeline.delta.journal import Journal
+from pipeline.delta.log import versions
 from pipeline.delta.sink import DeltaSink, SinkSettings, sink_folders
 from pipeline.errors import (
     DeclarationError,
@@ -373,9 +374,38 @@ def test_the_command_reads_lines_and_a_folder_that_grows_and_goes_on_where_it_wa
     assert sum(epoch["rows"] for epoch in told) == len(found) - 2
 
 
-def wait_for_rows(root: str, count: int) -> None:
+def test_the_command_lets_an_unknown_symbol_be_a_dead_letter_and_goes_on(
+    classic: SparkSession, remote_url: str, settings: Settings
+) -> None:
+    command = Command(settings, remote_url)
+    arguments = ("run", "position_updates", "--from", "-", "--flush-seconds", "0.2")
+
+    def line(number: int, **values: Any) -> bytes:
+        return json.dumps(update(number, **values), default=str).encode() + b"\n"
+
+    with command.start(*arguments) as own:
+        assert own.stdin is not None
+        own.stdin.write(line(1, symbol="XYZ") + line(2))
+        own.stdin.flush()
+        wait_for_rows(settings.root, 1, POSITION_UPDATES)
+        # The flush with the unknown one is over.
+        said, _ = own.communicate(line(3) + line(4, symbol="ZZZ", price=-1.0), timeout=PATIENCE)
+        assert own.returncode == 0
+    assert b"rows=2 acknowledged=4 " in said
+    assert b" backlog=0 dead_letters=2 " in said
+    assert sorted(row["update_id"] for row in table(POSITION_UPDATES, settings.root)) == [2, 3]
+    folder = Path(settings.root) / "_dead_letters" / "position_updates" / "cli"
+    lines = [line for path in sorted(folder.glob("*.ndjson")) for line in path.read_text("utf-8").splitlines()]
+    letters = [json.loads(line) for line in lines]
+    assert [(letter["record"]["symbol"], letter["reason"]) for letter in letters] == [
+        ("XYZ", "check known_symbol is broken"),
+        ("ZZZ", "check known_symbol is broken; check price_is_positive is broken"),
+    ]
+
+
+def wait_for_rows(root: str, count: int, dataset: Dataset = ARRIVALS) -> None:
     deadline = time.monotonic() + PATIENCE
-    while len(rows_of(ARRIVALS, root)) < count:
+    while not versions(dataset.location(root)) or len(rows_of(dataset, root)) < count:
         assert time.monotonic() < deadline
         time.sleep(0.05)
 

@@ -9,10 +9,11 @@ from pathlib import Path
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
-from pipeline.dataset import Check
+from pipeline.dataset import Check, Replace
 from pipeline.delta.epochs import epochs
-from pipeline.delta.stream import write_available
-from pipeline.errors import CheckViolationError, StreamError
+from pipeline.delta.session import is_connect
+from pipeline.delta.stream import together, write_available
+from pipeline.errors import CheckViolationError, DeclarationError, StreamError
 from pipeline_tests.delta.sample import rows_of
 from pipeline_tests.delta.sink_child import ARRIVALS
 
@@ -27,13 +28,13 @@ def source(spark: SparkSession, folder: Path) -> DataFrame:
     return spark.readStream.schema(ARRIVALS.schema).option("maxFilesPerTrigger", 1).json(str(folder))
 
 
-def test_each_batch_is_an_epoch_and_one_that_is_repeated_is_skipped(classic: SparkSession, tmp_path: Path) -> None:
+def test_each_batch_is_an_epoch_and_one_that_is_repeated_is_skipped(spark: SparkSession, tmp_path: Path) -> None:
     folder, checkpoint, root = tmp_path / "in", tmp_path / "checkpoint", str(tmp_path / "tables")
     location = ARRIVALS.location(root)
 
     def run() -> list[tuple[int | None, bool]]:
         results = write_available(
-            source(classic, folder), dataset=ARRIVALS, location=location, checkpoint=str(checkpoint)
+            source(spark, folder), dataset=ARRIVALS, location=location, checkpoint=str(checkpoint)
         )
         return [(result.mark.epoch, result.skipped) for result in results]
 
@@ -52,7 +53,7 @@ def test_each_batch_is_an_epoch_and_one_that_is_repeated_is_skipped(classic: Spa
 
 
 def test_a_batch_that_is_refused_is_told_as_it_is_and_begun_with_the_next_time(
-    classic: SparkSession, tmp_path: Path
+    spark: SparkSession, tmp_path: Path
 ) -> None:
     folder, checkpoint, root = tmp_path / "in", tmp_path / "checkpoint", str(tmp_path / "tables")
     checked = replace(ARRIVALS, checks=(Check("small", "arrival < 10"),))
@@ -61,7 +62,7 @@ def test_a_batch_that_is_refused_is_told_as_it_is_and_begun_with_the_next_time(
 
     def run() -> int:
         return len(write_available(
-            source(classic, folder), dataset=checked, location=checked.location(root), checkpoint=str(checkpoint)
+            source(spark, folder), dataset=checked, location=checked.location(root), checkpoint=str(checkpoint)
         ))  # fmt: skip
 
     for _ in range(2):
@@ -72,16 +73,57 @@ def test_a_batch_that_is_refused_is_told_as_it_is_and_begun_with_the_next_time(
 
 
 def test_a_frame_that_is_no_stream_and_a_checkpoint_that_is_no_folder_are_refused(
-    classic: SparkSession, tmp_path: Path
+    spark: SparkSession, tmp_path: Path
 ) -> None:
     (tmp_path / "file").write_text("", encoding="utf-8")
     arrive(tmp_path / "in", "a.json", 1)
     with pytest.raises(StreamError):
         write_available(
-            source(classic, tmp_path / "in"), dataset=ARRIVALS, location=str(tmp_path / "table"),
+            source(spark, tmp_path / "in"), dataset=ARRIVALS, location=str(tmp_path / "table"),
             checkpoint=str(tmp_path / "file"),
         )  # fmt: skip
     with pytest.raises(StreamError, match="not a streaming one"):
         write_available(
-            classic.range(1).toDF("arrival"), dataset=ARRIVALS, location=str(tmp_path), checkpoint=str(tmp_path)
+            spark.range(1).toDF("arrival"), dataset=ARRIVALS, location=str(tmp_path), checkpoint=str(tmp_path)
         )
+
+
+def test_a_write_that_would_undo_the_batches_before_it_is_refused(classic: SparkSession, tmp_path: Path) -> None:
+    arrive(tmp_path / "in", "a.json", 1)
+    with pytest.raises(DeclarationError, match="no batch may undo those before it"):
+        write_available(
+            source(classic, tmp_path / "in"), dataset=replace(ARRIVALS, write=Replace()),
+            location=str(tmp_path / "table"), checkpoint=str(tmp_path / "checkpoint"),
+        )  # fmt: skip
+    assert not (tmp_path / "checkpoint").exists()
+
+
+def test_where_a_server_s_worker_can_not_write_the_error_says_what_it_needs(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    folder = tmp_path / "in"
+    folder.mkdir()
+    (folder / "a.json").write_text('{"arrival": "x"}\n', encoding="utf-8")
+    frame = spark.readStream.schema(ARRIVALS.schema).option("mode", "FAILFAST").json(str(folder))
+    with pytest.raises(StreamError) as caught:
+        write_available(
+            frame, dataset=ARRIVALS, location=str(tmp_path / "table"), checkpoint=str(tmp_path / "checkpoint")
+        )
+    assert ("needs this package" in caught.value.reason) == is_connect(spark)
+
+
+def test_what_several_batches_did_is_told_with_the_sums_and_the_newest_version(
+    classic: SparkSession, tmp_path: Path
+) -> None:
+    folder, root = tmp_path / "in", str(tmp_path / "tables")
+    small = replace(ARRIVALS, checks=(Check("small", "arrival < 10", on_violation="drop"),))
+    arrive(folder, "a.json", 1, 2, 11)
+    arrive(folder, "b.json", 3, 12, 13)
+    results = write_available(
+        source(classic, folder), dataset=small, location=small.location(root), checkpoint=str(tmp_path / "checkpoint")
+    )
+    told = together(results)
+    assert (told.version, told.committed, told.skipped, told.rows_written, told.rows_dropped) == (2, True, False, 3, 3)
+    assert [(v.constraint, v.rows) for v in told.violations if v.rows] == [("small", 3)]
+    assert told.files_added == sum(result.files_added for result in results)
+    assert together(results[:1]) == results[0]

@@ -19,6 +19,7 @@ from dagster import AssetKey, DagsterInstance, DagsterRun
 from deltalake import DeltaTable
 
 from pipeline.assets.aviation_landing import prepare_landing
+from pipeline.assets.portfolio_landing import prepare_prices
 from pipeline.settings import SparkSettings
 from pipeline_tests.conftest import BRIEF_JVM, free_port
 
@@ -131,4 +132,5 @@ def project_folder(tmp_path_factory: pytest.TempPathFactory, spark_settings: Spa
     for name in FILES:
         shutil.copy(REPOSITORY / name, folder / name)
     prepare_landing(folder / ".pipeline" / "landing", 10)
+    prepare_prices(folder / ".pipeline" / "landing")
     return ProjectFolder(folder=folder, cache=spark_settings.cache)

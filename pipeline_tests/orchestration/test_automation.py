@@ -3,16 +3,19 @@
 import json
 import os
 import shutil
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import pyarrow
 import pytest
 from dagster import AssetSelection, DagsterInstance, DailyPartitionsDefinition, SkipReason, build_sensor_context
-from deltalake import DeltaTable, write_deltalake
+from deltalake import CommitProperties, DeltaTable, write_deltalake
 from pyspark.sql.types import LongType, StringType, StructField, StructType
 
 from pipeline.dataset import Dataset
 from pipeline.definitions import build_definitions
+from pipeline.delta.log import FORMAT
 from pipeline.orchestration.automation import RUNS_PER_TICK, landing_sensor, table_sensor
 from pipeline.settings import Settings
 
@@ -108,9 +111,10 @@ def test_many_files_are_asked_for_in_portions_and_none_is_left_out(landing: Watc
     assert landing.keys() == []
 
 
-def append(root: str, n: int, area: str, mode: str = "append") -> None:
+def append(root: str, n: int, area: str, note: Mapping[str, Any] | None = None) -> None:
     table = pyarrow.table({"n": pyarrow.array([n], pyarrow.int64()), "area": [area]})
-    write_deltalake(FED.location(root), table, mode=mode, partition_by=["area"])
+    said = None if note is None else CommitProperties(custom_metadata={"userMetadata": json.dumps(note)})
+    write_deltalake(FED.location(root), table, mode="append", partition_by=["area"], commit_properties=said)
 
 
 def versions(result) -> list[int]:
@@ -142,6 +146,15 @@ def test_optimize_vacuum_and_properties_are_passed_over(root: str) -> None:
     assert isinstance(watch.tick(), SkipReason)
     append(root, 3, "a")
     assert versions(watch.tick()) == [table.version() + 1]
+
+
+def test_of_a_table_that_an_asset_writes_too_only_what_no_run_has_reported_is_told(root: str) -> None:
+    watch = Watch(table_sensor([], root, shared=[FED]))
+    append(root, 1, "a")
+    for note in ({"run_id": "of a run", "asset": "fed/table"}, {"run_id": None, "mark": {"writer": "of a sink"}}):
+        append(root, 2, "a", note={"pipeline": FORMAT} | note)
+    assert versions(watch.tick()) == [0, 2]
+    assert isinstance(watch.tick(), SkipReason)
 
 
 def test_a_table_that_is_made_anew_is_read_from_its_start(root: str) -> None:

@@ -79,6 +79,7 @@ def test_the_shipped_definitions_hold_the_assets_of_every_subject_with_their_lin
         "airport_traffic": {"sightings", "airports"},
         "source_files": set(),
         "modules": {"source_files"},
+        "market_prices": set(),
         "position_updates": set(),
         "positions": set(),
         "positions_from_updates": {"position_updates"},

@@ -1,0 +1,52 @@
+"""Files out of an installed package into the landing folder, each in one step.
+
+Here belongs what is true of any subject's files. The package is found and never imported. Neither Spark nor Dagster is
+needed.
+"""
+
+from __future__ import annotations
+
+import csv
+import importlib.util
+import io
+import os
+from collections.abc import Iterable
+from pathlib import Path
+
+from pipeline.errors import DemoError
+
+_INSTALL = 'pip install "delta-first-pipeline[demo]", or in a checkout: pip install -e ".[demo]"'
+
+
+def package_folder(package: str, holds: str) -> Path:
+    """Where an installed package lies.
+
+    Raises:
+        DemoError: it is not installed; `holds` says what is missing then.
+    """
+    spec = importlib.util.find_spec(package)
+    if spec is None or not spec.submodule_search_locations:
+        raise DemoError(reason=f"The package {package}, which holds the real {holds}, is not installed.", hint=_INSTALL)
+    return Path(spec.submodule_search_locations[0])
+
+
+def csv_content(rows: Iterable[list[str]]) -> bytes:
+    """The content of a file of these rows."""
+    text = io.StringIO(newline="")
+    csv.writer(text, lineterminator="\n").writerows(rows)
+    return text.getvalue().encode("utf-8")
+
+
+def lay(path: Path, content: bytes, written: list[Path]) -> None:
+    """Put a file there unless it is there already and equal; one that was put there is added to `written`."""
+    if path.is_file() and path.read_bytes() == content:
+        return
+    path.parent.mkdir(parents=True, exist_ok=True)
+    # A name that neither Spark nor a sensor takes for a delivered file.
+    temporary = path.with_name(f"_{path.name}.{os.getpid()}.tmp")
+    try:
+        temporary.write_bytes(content)
+        os.replace(temporary, path)
+    finally:
+        temporary.unlink(missing_ok=True)
+    written.append(path)
