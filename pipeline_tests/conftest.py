@@ -26,9 +26,6 @@ MODES = ("classic", "connect")
 # A JVM that lives for a test or two compiles once and lightly; that of the whole process pays for more, and is quicker
 # from its fifth minute.
 BRIEF_JVM = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
-# A query over a few rows is done before the code for it would be generated, and Delta's own are many.
-# The processes that tests start, and those of `end_to_end`, generate code as a user's do.
-INTERPRETED = (("spark.sql.codegen.wholeStage", "false"), ("spark.sql.codegen.factoryMode", "NO_CODEGEN"))
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -68,7 +65,6 @@ def spark_settings(tmp_path_factory: pytest.TempPathFactory) -> SparkSettings:
         ("spark.driver.extraJavaOptions", f"{own['spark.driver.extraJavaOptions']} -XX:+UseSerialGC"),
         ("spark.plugins", "org.apache.spark.sql.connect.SparkConnectPlugin"),
         ("spark.sql.warehouse.dir", str(warehouse)),
-        *INTERPRETED,
     )
     return replace(settings, conf=conf)
 
