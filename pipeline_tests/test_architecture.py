@@ -93,6 +93,7 @@ DELTA_ORDER = (
     "write",
     "consume",
     "retention",
+    "checkpoint",
     "maintain",
     "epochs",
     "dead_letters",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import uuid
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import asdict
 from typing import TypeVar
 
@@ -15,6 +15,7 @@ from pyspark.sql import SparkSession
 from pipeline.cli.registry import declared
 from pipeline.dataset import Dataset
 from pipeline.delta.changes import Source
+from pipeline.delta.checkpoint import Checkpoints
 from pipeline.delta.commit import CommitNote, Mark
 from pipeline.delta.maintain import CheckpointResult, OptimizeResult, VacuumResult, checkpoint, optimize, vacuum
 from pipeline.delta.retention import Unread, consumers_of
@@ -81,15 +82,20 @@ def optimize_command(names: tuple[str, ...], as_json: bool) -> None:
 @_AS_JSON
 def checkpoint_command(names: tuple[str, ...], as_json: bool) -> None:
     """Write a checkpoint of every table's newest version, so that opening it reads fewer files."""
+    with ExitStack() as stack:
+        opened: list[Checkpoints] = []
 
-    def verb(session: SparkSession, table: Source, consumers: tuple[Source, ...]) -> CheckpointResult:
-        return checkpoint(session, table.dataset, table.location, consumers=consumers)
+        def verb(session: SparkSession, table: Source, consumers: tuple[Source, ...]) -> CheckpointResult:
+            if not opened:
+                opened.append(stack.enter_context(Checkpoints(session)))
+            return checkpoint(session, table.dataset, table.location, consumers=consumers, within=opened[0])
 
-    def show(result: CheckpointResult) -> str:
-        needed = (f"{_needed(c)}: the log was not cleaned" for c in result.log_kept_for)
-        return "\n  ".join([f"{result.dataset}: checkpoint of version {result.version}", *needed])
+        _each(load_settings(), names, verb, _shown, as_json=as_json)
 
-    _each(load_settings(), names, verb, show, as_json=as_json)
+
+def _shown(result: CheckpointResult) -> str:
+    needed = (f"{_needed(c)}: the log was not cleaned" for c in result.log_kept_for)
+    return "\n  ".join([f"{result.dataset}: checkpoint of version {result.version}", *needed])
 
 
 def _needed(consumer: Unread) -> str:

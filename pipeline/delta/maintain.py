@@ -7,31 +7,24 @@ is kept from both; Delta's own checkpoints, which writers make now and then, cle
 
 from __future__ import annotations
 
-import subprocess
-import sys
-import time
 from collections.abc import Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
-from functools import partial
-from typing import Any
 
 from pyspark.sql import SparkSession
 
 from pipeline.dataset import Dataset
 from pipeline.delta import sql
 from pipeline.delta.changes import Source
-from pipeline.delta.commit import CommitNote, clone_session, private_session, write_confs
+from pipeline.delta.checkpoint import CheckpointFailedError, Checkpoints
+from pipeline.delta.commit import CommitNote, private_session, write_confs
 from pipeline.delta.failures import SPARK_ERRORS, read_failure
-from pipeline.delta.log import commit_file
 from pipeline.delta.retention import Unread, among, unread
-from pipeline.delta.session import embedded_environment, is_connect
 from pipeline.delta.table import TableState, existing
 from pipeline.delta.transaction import INCARNATION, incarnation
 from pipeline.errors import CommitConflictError, ConsumerBehindError, StorageError
 from pipeline.policy import storage_confs
 
-CHILD_SECONDS = 900
-_DAY_MILLISECONDS = 86_400_000
 _SMALL_FILE = "spark.databricks.delta.optimize.minFileSize"
 
 
@@ -149,15 +142,21 @@ def optimize(
 
 
 def checkpoint(
-    session: SparkSession, dataset: Dataset, location: str, *, consumers: Sequence[Source] = ()
+    session: SparkSession,
+    dataset: Dataset,
+    location: str,
+    *,
+    consumers: Sequence[Source] = (),
+    within: Checkpoints | None = None,
 ) -> CheckpointResult:
     """Write a checkpoint of the newest version, so that opening the table reads one file in place of many.
 
     Delta then cleans the log of what is past `delta.logRetentionDuration`, unless a consumer still needs such an entry.
-    Delta has no SQL verb for it: over Connect it runs in an embedded child process.
+    Over Connect it is written by an embedded child process.
 
     Args:
         consumers: those that read the changes of this dataset.
+        within: what writes those of further tables too, by the same process.
 
     Raises:
         TableNotFoundError: it was never written.
@@ -168,12 +167,10 @@ def checkpoint(
     needed = unread(session, Source(dataset=dataset, location=location), consumers)
     keep = min((consumer.version for consumer in needed), default=None)
     try:
-        make = _checkpoint_in_child if is_connect(session) else partial(checkpoint_embedded, session)
-        version, kept = make(location, keep)
-    except (*SPARK_ERRORS, subprocess.SubprocessError) as error:
-        reason = read_failure(error).summary
-        if isinstance(error, subprocess.CalledProcessError):
-            reason = next(iter(reversed(str(error.stderr).strip().splitlines())), reason)
+        with nullcontext(within) if within is not None else Checkpoints(session) as checkpoints:
+            version, kept = checkpoints.write(location, keep)
+    except (*SPARK_ERRORS, CheckpointFailedError) as error:
+        reason = str(error) if isinstance(error, CheckpointFailedError) else read_failure(error).summary
         raise StorageError(dataset=dataset.name, location=location, reason=reason) from error
     return CheckpointResult(dataset=dataset.name, version=version, log_kept_for=needed if kept else ())
 
@@ -188,58 +185,3 @@ def _keep_incarnation(session: SparkSession, dataset: Dataset, state: TableState
         session.sql(f"ALTER TABLE {sql.path_table(state.location)} SET TBLPROPERTIES ({pair})").collect()
     except SPARK_ERRORS as error:
         raise StorageError(dataset=dataset.name, location=state.location, reason=read_failure(error).summary) from error
-
-
-def checkpoint_embedded(session: SparkSession, location: str, keep: int | None) -> tuple[int, bool]:
-    """Write a checkpoint through the JVM of a classic session; the version that it is of, and whether the log was kept.
-
-    Delta only logs a checkpoint that fails unless a conf says otherwise, so a clone of the session says it.
-
-    Args:
-        keep: the log is not cleaned where that would take this version's commit, or a later one.
-    """
-    clone = clone_session(session)
-    clone.conf.set("spark.databricks.delta.checkpoint.exceptionThrowing.enabled", "true")
-    jvm: Any = session._jvm
-    none = jvm.scala.Option.empty()
-    delta = jvm.org.apache.spark.sql.delta
-    log = delta.DeltaLog.forTable(clone._jsparkSession, location)
-    snapshot = log.update(False, none, none)
-    version = int(snapshot.version())
-    kept = keep is not None and keep < version and _expires(jvm, log, snapshot, commit_file(location, keep))
-    if kept:
-        info = log.writeCheckpointFiles(snapshot, none)
-        log.writeLastCheckpointFile(log, info, delta.LastCheckpointInfo.checksumEnabled(clone._jsparkSession))
-    else:
-        log.checkpoint(snapshot, none)
-    return version, kept
-
-
-def _expires(jvm: Any, log: Any, snapshot: Any, path: str) -> bool:
-    """Whether Delta would clean the log of this commit: by whole days in UTC (`MetadataCleanup.scala`)."""
-    metadata = snapshot.metadata()
-    if not log.enableExpiredLogCleanup(metadata):
-        return False
-    file = jvm.org.apache.hadoop.fs.Path(path)
-    system = file.getFileSystem(log.newDeltaHadoopConf())
-    expired = int(time.time() * 1000) - int(log.deltaRetentionMillis(metadata))
-    start_of_day = expired - expired % _DAY_MILLISECONDS
-    return bool(system.exists(file)) and int(system.getFileStatus(file).getModificationTime()) <= start_of_day
-
-
-def _checkpoint_in_child(location: str, keep: int | None) -> tuple[int, bool]:
-    asked = [location] if keep is None else [location, str(keep)]
-    done = subprocess.run(  # noqa: S603  this very module, on a location that was just read
-        [sys.executable, "-m", __name__, *asked],
-        env=embedded_environment(), capture_output=True, text=True, timeout=CHILD_SECONDS, check=True,
-    )  # fmt: skip
-    version, kept = done.stdout.split()[-2:]
-    return int(version), kept == str(True)
-
-
-if __name__ == "__main__":
-    from pipeline.delta.session import open_session
-    from pipeline.settings import load_settings
-
-    _keep = int(sys.argv[2]) if len(sys.argv) > 2 else None  # noqa: PLR2004
-    print(*checkpoint_embedded(open_session(load_settings().spark), sys.argv[1], _keep))

@@ -15,6 +15,7 @@ from dagster import (
 )
 
 from pipeline.dataset import Dataset
+from pipeline.delta.checkpoint import Checkpoints
 from pipeline.delta.maintain import checkpoint, vacuum
 from pipeline.delta.retention import Unread, consumers_of
 from pipeline.errors import PipelineError, TableNotFoundError
@@ -55,12 +56,15 @@ def maintenance_jobs(registry: Registry, root: str) -> list[JobDefinition]:
     def checkpoint_tables(context: OpExecutionContext, spark: DeltaSparkResource) -> None:
         session = spark.spark_session
 
-        def one(dataset: Dataset) -> dict[str, Any]:
-            consumers = consumers_of(dataset, registry, root)
-            result = checkpoint(session, dataset, dataset.location(root), consumers=consumers)
-            return {"delta/checkpoint_version": result.version} | _needed("delta/log_kept_for", result.log_kept_for)
+        with Checkpoints(session) as together:
 
-        _each(context, registry, one)
+            def one(dataset: Dataset) -> dict[str, Any]:
+                consumers = consumers_of(dataset, registry, root)
+                location = dataset.location(root)
+                result = checkpoint(session, dataset, location, consumers=consumers, within=together)
+                return {"delta/checkpoint_version": result.version} | _needed("delta/log_kept_for", result.log_kept_for)
+
+            _each(context, registry, one)
 
     @job(name="vacuum", description="Removes files that no version within a table's retention needs.")
     def vacuum_job() -> None:
