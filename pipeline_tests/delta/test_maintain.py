@@ -13,10 +13,12 @@ from pyspark.sql import SparkSession
 
 from pipeline.dataset import Append, Replace
 from pipeline.delta.changes import Source
+from pipeline.delta.checkpoint import CheckpointFailedError, Checkpoints
 from pipeline.delta.maintain import checkpoint, vacuum
 from pipeline.delta.slices import of_values
 from pipeline.errors import TableNotFoundError
 from pipeline.settings import SparkSettings
+from pipeline_tests.conftest import close, connect
 from pipeline_tests.delta.sample import APPENDED, REPLACED, day, days, files_of, put, rows_of, versions_of
 
 # Delta removes what its retention no longer protects; with none, what is not live.
@@ -121,3 +123,30 @@ def test_a_vacuum_takes_files_that_no_commit_ever_named(classic: SparkSession, r
     assert [name.split("/days/", maxsplit=1)[1] for name in result.files] == ["day=2026-01-01/part-killed.parquet"]
     assert parquet_files(location) == {live}
     assert outside.exists()
+
+
+def test_over_connect_one_child_writes_the_checkpoints_of_all_tables_and_says_which_it_could_not(
+    classic: SparkSession, remote_url: str, root: str
+) -> None:
+    datasets = [replace(APPENDED, name=name) for name in ("one", "two")]
+    for dataset in datasets:
+        put(classic, dataset, root, [(day(1), 1, "x")])
+    broken = Path(root) / "broken" / "_delta_log" / f"{0:020d}.json"
+    broken.parent.mkdir(parents=True)
+    broken.write_text("no action", encoding="utf-8")
+    session = connect(remote_url)
+    try:
+        with Checkpoints(session) as checkpoints:
+            first = checkpoint(session, datasets[0], datasets[0].location(root), within=checkpoints)
+            child = checkpoints._child
+            assert child is not None
+            with pytest.raises(CheckpointFailedError, match=r"\w"):
+                checkpoints.write(f"{root}/broken", None)
+            second = checkpoint(session, datasets[1], datasets[1].location(root), within=checkpoints)
+            assert checkpoints._child is child
+        assert child.returncode == 0
+    finally:
+        close(session)
+    assert (first.version, second.version) == (1, 1)
+    for dataset in datasets:
+        assert len(list((Path(dataset.location(root)) / "_delta_log").glob("*.checkpoint*.parquet"))) == 1
