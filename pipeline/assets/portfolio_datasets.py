@@ -20,7 +20,7 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from pipeline.dataset import Check, Dataset, InsertNew, Merge, Replace, RowCount
+from pipeline.dataset import Check, Dataset, InsertNew, Merge, Replace, RowCount, StoragePolicy
 
 GROUP = "portfolio"
 SYMBOLS = ("AAPL", "AMZN", "GOOG", "IBM", "MSFT")
@@ -38,6 +38,8 @@ PRICE = _column("price", DoubleType(), "of one unit in the market, in dollars; N
 UPDATE_ID = _column("update_id", LongType(), "the broker's number of the update; a resend has the same")
 KNOWN_SYMBOL = Check("known_symbol", f"symbol IN ({', '.join(map(repr, SYMBOLS))})")
 PRICE_IS_POSITIVE = Check("price_is_positive", "price IS NULL OR price > 0")
+# A checkpoint takes half as long as a flush of the sink, and Delta would write one with each tenth.
+STREAMED = StoragePolicy(checkpoint_interval_commits=100)
 
 POSITION_UPDATES = Dataset(
     name="position_updates",
@@ -49,6 +51,7 @@ POSITION_UPDATES = Dataset(
     write=InsertNew(),
     schema=StructType([UPDATE_ID, CONID, SYMBOL, HELD, PRICE, _column("at", TimestampType(), "the broker's time")]),
     checks=(KNOWN_SYMBOL, PRICE_IS_POSITIVE),
+    storage=STREAMED,
 )
 MARKET_PRICES = Dataset(
     name="market_prices",
@@ -87,6 +90,7 @@ POSITIONS = Dataset(
     write=Merge(order_by="updated"),
     schema=_POSITION,
     checks=(KNOWN_SYMBOL, PRICE_IS_POSITIVE),
+    storage=STREAMED,
 )
 POSITIONS_FROM_UPDATES = Dataset(
     name="positions_from_updates",

@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 import uuid
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
-from dataclasses import asdict
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
 from typing import TypeVar
 
 import click
@@ -21,10 +21,11 @@ from pipeline.delta.maintain import CheckpointResult, OptimizeResult, VacuumResu
 from pipeline.delta.retention import Unread, consumers_of
 from pipeline.delta.session import open_session
 from pipeline.errors import PipelineError, TableNotFoundError
+from pipeline.registry import Registry
 from pipeline.settings import Settings, load_settings
 
 Result = TypeVar("Result", VacuumResult, OptimizeResult, CheckpointResult)
-Verb = Callable[[SparkSession, Source, tuple[Source, ...]], Result]
+Verb = Callable[[Source, tuple[Source, ...]], Result]
 
 _NAMES = click.argument("names", metavar="[DATASET]...", nargs=-1)
 _AS_JSON = click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
@@ -46,7 +47,7 @@ def vacuum_command(names: tuple[str, ...], apply: bool, force: bool, as_json: bo
     Nothing of a table is removed while a consumer of its changes has still to read some of that.
     """
 
-    def verb(session: SparkSession, table: Source, consumers: tuple[Source, ...]) -> VacuumResult:
+    def verb(table: Source, consumers: tuple[Source, ...]) -> VacuumResult:
         return vacuum(session, table.dataset, table.location, consumers=consumers, apply=apply, force=force)
 
     def show(result: VacuumResult) -> str:
@@ -54,7 +55,9 @@ def vacuum_command(names: tuple[str, ...], apply: bool, force: bool, as_json: bo
         needed = (f"{_needed(c)}: {len(c.files)} of these files" for c in result.needed)
         return "\n  ".join([f"{result.dataset} (version {result.version}): {counted}", *needed, *result.files])
 
-    _each(load_settings(), names, verb, show, as_json=as_json)
+    targets = _chosen(names)
+    session = targets.open_session()
+    _each(targets, verb, show, as_json=as_json)
     if not apply and not as_json:
         click.echo("Nothing was removed; --apply removes.")
 
@@ -66,7 +69,7 @@ def optimize_command(names: tuple[str, ...], as_json: bool) -> None:
     """Join small files into larger ones, as the storage policy of each dataset says."""
     run = f"optimize-{uuid.uuid4()}"
 
-    def verb(session: SparkSession, table: Source, consumers: tuple[Source, ...]) -> OptimizeResult:  # noqa: ARG001
+    def verb(table: Source, consumers: tuple[Source, ...]) -> OptimizeResult:  # noqa: ARG001
         note = CommitNote(mark=Mark(writer=f"{table.dataset.name}/{run}"), run_id=run)
         return optimize(session, table.dataset, table.location, note)
 
@@ -74,7 +77,9 @@ def optimize_command(names: tuple[str, ...], as_json: bool) -> None:
         joined = f"{result.files_removed} files joined into {result.files_added}"
         return f"{result.dataset} (version {result.version}): {joined if result.files_removed else 'nothing to join'}"
 
-    _each(load_settings(), names, verb, show, as_json=as_json)
+    targets = _chosen(names)
+    session = targets.open_session()
+    _each(targets, verb, show, as_json=as_json)
 
 
 @maintain.command("checkpoint")
@@ -82,15 +87,14 @@ def optimize_command(names: tuple[str, ...], as_json: bool) -> None:
 @_AS_JSON
 def checkpoint_command(names: tuple[str, ...], as_json: bool) -> None:
     """Write a checkpoint of every table's newest version, so that opening it reads fewer files."""
-    with ExitStack() as stack:
-        opened: list[Checkpoints] = []
+    targets = _chosen(names)
+    session = targets.open_session()
+    with Checkpoints(session) as checkpoints:
 
-        def verb(session: SparkSession, table: Source, consumers: tuple[Source, ...]) -> CheckpointResult:
-            if not opened:
-                opened.append(stack.enter_context(Checkpoints(session)))
-            return checkpoint(session, table.dataset, table.location, consumers=consumers, within=opened[0])
+        def verb(table: Source, consumers: tuple[Source, ...]) -> CheckpointResult:
+            return checkpoint(session, table.dataset, table.location, consumers=consumers, within=checkpoints)
 
-        _each(load_settings(), names, verb, _shown, as_json=as_json)
+        _each(targets, verb, _shown, as_json=as_json)
 
 
 def _shown(result: CheckpointResult) -> str:
@@ -102,22 +106,39 @@ def _needed(consumer: Unread) -> str:
     return f"{consumer.consumer} has read to version {consumer.version} and needs the changes since"
 
 
-def _each(
-    settings: Settings, names: tuple[str, ...], verb: Verb[Result], show: Callable[[Result], str], *, as_json: bool
-) -> None:
+@dataclass(frozen=True, kw_only=True)
+class _Targets:
+    """The datasets that a command works on; all that are declared where none was `named`."""
+
+    settings: Settings
+    registry: Registry
+    datasets: tuple[Dataset, ...]
+    named: bool
+
+    def open_session(self) -> SparkSession:
+        """The session, once it is known that every name is a dataset's."""
+        return open_session(self.settings.spark)
+
+
+def _chosen(names: tuple[str, ...]) -> _Targets:
+    settings = load_settings()
+    registry = declared(settings)
+    datasets = tuple(registry.get(name) for name in names) or tuple(registry)
+    return _Targets(settings=settings, registry=registry, datasets=datasets, named=bool(names))
+
+
+def _each(targets: _Targets, verb: Verb[Result], show: Callable[[Result], str], *, as_json: bool) -> None:
     """Run a verb on each dataset and print its results; one that fails does not keep the others from their turn.
 
     A table that was never written is passed over unless it was named.
     """
-    registry = declared(settings)
-    targets = [registry.get(name) for name in names] or list(registry)
-    session = open_session(settings.spark)
+    root = targets.settings.root
     results: list[Result] = []
     failed: list[PipelineError] = []
-    for dataset in targets:
-        with _collected(failed, dataset, named=bool(names)):
-            table = Source(dataset=dataset, location=dataset.location(settings.root))
-            result = verb(session, table, consumers_of(dataset, registry, settings.root))
+    for dataset in targets.datasets:
+        with _collected(failed, dataset, named=targets.named):
+            table = Source(dataset=dataset, location=dataset.location(root))
+            result = verb(table, consumers_of(dataset, targets.registry, root))
             results.append(result)
             if not as_json:
                 click.echo(show(result))

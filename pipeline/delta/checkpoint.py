@@ -88,7 +88,9 @@ class Checkpoints:
 
     def _started(self) -> subprocess.Popen[str]:
         if self._child is None or self._child.poll() is not None:
-            self._errors = self._errors or tempfile.TemporaryFile("w+", encoding="utf-8")  # noqa: SIM115  closed at exit
+            if self._errors is not None:  # of a child that is gone
+                self._errors.close()
+            self._errors = tempfile.TemporaryFile("w+", encoding="utf-8")  # noqa: SIM115  closed at exit
             self._child = subprocess.Popen(  # noqa: S603  this very module
                 [sys.executable, "-m", __name__],
                 env=embedded_environment(), stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._errors,

@@ -168,7 +168,7 @@ class Committer:
     def _write(self, batch: Batch) -> WriteResult:
         note = CommitNote(mark=Mark(writer=self.writer, epoch=batch.epoch), run_id=batch.token)
         with self._frame(self._opened(), batch) as frame:
-            return write(frame, dataset=self.dataset, location=self.location, note=note)
+            return write(frame, dataset=self.dataset, location=self.location, note=note, is_fixed=True)
 
     @contextmanager
     def _frame(self, session: SparkSession, batch: Batch) -> Iterator[DataFrame]:

@@ -11,11 +11,14 @@ its own, which has this package too and the same session: what became of a batch
 from __future__ import annotations
 
 import base64
+import datetime as dt
+import io
 import json
 import pickle
 import uuid
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, is_dataclass, replace
+from decimal import Decimal
 from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
@@ -32,6 +35,8 @@ from pipeline.errors import DeclarationError, PipelineError, StreamError
 WRITER = "stream/"
 _NEEDED = " (over Spark Connect the server's own Python writes the batches, and needs this package)"
 Outcome = WriteResult | PipelineError
+_OURS = f"{__name__.partition('.')[0]}."
+_VALUES = (dt.datetime, dt.timezone, dt.timedelta, dt.date, Decimal)
 
 
 def write_available(
@@ -161,7 +166,7 @@ class _TellByConf:
     is_here = False
 
     def __init__(self, put: _Put, prefix: str) -> None:
-        self._prefix = prefix
+        self._put, self._prefix = put, prefix
         self.function: Callable[[DataFrame, int], None] = _PutInWorker(put, prefix)
 
     def outcomes(self, session: SparkSession) -> list[Outcome]:
@@ -170,8 +175,40 @@ class _TellByConf:
         told = {name: text for name, text in found.items() if name.startswith(f"{self._prefix}.")}
         for name in told:
             session.conf.unset(name)
-        # Our own worker has put them there, into our own session.
-        return [pickle.loads(base64.b64decode(told[name])) for name in sorted(told, key=_batch_in)]  # noqa: S301
+        try:
+            return [read_outcome(told[name]) for name in sorted(told, key=_batch_in)]
+        except pickle.UnpicklingError as error:
+            reason = f"the answer of the server can't be read ({error})"
+            raise StreamError(dataset=self._put.dataset.name, checkpoint=self._put.checkpoint, reason=reason) from error
+
+
+class _Reader(pickle.Unpickler):
+    """Reads outcomes, and nothing else: what a server sends must not be able to run anything here."""
+
+    def find_class(self, module: str, name: str) -> Any:
+        found = super().find_class(module, name)
+        if isinstance(found, type) and (found in _VALUES or (found.__module__.startswith(_OURS) and _is_told(found))):
+            return found
+        raise pickle.UnpicklingError(f"{module}.{name} is no part of an outcome")
+
+
+def outcome_text(outcome: Outcome) -> str:
+    """An outcome as text, for `read_outcome`."""
+    return base64.b64encode(pickle.dumps(outcome)).decode("ascii")
+
+
+def read_outcome(text: str) -> Outcome:
+    """What `outcome_text` was given.
+
+    Raises:
+        UnpicklingError: it is something else.
+    """
+    found: Outcome = _Reader(io.BytesIO(base64.b64decode(text))).load()
+    return found
+
+
+def _is_told(kind: type) -> bool:
+    return is_dataclass(kind) or issubclass(kind, PipelineError)
 
 
 @dataclass(frozen=True)
@@ -187,8 +224,7 @@ class _PutInWorker:
             raise
 
     def _tell(self, rows: DataFrame, batch: int, outcome: Outcome) -> None:
-        text = base64.b64encode(pickle.dumps(outcome)).decode("ascii")
-        rows.sparkSession.conf.set(f"{self.prefix}.{batch}", text)
+        rows.sparkSession.conf.set(f"{self.prefix}.{batch}", outcome_text(outcome))
 
 
 def _batch_in(name: str) -> int:

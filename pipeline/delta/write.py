@@ -46,6 +46,8 @@ from pipeline.policy import storage_confs
 
 # What a conflict says of a run whose cursors another run has moved on.
 CURSOR_MOVED = "CURSOR_MOVED"
+# Delta reads the source of a merge twice, and would copy whatever is no Delta table first.
+_AS_IT_IS = {"spark.databricks.delta.merge.materializeSource": "none"}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -102,6 +104,7 @@ def write(
     note: CommitNote,
     within: Slice | None = None,
     anew: bool = False,
+    is_fixed: bool = False,
     retry: RetryPolicy | None = None,
 ) -> WriteResult:
     """Write a frame as the dataset's write mode says, creating the table where there is none.
@@ -115,6 +118,8 @@ def write(
             outside it are refused. The whole table where None.
         anew: whether the rows that are there go, whatever the mode: the table holds what the write would make of an
             empty one.
+        is_fixed: whether every look at the frame sees the same rows, as at files that nobody changes; a merge then
+            keeps no copy of them.
         retry: when a write that met another commit gives up; the default policy where None.
 
     Raises:
@@ -142,7 +147,8 @@ def write(
         def attempt(number: int) -> WriteResult:
             mark = changed(note.mark, attempt=note.mark.attempt + number - 1)
             tables.append(opened(held.sparkSession, dataset, location, replaced=replaced))
-            return _attempt(held, dataset, tables[-1], changed(note, mark=mark), within, anew=anew, apart=apart)
+            own = changed(note, mark=mark)
+            return _attempt(held, dataset, tables[-1], own, within, anew=anew, is_fixed=is_fixed, apart=apart)
 
         with apart.withdrawn_on_failure():
             result = retried(attempt, retry or RetryPolicy(), dataset.name)
@@ -212,7 +218,7 @@ class _SetApart:
 
 def _attempt(
     frame: DataFrame, dataset: Dataset, table: Applied, note: CommitNote, within: Slice | None, *, anew: bool,
-    apart: _SetApart,
+    is_fixed: bool, apart: _SetApart,
 ) -> WriteResult:  # fmt: skip
     session, state, location = frame.sparkSession, table.after, table.after.location
     known = _identifier(session, dataset, state, note)
@@ -227,7 +233,8 @@ def _attempt(
     with _temporary_view(frame, note.mark) as view:
         statement = write_statement(frame, dataset, location, view, within, anew=anew)
         apart.commit(session)
-        commit = _run(statement, frame, dataset, table, note=note, within=within, known=known, view=view)
+        confs = (known.confs if known is not None else {}) | (_AS_IT_IS if is_fixed else {})
+        commit = _run(statement, frame, dataset, table, note=note, within=within, confs=confs, view=view)
     if commit is not None:
         if table.overwrites:
             state = conform(session, dataset, location).after
@@ -246,13 +253,12 @@ def _attempt(
 
 def _run(
     statement: str, frame: DataFrame, dataset: Dataset, table: Applied, *, note: CommitNote, within: Slice | None,
-    known: Identifier | None, view: str,
+    confs: Mapping[str, str], view: str,
 ) -> Commit | None:  # fmt: skip
     """The commit of a statement; None where Delta saw nothing to do and made none."""
     state, partition_by = table.after, table.after.log_partition_by
-    confs = write_confs(note, frame.sparkSession, dataset.fingerprint) | storage_confs(state.properties)
-    confs |= known.confs if known is not None else {}
-    with private_session(frame.sparkSession, confs) as clone:
+    marked = write_confs(note, frame.sparkSession, dataset.fingerprint) | storage_confs(state.properties)
+    with private_session(frame.sparkSession, marked | dict(confs)) as clone:
         try:
             if table.overwrites:
                 partition_by = overwrite.overwrite(clone, dataset, table, view)

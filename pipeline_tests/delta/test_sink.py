@@ -14,21 +14,26 @@ import random
 import signal
 import subprocess
 import sys
+import threading
 import time
 from dataclasses import replace
 from decimal import Decimal
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 import deltalake
 import pyarrow as pa
 import pytest
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import LongType, StringType, StructField, StructType
 
-from pipeline.assets.portfolio_datasets import POSITION_UPDATES, POSITIONS
+from pipeline.assets.portfolio import newest_of
+from pipeline.assets.portfolio_datasets import POSITION_UPDATES, POSITIONS, POSITIONS_FROM_UPDATES, SYMBOLS
 from pipeline.assets.portfolio_updates import newest_positions, position_of, stored_updates, updates
 from pipeline.dataset import Changelog, Dataset, Merge, Replace
+from pipeline.delta.changes import Source, SourceChanges
+from pipeline.delta.consume import consume
 from pipeline.delta.epochs import epochs
 from pipeline.delta.journal import Journal
 from pipeline.delta.log import versions
@@ -42,7 +47,7 @@ from pipeline.errors import (
     TableMismatchError,
 )
 from pipeline.settings import Settings
-from pipeline_tests.delta.sample import commit_info, files_of, rows_of, versions_of
+from pipeline_tests.delta.sample import commit_info, files_of, note, rows_of, versions_of
 from pipeline_tests.delta.sink_child import ARRIVALS, DATASETS, SOURCE, WRITER, Job, SinkChild, feed, sinks
 
 PATIENCE = 120.0
@@ -223,6 +228,86 @@ def test_small_files_are_written_together_between_flushes_and_neither_readers_no
     changes = classic.sql(f"SELECT * FROM table_changes_by_path('{location}', 0)").groupBy("_change_type").count()
     assert [tuple(row) for row in changes.collect()] == [("insert", flushes)]
     assert [e.epoch for e in epochs(location)] == list(range(1, flushes + 1))
+
+
+class Reading(threading.Thread):
+    """A reader of its own engine, again and again until the block ends; what it saw that should not be."""
+
+    def __init__(self, root: str, allowed: set[frozenset[int]]) -> None:
+        super().__init__(daemon=True)
+        self._location, self._allowed, self._over = POSITION_UPDATES.location(root), allowed, threading.Event()
+        self.reads, self.wrong = 0, list[str]()
+
+    def run(self) -> None:
+        while not self._over.is_set():
+            if not versions(self._location):
+                continue
+            table = deltalake.DeltaTable(self._location)
+            numbers = table.to_pyarrow_table(columns=["update_id"])["update_id"].to_pylist()
+            if len(set(numbers)) != len(numbers) or frozenset(numbers) not in self._allowed:
+                self.wrong.append(f"version {table.version()}: {len(numbers)} rows, {len(set(numbers))} updates")
+            self.reads += 1
+
+    def __enter__(self) -> Reading:
+        self.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._over.set()
+        self.join(PATIENCE)
+
+
+def run_many_flushes(spark: SparkSession, settings: Settings, flushes: int, options: SinkSettings) -> str:
+    """So many flushes under the eyes of a reader and of a consumer of the feed; files and seconds in a line."""
+    size, root, seconds, files = 25, settings.root, list[float](), list[int]()
+    stream = list(updates(8, flushes * size))
+    allowed = {frozenset(stored_updates(stream[: n * size])) for n in range(flushes + 1)}
+    source = Source(dataset=POSITION_UPDATES, location=POSITION_UPDATES.location(root))
+    read_rows = 0
+
+    def newest(changes: SourceChanges) -> DataFrame:
+        nonlocal read_rows
+        frame = changes["position_updates"].frame
+        read_rows += frame.count()
+        return newest_of(frame)
+
+    def follow() -> None:
+        consume(spark, POSITIONS_FROM_UPDATES, POSITIONS_FROM_UPDATES.location(root), sources=[source], compute=newest,
+                note=note("consumer"))  # fmt: skip
+
+    with Reading(root, allowed) as reader, DeltaSink(POSITION_UPDATES, WRITER, settings, options) as sink:
+        for number in range(flushes):
+            for found in stream[number * size : (number + 1) * size]:
+                sink.on_update(found)
+            started = time.monotonic()
+            sink.flush(PATIENCE)
+            seconds.append(time.monotonic() - started)
+            files.append(len(files_of(POSITION_UPDATES, root)))
+            if number % max(1, flushes // 8) == 0:
+                follow()
+    follow()
+    assert reader.wrong == []
+    assert reader.reads > 1
+    assert read_rows == len(stored_updates(stream)), "what is written together is no change"
+    shown = {row["conid"]: row["updated"]["update_id"] for row in table(POSITIONS_FROM_UPDATES, root)}
+    assert shown == {conid: u["update_id"] for conid, u in newest_positions(stream).items()}
+    history = [commit_info(POSITION_UPDATES, root, v)["operation"] for v in versions_of(POSITION_UPDATES, root)]
+    assert history.count("OPTIMIZE") == flushes // options.compact_after
+    # Each flush adds at most a file a symbol, and compaction leaves one of each.
+    assert max(files) <= (options.compact_after + 1) * len(SYMBOLS), files
+    tenths = [median(seconds[n : n + max(1, flushes // 10)]) for n in range(0, flushes, max(1, flushes // 10))]
+    return f"{reader.reads} reads; files {files}; seconds by tenths {[round(s, 2) for s in tenths]}"
+
+
+def test_compaction_bounds_the_files_of_a_stream_and_neither_readers_nor_consumers_notice(
+    classic: SparkSession, settings: Settings
+) -> None:
+    print(run_many_flushes(classic, settings, 7, replace(BY_HAND, compact_after=3)))
+
+
+@pytest.mark.slow
+def test_compaction_bounds_the_files_of_two_hundred_flushes(classic: SparkSession, settings: Settings) -> None:
+    print(run_many_flushes(classic, settings, 200, BY_HAND))
 
 
 def test_a_table_that_is_not_as_declared_stops_the_sink_and_what_it_took_is_kept(

@@ -3,18 +3,25 @@
 from __future__ import annotations
 
 import json
+import os
+import pickle
+import subprocess
+from collections.abc import Callable
 from dataclasses import replace
+from operator import attrgetter
 from pathlib import Path
+from typing import Any
 
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
 from pipeline.dataset import Check, Replace
+from pipeline.delta.checkpoint import Checkpoints
 from pipeline.delta.epochs import epochs
-from pipeline.delta.session import is_connect
-from pipeline.delta.stream import together, write_available
+from pipeline.delta.session import is_connect, open_session
+from pipeline.delta.stream import outcome_text, read_outcome, together, write_available
 from pipeline.errors import CheckViolationError, DeclarationError, StreamError
-from pipeline_tests.delta.sample import rows_of
+from pipeline_tests.delta.sample import put, rows_of
 from pipeline_tests.delta.sink_child import ARRIVALS
 
 
@@ -127,3 +134,41 @@ def test_what_several_batches_did_is_told_with_the_sums_and_the_newest_version(
     assert [(v.constraint, v.rows) for v in told.violations if v.rows] == [("small", 3)]
     assert told.files_added == sum(result.files_added for result in results)
     assert together(results[:1]) == results[0]
+
+
+class Doing:
+    """What no outcome has: a call that is made when it is read."""
+
+    def __init__(self, function: Callable[..., Any], *arguments: Any) -> None:
+        self._call = (function, arguments)
+
+    def __reduce__(self) -> tuple[Callable[..., Any], tuple[Any, ...]]:
+        return self._call
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        Doing(os.mkdir, "made"),
+        Doing(eval, "open('made', 'w')"),
+        Doing(subprocess.Popen, ["true"]),
+        Doing(open_session, None),
+        Doing(attrgetter("__class__"), 1),
+        Doing(Checkpoints, None),
+    ],
+)
+def test_an_answer_of_a_server_can_run_nothing_here(
+    given: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(pickle.UnpicklingError, match="is no part of an outcome"):
+        read_outcome(outcome_text(given))
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_an_outcome_comes_back_as_it_was(classic: SparkSession, root: str) -> None:
+    result = put(classic, ARRIVALS, root, [(1, 1)])
+    assert read_outcome(outcome_text(result)) == result
+    error = CheckViolationError(dataset="arrivals", counts={"small": 2})
+    told = read_outcome(outcome_text(error))
+    assert (type(told), vars(told)) == (CheckViolationError, vars(error))
