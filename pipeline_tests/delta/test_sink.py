@@ -16,6 +16,7 @@ import subprocess
 import sys
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from decimal import Decimal
 from pathlib import Path
@@ -37,8 +38,10 @@ from pipeline.delta.consume import consume
 from pipeline.delta.epochs import epochs
 from pipeline.delta.journal import Journal
 from pipeline.delta.log import versions
+from pipeline.delta.maintain import optimize
 from pipeline.delta.sink import DeltaSink, SinkSettings, sink_folders
 from pipeline.errors import (
+    CommitConflictError,
     DeclarationError,
     PipelineError,
     SinkConflictError,
@@ -303,6 +306,39 @@ def test_compaction_bounds_the_files_of_a_stream_and_neither_readers_nor_consume
     classic: SparkSession, settings: Settings
 ) -> None:
     print(run_many_flushes(classic, settings, 7, replace(BY_HAND, compact_after=3)))
+
+
+def test_a_compaction_by_schedule_beside_a_live_sink_loses_nothing_and_stops_nobody(
+    classic: SparkSession, settings: Settings
+) -> None:
+    """Of a merge and a compaction of the same files one comes first, and the other must see that."""
+    location, stream = POSITIONS.location(settings.root), list(updates(4, 300, contracts=30))
+    over, joined, conflicts = threading.Event(), list[int](), list[CommitConflictError]()
+
+    def compact() -> None:
+        while not over.is_set():
+            try:
+                result = optimize(classic.newSession(), POSITIONS, location, note("schedule"))
+                joined.append(result.files_removed)
+            except CommitConflictError as error:
+                conflicts.append(error)
+
+    with ThreadPoolExecutor(1) as pool, DeltaSink(POSITIONS, WRITER, settings, BY_HAND) as sink:
+        sink.submit(position_of(stream[0]))
+        sink.flush(PATIENCE)
+        compacting = pool.submit(compact)
+        for start in range(0, len(stream), 25):
+            for found in stream[start : start + 25]:
+                sink.on_update(position_of(found))
+            sink.flush(PATIENCE)
+        over.set()
+        compacting.result(PATIENCE)
+    shown = {row["conid"]: row["updated"]["update_id"] for row in table(POSITIONS, settings.root)}
+    assert shown == {conid: u["update_id"] for conid, u in newest_positions(stream).items()}
+    assert joined
+    print(f"{len(joined)} compactions, {sum(joined)} files joined; {len(conflicts)} met a flush")
+    assert sink.metrics().flushes == 1 + len(stream) // 25
+    assert [e.epoch for e in epochs(location)] == list(range(1, 2 + len(stream) // 25))
 
 
 @pytest.mark.slow

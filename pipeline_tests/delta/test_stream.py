@@ -6,23 +6,29 @@ import json
 import os
 import pickle
 import subprocess
+import time
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import replace
 from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
 import pytest
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import SparkSession
 
 from pipeline.dataset import Check, Replace
 from pipeline.delta.checkpoint import Checkpoints
 from pipeline.delta.epochs import epochs
+from pipeline.delta.log import versions
 from pipeline.delta.session import is_connect, open_session
 from pipeline.delta.stream import outcome_text, read_outcome, together, write_available
 from pipeline.errors import CheckViolationError, DeclarationError, StreamError
+from pipeline.settings import SparkSettings
+from pipeline_tests.conftest import brief_conf, close, connect, connect_mode
 from pipeline_tests.delta.sample import put, rows_of
 from pipeline_tests.delta.sink_child import ARRIVALS
+from pipeline_tests.delta.stream_child import Job, StreamChild, source
 
 
 def arrive(folder: Path, name: str, *numbers: int) -> None:
@@ -31,17 +37,13 @@ def arrive(folder: Path, name: str, *numbers: int) -> None:
     (folder / name).write_text(text, encoding="utf-8")
 
 
-def source(spark: SparkSession, folder: Path) -> DataFrame:
-    return spark.readStream.schema(ARRIVALS.schema).option("maxFilesPerTrigger", 1).json(str(folder))
-
-
 def test_each_batch_is_an_epoch_and_one_that_is_repeated_is_skipped(spark: SparkSession, tmp_path: Path) -> None:
     folder, checkpoint, root = tmp_path / "in", tmp_path / "checkpoint", str(tmp_path / "tables")
     location = ARRIVALS.location(root)
 
     def run() -> list[tuple[int | None, bool]]:
         results = write_available(
-            source(spark, folder), dataset=ARRIVALS, location=location, checkpoint=str(checkpoint)
+            source(spark, str(folder)), dataset=ARRIVALS, location=location, checkpoint=str(checkpoint)
         )
         return [(result.mark.epoch, result.skipped) for result in results]
 
@@ -59,6 +61,39 @@ def test_each_batch_is_an_epoch_and_one_that_is_repeated_is_skipped(spark: Spark
     assert {e.writer.partition("/")[0] for e in epochs(location)} == {"stream"}
 
 
+@pytest.mark.parametrize("kind", ["embedded", "connect"])
+def test_a_query_whose_process_is_killed_is_gone_on_with_and_no_row_is_doubled(
+    classic: SparkSession, remote_url: str, spark_settings: SparkSettings, tmp_path: Path, kind: str
+) -> None:
+    """Over Connect the server may go on with the query of a client that is gone, also while the next one begins."""
+    folder, checkpoint, root = tmp_path / "in", str(tmp_path / "checkpoint"), str(tmp_path / "tables")
+    location, files = ARRIVALS.location(root), 24
+    for number in range(files):
+        arrive(folder, f"{number:02}.json", 2 * number, 2 * number + 1)
+    job = Job(
+        root=root, folder=str(folder), checkpoint=checkpoint, cache=str(spark_settings.cache),
+        remote=remote_url if kind == "connect" else None, conf=brief_conf(spark_settings),
+    )  # fmt: skip
+    for wanted in (2, 5):
+        child = StreamChild(job)
+        try:
+            deadline = time.monotonic() + 120
+            while len(versions(location)) < wanted:
+                assert child.is_running
+                assert time.monotonic() < deadline
+                time.sleep(0.02)
+        finally:
+            child.kill()
+    spark = connect(remote_url) if kind == "connect" else classic
+    with connect_mode() if kind == "connect" else nullcontext():
+        write_available(source(spark, str(folder)), dataset=ARRIVALS, location=location, checkpoint=checkpoint)
+    if kind == "connect":
+        close(spark)
+    assert rows_of(ARRIVALS, root) == [(n, n) for n in sorted(range(2 * files), key=str)]
+    assert [e.epoch for e in epochs(location)] == list(range(files))
+    assert len({e.writer for e in epochs(location)}) == 1
+
+
 def test_a_batch_that_is_refused_is_told_as_it_is_and_begun_with_the_next_time(
     spark: SparkSession, tmp_path: Path
 ) -> None:
@@ -69,7 +104,7 @@ def test_a_batch_that_is_refused_is_told_as_it_is_and_begun_with_the_next_time(
 
     def run() -> int:
         return len(write_available(
-            source(spark, folder), dataset=checked, location=checked.location(root), checkpoint=str(checkpoint)
+            source(spark, str(folder)), dataset=checked, location=checked.location(root), checkpoint=str(checkpoint)
         ))  # fmt: skip
 
     for _ in range(2):
@@ -99,7 +134,7 @@ def test_a_write_that_would_undo_the_batches_before_it_is_refused(classic: Spark
     arrive(tmp_path / "in", "a.json", 1)
     with pytest.raises(DeclarationError, match="no batch may undo those before it"):
         write_available(
-            source(classic, tmp_path / "in"), dataset=replace(ARRIVALS, write=Replace()),
+            source(classic, str(tmp_path / "in")), dataset=replace(ARRIVALS, write=Replace()),
             location=str(tmp_path / "table"), checkpoint=str(tmp_path / "checkpoint"),
         )  # fmt: skip
     assert not (tmp_path / "checkpoint").exists()
@@ -127,7 +162,10 @@ def test_what_several_batches_did_is_told_with_the_sums_and_the_newest_version(
     arrive(folder, "a.json", 1, 2, 11)
     arrive(folder, "b.json", 3, 12, 13)
     results = write_available(
-        source(classic, folder), dataset=small, location=small.location(root), checkpoint=str(tmp_path / "checkpoint")
+        source(classic, str(folder)),
+        dataset=small,
+        location=small.location(root),
+        checkpoint=str(tmp_path / "checkpoint"),
     )
     told = together(results)
     assert (told.version, told.committed, told.skipped, told.rows_written, told.rows_dropped) == (2, True, False, 3, 3)
