@@ -12,8 +12,9 @@ from dataclasses import dataclass, field, fields
 from typing import Any, ClassVar
 
 
-def _rebuild(cls: type[PipelineError], values: dict[str, Any]) -> PipelineError:
-    return cls(**values)
+def rebuilt(kind: type[PipelineError], values: dict[str, Any]) -> PipelineError:
+    """An error that has come from another process, by its fields."""
+    return kind(**values)
 
 
 def _shown(value: object) -> object:
@@ -52,7 +53,7 @@ class PipelineError(Exception):
         return f"{self.message()}\n  -> {remedy}" if remedy else self.message()
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _rebuild, (type(self), {f.name: getattr(self, f.name) for f in fields(self)})
+        return rebuilt, (type(self), {f.name: getattr(self, f.name) for f in fields(self)})
 
 
 # --- declarations and settings ---------------------------------------------------------------------------------------

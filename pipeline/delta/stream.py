@@ -30,7 +30,7 @@ from pipeline.delta.log import file_system
 from pipeline.delta.quarantine import Violation
 from pipeline.delta.session import is_connect
 from pipeline.delta.write import WriteResult, write
-from pipeline.errors import DeclarationError, PipelineError, StreamError
+from pipeline.errors import DeclarationError, PipelineError, StreamError, rebuilt
 
 WRITER = "stream/"
 _NEEDED = " (over Spark Connect the server's own Python writes the batches, and needs this package)"
@@ -187,7 +187,7 @@ class _Reader(pickle.Unpickler):
 
     def find_class(self, module: str, name: str) -> Any:
         found = super().find_class(module, name)
-        if isinstance(found, type) and (found in _VALUES or (found.__module__.startswith(_OURS) and _is_told(found))):
+        if found is rebuilt or found in _VALUES or (isinstance(found, type) and _is_told(found)):
             return found
         raise pickle.UnpicklingError(f"{module}.{name} is no part of an outcome")
 
@@ -208,7 +208,7 @@ def read_outcome(text: str) -> Outcome:
 
 
 def _is_told(kind: type) -> bool:
-    return is_dataclass(kind) or issubclass(kind, PipelineError)
+    return kind.__module__.startswith(_OURS) and (is_dataclass(kind) or issubclass(kind, PipelineError))
 
 
 @dataclass(frozen=True)

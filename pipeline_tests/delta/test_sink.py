@@ -286,7 +286,7 @@ def run_many_flushes(spark: SparkSession, settings: Settings, flushes: int, opti
             sink.flush(PATIENCE)
             seconds.append(time.monotonic() - started)
             files.append(len(files_of(POSITION_UPDATES, root)))
-            if number % max(1, flushes // 8) == 0:
+            if number % (flushes // 3) == 0:
                 follow()
     follow()
     assert reader.wrong == []
@@ -305,14 +305,14 @@ def run_many_flushes(spark: SparkSession, settings: Settings, flushes: int, opti
 def test_compaction_bounds_the_files_of_a_stream_and_neither_readers_nor_consumers_notice(
     classic: SparkSession, settings: Settings
 ) -> None:
-    print(run_many_flushes(classic, settings, 7, replace(BY_HAND, compact_after=3)))
+    print(run_many_flushes(classic, settings, 6, replace(BY_HAND, compact_after=2)))
 
 
 def test_a_compaction_by_schedule_beside_a_live_sink_loses_nothing_and_stops_nobody(
     classic: SparkSession, settings: Settings
 ) -> None:
     """Of a merge and a compaction of the same files one comes first, and the other must see that."""
-    location, stream = POSITIONS.location(settings.root), list(updates(4, 300, contracts=30))
+    location, stream = POSITIONS.location(settings.root), list(updates(4, 200, contracts=30))
     over, joined, conflicts = threading.Event(), list[int](), list[CommitConflictError]()
 
     def compact() -> None:
