@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from pipeline.dataset import Dataset
-from pipeline.delta.log import file_system
+from pipeline.delta.log import file_system, listed
 from pipeline.delta.replay import LogFault, replay
 from pipeline.errors import StorageError, TableNotFoundError
 
@@ -117,7 +117,7 @@ def _data_files(location: str) -> Iterator[tuple[str, dt.datetime | None]]:
     from pyarrow import fs
 
     system, root = file_system(location)
-    for info in system.get_file_info(fs.FileSelector(root, recursive=True, allow_not_found=True)):
+    for info in listed(system, root, recursive=True):
         path = info.path[len(root) :].strip("/")
         parts = path.split("/")
         hidden = any(part[:1] in "_." and "=" not in part for part in parts if part != CHANGE_DATA)

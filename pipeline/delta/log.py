@@ -11,11 +11,14 @@ import json
 import os
 import re
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 from urllib.parse import urlsplit
 
 FORMAT = 1
+# How often a folder is looked at that comes or goes at that moment, before its error is raised.
+_LOOKS = 5
 _COMMIT_NAME = re.compile(r"(\d{20})\.json")
 
 
@@ -144,8 +147,20 @@ def list_files(folder: str) -> list[File]:
     from pyarrow import fs
 
     system, path = file_system(folder)
-    found = system.get_file_info(fs.FileSelector(path, allow_not_found=True))
+    found = listed(system, path)
     return [File(info.base_name, info.size, info.mtime_ns or 0) for info in found if info.type == fs.FileType.File]
+
+
+def listed(system: Any, path: str, *, recursive: bool = False) -> list[Any]:
+    """What lies below a folder of a filesystem; nothing where there is no such folder."""
+    from pyarrow import fs
+
+    selector = fs.FileSelector(path, recursive=recursive, allow_not_found=True)
+    for _ in range(_LOOKS):
+        # pyarrow raises all the same where the folder comes or goes while it looks.
+        with suppress(FileNotFoundError):
+            return list(system.get_file_info(selector))
+    return list(system.get_file_info(selector))
 
 
 def versions(location: str, after: int = -1) -> list[int]:

@@ -61,6 +61,7 @@ STATEMENTS = {
 }
 # How its conditions begin where a server was started anew, or has ended a session that was idle for too long.
 _NO_SESSION = "INVALID_HANDLE.SESSION_"
+_LOST = "the server no longer has this run's session"
 FEW_CORES = 2
 _CONNECT_MODE = "SPARK_CONNECT_MODE_ENABLED"
 
@@ -182,18 +183,35 @@ def _connect(remote: str) -> SparkSession:
     _answer(remote)
     from pyspark.sql.connect.session import SparkSession as ConnectSession
 
+    builder = ConnectSession.builder.remote(remote)
     try:
-        session: Any = ConnectSession.builder.remote(remote).getOrCreate()
-        bounded(session)
-        for name, value in SEMANTICS.items():  # the first calls to the server
-            session.conf.set(name, value)
-        hold_statements(session)
+        try:
+            session: Any = _prepared(builder.getOrCreate())
+        except SparkUnavailableError as error:
+            if error.reason != _LOST:
+                raise
+            # The process had one, of a server that was started anew since, or has ended it.
+            session = _prepared(builder.create())
     except PySparkException as error:
         raise SparkUnavailableError(where=shown_remote(remote), reason=read_failure(error).summary) from error
     # `pyspark.sql.functions` decides by this variable whether a Column is a classic or a Connect one.
     os.environ[_CONNECT_MODE] = "1"
     atexit.register(_end_if_answered, session, remote)
     return session  # type: ignore[no-any-return]
+
+
+def _prepared(session: Any) -> Any:
+    """The session with our bounds and confs; the first calls to the server."""
+    bounded(session)
+    for name, value in SEMANTICS.items():
+        session.conf.set(name, value)
+    hold_statements(session)
+    _patience(_where(session)).max_retries = CONNECT_ATTEMPTS  # it answers
+    return session
+
+
+def _where(session: Any) -> str:
+    return f"sc://{session.client._builder.endpoint}"
 
 
 def hold_statements(session: SparkSession) -> None:
@@ -210,7 +228,7 @@ def bounded(session: SparkSession) -> SparkSession:
     ask once more; ours asks only a server that answers.
     """
     client: Any = session.client
-    client.set_retry_policies([_patience(f"sc://{client._builder.endpoint}")])
+    client.set_retry_policies([_patience(_where(session))])
     atexit.unregister(client._on_exit)
     return session
 
@@ -239,7 +257,7 @@ def _patience(where: str) -> Any:
 
         def can_retry(self, e: BaseException) -> bool:
             if any(condition.startswith(_NO_SESSION) for condition in _conditions(e)):
-                raise SparkUnavailableError(where=where, reason="the server no longer has this run's session") from e
+                raise SparkUnavailableError(where=where, reason=_LOST) from e
             return super().can_retry(e)
 
     return Patience(max_retries=CONNECT_ATTEMPTS, max_backoff=CONNECT_BACKOFF_MILLISECONDS)
@@ -250,7 +268,7 @@ def clone_connect(session: SparkSession) -> SparkSession:
     from grpc import RpcError
 
     parent: Any = session
-    where = f"sc://{parent.client._builder.endpoint}"
+    where = _where(parent)
     try:
         session.conf.get(next(iter(SEMANTICS)))  # the server knows of a session from its first call on
         clone = parent.cloneSession()

@@ -1,13 +1,16 @@
 """The warm server's JVM killed at every point of a run: a named error, nothing half written, and a retry that works."""
 
+import json
 import subprocess
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import psutil
 import pytest
+from deltalake import DeltaTable
 
 from pipeline.delta import server as servers
 from pipeline.delta.server import Server
@@ -75,8 +78,8 @@ def state(project: ProjectFolder) -> Path:
     return project.folder / ".pipeline" / "spark"
 
 
-def start(project: ProjectFolder) -> Server:
-    done = project.command("pipeline", "spark", "start", "--port", str(free_port()), **BRIEF)
+def start(project: ProjectFolder, port: int | None = None) -> Server:
+    done = project.command("pipeline", "spark", "start", "--port", str(port or free_port()), **BRIEF)
     assert done.returncode == 0, done.stderr
     server = servers.running(state(project))
     assert server is not None
@@ -158,3 +161,44 @@ def test_a_server_that_dies_is_named_at_every_point_of_a_run_and_the_retry_works
     done = project.command(*command("first,second"), SPARK_REMOTE=server.remote)
     assert done.returncode == 0, done.stderr
     assert [numbers(project, name) for name in ("first", "second")] == [(2, [0, 1, 2]), (1, [0, 1, 2])]
+
+
+def line(number: int) -> str:
+    record = {"update_id": number, "conid": number, "symbol": "IBM", "quantity": 1, "at": "2026-01-31T12:00:00Z"}
+    return f"{json.dumps(record)}\n"
+
+
+def test_a_sink_goes_on_with_the_server_that_is_started_in_the_place_of_one_that_died(project: ProjectFolder) -> None:
+    """Twice, so that the second time finds a process that has lost a server before."""
+    arriving = project.folder / "arriving"
+    arriving.mkdir()
+    server = servers.running(state(project)) or start(project)
+    port = urlsplit(server.remote).port
+    arguments = ("run", "position_updates", "--from", str(arriving), "--flush-seconds", "0.1")
+
+    def stored() -> list[int]:
+        if not DeltaTable.is_deltatable(str(project.folder / ".pipeline" / "tables" / "position_updates")):
+            return []
+        return sorted(project.table("position_updates").to_pyarrow_table()["update_id"].to_pylist())
+
+    def arrive(*numbers: int) -> None:
+        with (arriving / "a.ndjson").open("a", encoding="utf-8") as file:
+            file.writelines(line(number) for number in numbers)
+
+    with subprocess.Popen(
+        [str(SCRIPTS / "pipeline"), "sink", *arguments], cwd=project.folder,
+        env=project.variables() | {"SPARK_REMOTE": server.remote},
+    ) as sink:  # fmt: skip
+        try:
+            arrive(1, 2)
+            until(lambda: stored() == [1, 2], lambda: sink.poll() is None)
+            for number in (3, 5):
+                kill_jvm(server)
+                arrive(number)
+                server = start(project, port)
+                arrive(number + 1)
+                until(lambda newest=number + 1: stored() == list(range(1, newest + 1)), lambda: sink.poll() is None)
+        finally:
+            sink.terminate()
+        assert sink.wait(COMMAND_SECONDS) == 0
+    assert stored() == [1, 2, 3, 4, 5, 6]
