@@ -99,3 +99,9 @@ def actions_of(dataset: Dataset, root: str, version: int) -> list[dict[str, Any]
 def commit_info(dataset: Dataset, root: str, version: int) -> dict[str, Any]:
     """The commitInfo action of one commit."""
     return next(action["commitInfo"] for action in actions_of(dataset, root, version) if "commitInfo" in action)
+
+
+def jobs(classic: SparkSession) -> int:
+    """How many Spark jobs the driver has run."""
+    context: Any = classic.sparkContext
+    return int(context._jsc.sc().dagScheduler().numTotalJobs())

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -30,7 +32,7 @@ from pipeline.errors import (
     PartitionValueError,
     StrayRowsError,
 )
-from pipeline_tests.delta.sample import day, files_of, frame_in, note, ordered, put, rows_of, versions_of
+from pipeline_tests.delta.sample import day, files_of, frame_in, jobs, note, ordered, put, rows_of, versions_of
 
 case = pytest.mark.case
 
@@ -52,6 +54,33 @@ PLAIN = merged(Merge())
 
 def merge_query(spark: SparkSession, dataset: Dataset, root: str, query: str, **arguments: Any) -> WriteResult:
     return write(spark.sql(query), dataset=dataset, location=dataset.location(root), note=note(), **arguments)
+
+
+def copies(classic: SparkSession, since: int) -> int:
+    """The jobs after so many by which Delta has copied the source of a merge."""
+    context: Any = classic.sparkContext
+    driver = context._jsc.sc()
+    driver.listenerBus().waitUntilEmpty()
+    found = driver.statusStore().jobsList(None)
+    told = [found.apply(n) for n in range(found.size()) if found.apply(n).jobId() >= since]
+    return sum("materialize source" in job.description().toString() for job in told)
+
+
+def test_a_merge_of_files_that_nobody_changes_copies_none_of_them_first(
+    classic: SparkSession, root: str, tmp_path: Path
+) -> None:
+    frame_in(classic, ROW, [(1, 2, "A"), (1, 3, "AA"), (2, 4, "old"), (3, 1, "c")]).write.parquet(str(tmp_path / "in"))
+    made = {}
+    for is_fixed in (False, True):
+        dataset = replace(NEWEST, name=f"merged_{is_fixed}")
+        put(classic, dataset, root, [(1, 1, "a"), (2, 5, "b")])
+        rows = classic.read.schema(ROW).parquet(str(tmp_path / "in"))
+        before = jobs(classic)
+        write(rows, dataset=dataset, location=dataset.location(root), note=note(), is_fixed=is_fixed)
+        made[is_fixed] = copies(classic, before)
+        assert rows_of(dataset, root) == [(1, 3, "AA"), (2, 5, "b"), (3, 1, "c")]
+    assert made[False] > 0
+    assert made[True] == 0
 
 
 def test_a_merge_updates_rows_that_are_there_and_adds_those_that_are_not(spark: SparkSession, root: str) -> None:

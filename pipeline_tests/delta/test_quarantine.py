@@ -37,7 +37,7 @@ from pipeline.delta.write import WriteResult, write
 from pipeline.errors import CheckViolationError, DeclarationError, NullViolationError
 from pipeline_tests.delta.lost_answers import lose_answers
 from pipeline_tests.delta.quarantine_child import ORDERS, ROW, batch_of, orders
-from pipeline_tests.delta.sample import frame_in, frame_of, note, ordered, put, rows_of, versions_of
+from pipeline_tests.delta.sample import frame_in, frame_of, jobs, note, ordered, put, rows_of, versions_of
 
 MILLION = 1_000_000
 
@@ -51,12 +51,6 @@ def apart(dataset: Dataset, root: str) -> list[tuple[Any, ...]]:
     names = dataset.quarantine.schema.names
     rows = rows_of(dataset.quarantine, root)
     return ordered(tuple(row[names.index(name)] for name in shown) for row in rows)
-
-
-def jobs(session: SparkSession) -> int:
-    """How many Spark jobs the driver has run."""
-    context: Any = session.sparkContext
-    return int(context._jsc.sc().dagScheduler().numTotalJobs())
 
 
 def test_a_million_rows_are_judged_in_one_pass_and_each_row_is_somewhere(classic: SparkSession, root: str) -> None:
