@@ -26,6 +26,7 @@ from pipeline.delta.commit import CommitNote, Mark
 from pipeline.delta.dead_letters import DeadLetter, DeadLetters
 from pipeline.delta.epochs import epochs, last_epoch, of_others
 from pipeline.delta.failures import SPARK_ERRORS, read_failure
+from pipeline.delta.fit import select_list
 from pipeline.delta.frames import to_spark
 from pipeline.delta.intake import letter_of
 from pipeline.delta.journal import Batch, Journal, tables
@@ -252,8 +253,12 @@ def _split(dataset: Dataset, frame: DataFrame, error: ViolationError) -> tuple[A
         for reason, condition in conditions.items()
     ]
     reasons = sql.identifier(_REASONS)
-    judged = frame.selectExpr("*", f"array_compact(array({', '.join(told) or 'NULL'})) AS {reasons}")
-    judged = judged.withColumn(_REASONS, F.when(F.expr(_stored(dataset)), F.col(reasons)))
+    # What a condition asks of columns that Delta computes, is asked of what it would compute.
+    selected = select_list(dataset, frame.schema)
+    computed = {name: taken for name, taken in selected.items() if name not in frame.columns}
+    whole = frame.selectExpr("*", *(f"{taken} AS {sql.identifier(name)}" for name, taken in computed.items()))
+    judged = whole.selectExpr("*", f"array_compact(array({', '.join(told) or 'NULL'})) AS {reasons}")
+    judged = judged.withColumn(_REASONS, F.when(F.expr(_stored(dataset)), F.col(reasons))).drop(*computed)
     bad = judged.filter(f"size({reasons}) > 0").toArrow().to_pylist()
     letters = [letter_of({n: v for n, v in row.items() if n != _REASONS}, "; ".join(row[_REASONS])) for row in bad]
     good = judged.filter(f"NOT coalesce(size({reasons}) > 0, FALSE)").drop(_REASONS).toArrow()

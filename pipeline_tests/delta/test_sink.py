@@ -32,7 +32,7 @@ from pyspark.sql.types import LongType, StringType, StructField, StructType
 from pipeline.assets.portfolio import newest_of
 from pipeline.assets.portfolio_datasets import POSITION_UPDATES, POSITIONS, POSITIONS_FROM_UPDATES, SYMBOLS
 from pipeline.assets.portfolio_updates import newest_positions, position_of, stored_updates, updates
-from pipeline.dataset import Changelog, Dataset, Merge, Replace
+from pipeline.dataset import Append, Changelog, Check, Dataset, Features, Merge, Replace
 from pipeline.delta.changes import Source, SourceChanges
 from pipeline.delta.consume import consume
 from pipeline.delta.epochs import epochs
@@ -133,6 +133,27 @@ def test_bad_records_are_dead_letters_with_their_reasons_and_the_others_are_stor
     assert told[1] == "another row of its key (symbol = IBM, update_id = 1) came before it"
     assert sorted(map(str, told)) == ["1", "2", "3", "4", "5", "8", "None"]
     assert sink.metrics().dead_letters == 7
+
+
+def test_a_check_of_a_column_that_delta_computes_tells_the_bad_rows_from_the_good(
+    classic: SparkSession, settings: Settings
+) -> None:
+    computed = Dataset(
+        name="computed",
+        write=Append(),
+        schema=StructType([StructField("n", LongType(), False), StructField("twice", LongType())]),
+        features=Features(generated=(("twice", "n * 2"),)),
+        checks=(Check("small", "twice < 10"),),
+    )
+    with DeltaSink(computed, WRITER, settings, BY_HAND) as sink:
+        for number in (1, 7, 3):
+            sink.submit({"n": number})
+        sink.flush(PATIENCE)
+        sink.submit({"n": 4})
+    assert rows_of(computed, settings.root) == [(1, 2), (3, 6), (4, 8)]
+    assert [(letter["record"], letter["reason"]) for letter in letters(sink, settings)] == [
+        ({"n": 7}, "check small is broken")
+    ]
 
 
 LOGGED = Dataset(
