@@ -185,13 +185,17 @@ def _connect(remote: str) -> SparkSession:
 
     builder = ConnectSession.builder.remote(remote)
     try:
+        session: Any = builder.getOrCreate()
         try:
-            session: Any = _prepared(builder.getOrCreate())
+            _prepare(session)
         except SparkUnavailableError as error:
             if error.reason != _LOST:
                 raise
             # The process had one, of a server that was started anew since, or has ended it.
-            session = _prepared(builder.create())
+            session.release_session_on_close = False
+            session.stop()
+            session = builder.getOrCreate()
+            _prepare(session)
     except PySparkException as error:
         raise SparkUnavailableError(where=shown_remote(remote), reason=read_failure(error).summary) from error
     # `pyspark.sql.functions` decides by this variable whether a Column is a classic or a Connect one.
@@ -200,14 +204,13 @@ def _connect(remote: str) -> SparkSession:
     return session  # type: ignore[no-any-return]
 
 
-def _prepared(session: Any) -> Any:
-    """The session with our bounds and confs; the first calls to the server."""
+def _prepare(session: Any) -> None:
+    """Give a session our bounds and confs; the first calls to the server."""
     bounded(session)
     for name, value in SEMANTICS.items():
         session.conf.set(name, value)
     hold_statements(session)
     _patience(_where(session)).max_retries = CONNECT_ATTEMPTS  # it answers
-    return session
 
 
 def _where(session: Any) -> str:

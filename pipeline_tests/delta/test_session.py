@@ -74,6 +74,28 @@ def test_a_connect_session_is_opened_where_a_server_answers(remote_url: str) -> 
         session.client.close()
 
 
+@pytest.mark.usefixtures("_connect_mode_restored")
+def test_a_process_whose_session_the_server_has_ended_opens_another_one(
+    remote_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # What other tests have closed stays the default one.
+    monkeypatch.setattr("pyspark.sql.connect.session.SparkSession._default_session", None)
+    settings = SparkSettings(remote=remote_url)
+    first: Any = open_session(settings)
+    first.client.release_session()  # as the server itself does after a time without a call
+    with pytest.raises(SparkUnavailableError):
+        first.sql("SELECT 1 AS one").collect()
+    second: Any = open_session(settings)
+    try:
+        assert second is not first
+        assert second.sql("SELECT 1 AS one").collect()[0].one == 1
+        assert second.conf.get("spark.sql.session.timeZone") == "UTC"
+        assert open_session(settings) is second
+    finally:
+        second.client.release_session()
+        second.client.close()
+
+
 def test_a_connect_session_that_has_asked_nothing_yet_can_be_cloned(remote_url: str) -> None:
     """Its server does not know of it until its first call."""
     with connect_mode():
