@@ -2,20 +2,17 @@
 
     python -m pytest pipeline_tests/benchmarks/bench_sink.py -s
 
-Both sides take turns in one JVM, the one that begins changing with every round; the first half of the rounds warms up
-and is told apart. Targets: a flush of 500 updates into 200 000 positions within 3 s at the 95th percentile, more than
+Targets: a flush of 500 updates into 200 000 positions within 3 s at the 95th percentile, more than
 200 000 rows a second by frames, less than 50 ms from the last file closed to the entry in the log.
 """
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from decimal import Decimal
 from itertools import islice
 from pathlib import Path
-from statistics import median, quantiles
-from typing import Any
+from statistics import median
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -27,34 +24,12 @@ from pipeline.assets.portfolio_updates import START, position_of, updates
 from pipeline.dataset import Dataset
 from pipeline.delta.sink import DeltaSink, SinkSettings
 from pipeline.settings import Settings
+from pipeline_tests.benchmarks.turns import in_turns, shown, warm
 from pipeline_tests.delta.sink_child import ARRIVALS
 
 PATIENCE = 300.0
 BY_HAND = SinkSettings(flush_seconds=600)
 FEED_ON = "TBLPROPERTIES (delta.enableChangeDataFeed = true)"
-
-
-def in_turns(rounds: int, ours: Callable[[int], Any], bare: Callable[[int], Any]) -> dict[str, list[float]]:
-    """Seconds of each round by side."""
-    sides = {"ours": ours, "bare": bare}
-    found: dict[str, list[float]] = {name: [] for name in sides}
-    for number in range(rounds):
-        for name in sides if number % 2 else reversed(sides):
-            started = time.perf_counter()
-            sides[name](number)
-            found[name].append(time.perf_counter() - started)
-    return found
-
-
-def shown(found: dict[str, list[float]]) -> str:
-    """Medians and 95th percentiles of the second halves, and the first halves as they were."""
-    warm = {name: seconds[len(seconds) // 2 :] for name, seconds in found.items()}
-    lines = [
-        f"{name}: median {median(seconds):.3f} s, p95 {quantiles(seconds, n=20, method='inclusive')[-1]:.3f} s; "
-        f"before: {', '.join(f'{s:.2f}' for s in found[name][: len(seconds)])}"
-        for name, seconds in warm.items()
-    ]
-    return "\n".join([*lines, f"ratio of the medians {median(warm['ours']) / median(warm['bare']):.2f}"])
 
 
 def bare_table(spark: SparkSession, dataset: Dataset, location: Path) -> str:
@@ -148,7 +123,7 @@ def test_a_million_rows_by_frames(sink: DeltaSink, classic: SparkSession, tmp_pa
         frame.write.format("delta").mode("append").save(str(tmp_path / "bare"))
 
     found = in_turns(10, ours, bare)
-    rates = {name: count / median(seconds[5:]) for name, seconds in found.items()}
+    rates = {name: count / median(seconds) for name, seconds in warm(found).items()}
     print(f"\n{shown(found)}\nrows a second: {', '.join(f'{name} {rate:,.0f}' for name, rate in rates.items())}")
 
 
