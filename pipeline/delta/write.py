@@ -142,13 +142,14 @@ def write(
         apart = _SetApart(found, dataset, f"{location}{QUARANTINE_SUFFIX}", note)
 
         replaced = within is None and (anew or isinstance(dataset.write, Replace))
+        as_it_is = is_fixed and not _is_held(found, dataset, within)  # Delta refuses a source that is cached
         tables: list[Applied] = []
 
         def attempt(number: int) -> WriteResult:
             mark = changed(note.mark, attempt=note.mark.attempt + number - 1)
             tables.append(opened(held.sparkSession, dataset, location, replaced=replaced))
             own = changed(note, mark=mark)
-            return _attempt(held, dataset, tables[-1], own, within, anew=anew, is_fixed=is_fixed, apart=apart)
+            return _attempt(held, dataset, tables[-1], own, within, anew=anew, is_fixed=as_it_is, apart=apart)
 
         with apart.withdrawn_on_failure():
             result = retried(attempt, retry or RetryPolicy(), dataset.name)
@@ -158,10 +159,14 @@ def write(
         )  # fmt: skip
 
 
+def _is_held(found: Judged, dataset: Dataset, within: Slice | None) -> bool:
+    return found.is_held or merge.looks_first(dataset, within)
+
+
 @contextmanager
 def _held(found: Judged, dataset: Dataset, within: Slice | None) -> Iterator[DataFrame]:
     """The frame, materialized where it is looked at more than once, so that every look sees the same rows."""
-    if found.is_held or not merge.looks_first(dataset, within):
+    if found.is_held or not _is_held(found, dataset, within):
         yield found.frame
         return
     held = found.frame.persist()

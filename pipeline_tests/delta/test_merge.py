@@ -83,6 +83,27 @@ def test_a_merge_of_files_that_nobody_changes_copies_none_of_them_first(
     assert made[True] == 0
 
 
+@pytest.mark.parametrize(
+    "dataset",
+    [
+        merged(Merge(order_by="at")),
+        merged(Merge(delete_missing=True)),
+        merged(InsertNew(), keys=("k", "at"), partition_by=("at",)),
+        merged(Merge(order_by="at"), keys=("k", "at"), partition_by=("at",)),
+        merged(Merge(order_by="at"), checks=(Check("some", "k > 0", on_violation="drop"),)),
+    ],
+)
+def test_files_that_nobody_changes_are_merged_also_where_their_rows_are_looked_at_first(
+    classic: SparkSession, root: str, tmp_path: Path, dataset: Dataset
+) -> None:
+    """Delta refuses a source that is cached and not copied."""
+    frame_in(classic, ROW, [(1, 2, "a"), (2, 3, "b")]).write.parquet(str(tmp_path / "in"))
+    for _ in range(2):
+        rows = classic.read.schema(ROW).parquet(str(tmp_path / "in"))
+        write(rows, dataset=dataset, location=dataset.location(root), note=note(), is_fixed=True)
+    assert rows_of(dataset, root) == [(1, 2, "a"), (2, 3, "b")]
+
+
 def test_a_merge_updates_rows_that_are_there_and_adds_those_that_are_not(spark: SparkSession, root: str) -> None:
     put(spark, PLAIN, root, [(1, 1, "a"), (2, 1, "b")])
     result = put(spark, PLAIN, root, [(2, 2, "B"), (3, 2, "C")])
