@@ -89,7 +89,7 @@ def test_a_merge_of_files_that_nobody_changes_copies_none_of_them_first(
         merged(Merge(order_by="at")),
         merged(Merge(delete_missing=True)),
         merged(InsertNew(), keys=("k", "at"), partition_by=("at",)),
-        merged(Merge(order_by="at"), keys=("k", "at"), partition_by=("at",)),
+        merged(Merge(order_by="v"), keys=("k", "at"), partition_by=("at",)),
         merged(Merge(order_by="at"), checks=(Check("some", "k > 0", on_violation="drop"),)),
     ],
 )
