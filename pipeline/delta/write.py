@@ -166,7 +166,7 @@ def _is_held(found: Judged, dataset: Dataset, within: Slice | None) -> bool:
 @contextmanager
 def _held(found: Judged, dataset: Dataset, within: Slice | None) -> Iterator[DataFrame]:
     """The frame, materialized where it is looked at more than once, so that every look sees the same rows."""
-    if found.is_held or not _is_held(found, dataset, within):
+    if found.is_held or not merge.looks_first(dataset, within):
         yield found.frame
         return
     held = found.frame.persist()
