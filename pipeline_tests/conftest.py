@@ -1,8 +1,11 @@
-"""The one JVM of the test process, sessions over it, folders, and the rule that `unit/` starts none.
+"""The two tiers, the one JVM of the test process, sessions over it, folders, and the rule that `unit/` starts none.
+
+Every test belongs to the tier `full`. The tier `quick`, which runs unless another is asked for, leaves out what is
+marked `exhaustive`, and the Connect half of a test that is not marked `both_modes`.
 
 The driver also serves Spark Connect on a loopback port, so that both modes share one JVM and its warmth. A test that
-asks for `spark` runs once per mode; the mode is a parameter of the whole session, so that pytest runs all tests of one
-mode before the first of the other.
+asks for `spark` has a variant for each mode; the mode is a parameter of the whole session, so that pytest runs all
+tests of one mode before the first of the other.
 """
 
 from __future__ import annotations
@@ -28,12 +31,45 @@ MODES = ("classic", "connect")
 BRIEF_JVM = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """`--soak N` makes the long tests of the tier full N times as long."""
+    parser.addoption(
+        "--soak", type=int, default=1, metavar="N", help="make the long tests of the tier full N times as long"
+    )
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """A test that asks for `soak_seed` runs once for each of its `soaked` seeds."""
+    marker = metafunc.definition.get_closest_marker("soaked")
+    if marker is not None:
+        metafunc.parametrize("soak_seed", range(marker.args[0] * metafunc.config.getoption("--soak")))
+
+
+@pytest.fixture(scope="session")
+def soak(request: pytest.FixtureRequest) -> int:
+    """How many times as long a long test is to be."""
+    return int(request.config.getoption("--soak"))
+
+
+@pytest.hookimpl(tryfirst=True)  # before `-m` selects
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark by folder what needs Spark."""
+    """Mark by folder what needs Spark, and by its own marks which tier a test belongs to."""
     for item in items:
         folder = item.path.relative_to(TESTS).parts[0]
         if folder not in ("unit", "test_architecture.py"):
             item.add_marker(pytest.mark.jvm)
+        item.add_marker(pytest.mark.full)
+        if is_quick(item):
+            item.add_marker(pytest.mark.quick)
+
+
+def is_quick(item: pytest.Item) -> bool:
+    """Whether a test runs in the quick tier."""
+    if item.get_closest_marker("exhaustive") is not None:
+        return False
+    parameters = item.callspec.params if isinstance(item, pytest.Function) and hasattr(item, "callspec") else {}
+    over_connect = "connect" in (parameters.get("spark"), parameters.get("spark_resource"))
+    return not over_connect or item.get_closest_marker("both_modes") is not None
 
 
 @pytest.fixture(autouse=True)

@@ -8,6 +8,7 @@ Targets: a flush of 500 updates into 200 000 positions within 3 s at the 95th pe
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from decimal import Decimal
 from itertools import islice
@@ -149,6 +150,24 @@ def test_from_the_last_file_to_the_log(
 
     in_turns(60, ours, bare)
     print("\nfrom the last file closed to the entry in the log\n" + shown(waits))
+
+
+def test_the_backlog_of_a_steady_stream(classic: SparkSession, settings: Settings, soak: int) -> None:
+    """500 updates every 3 s into 200 000 positions, in real time: for a minute, or `--soak` minutes."""
+    rows, per_second = 200_000, 500 / 3
+    usual = {"symbol": "IBM", "quantity": Decimal(1), "price": 1.5, "at": START.replace(year=2025)}
+    backlogs = []
+    with DeltaSink(POSITIONS, "steady", settings) as sink:
+        sink.submit(pa.Table.from_pylist([position_of(usual | {"conid": n, "update_id": -n}) for n in range(rows)]))
+        sink.flush(PATIENCE)
+        started = time.monotonic()
+        stream = updates(1, int(60 * soak * per_second), contracts=rows // 2, per_second=per_second)
+        for number, update in enumerate(stream):
+            time.sleep(max(0.0, started + number / per_second - time.monotonic()))
+            sink.on_update(position_of(update))
+            if number % 500 == 499:
+                backlogs.append(sink.metrics().backlog_rows)
+    print(f"\n{sink.metrics().line} backlog at most {max(backlogs)}")
 
 
 def wait(table: Path) -> float:

@@ -50,6 +50,7 @@ from pipeline_tests.delta.sample import (
     rows_of,
     versions_of,
 )
+from pipeline_tests.tiers import first_in_both_modes
 
 case = pytest.mark.case
 
@@ -93,6 +94,7 @@ def append(spark: SparkSession, dataset: Dataset, root: str, query: str, **argum
     return write(spark.sql(query), dataset=dataset, location=dataset.location(root), note=note(), **arguments)
 
 
+@pytest.mark.both_modes
 def test_an_append_adds_rows_and_touches_none_that_are_there(spark: SparkSession, root: str) -> None:
     first = put(spark, APPENDED, root, [(day(1), 1, "a"), (None, 2, None)])
     files = files_of(APPENDED, root)
@@ -193,7 +195,7 @@ MISFITS = {
 @case("S-INT-WIDEN")
 @case("C-RESERVED-NAMES")
 @case("S-ALL-NULL")
-@pytest.mark.parametrize("name", MISFITS)
+@pytest.mark.parametrize("name", first_in_both_modes(MISFITS))
 def test_a_frame_that_does_not_fit_is_refused_with_every_difference_and_nothing_is_created(
     spark: SparkSession, root: str, name: str
 ) -> None:
@@ -279,6 +281,7 @@ def refused(spark: SparkSession, root: str, query: str, expected: type[Exception
     return caught.value
 
 
+@pytest.mark.both_modes
 def test_nulls_in_not_null_columns_are_refused_with_their_counts(spark: SparkSession, strict: str) -> None:
     error = refused(
         spark,
@@ -301,6 +304,7 @@ def test_a_null_struct_counts_against_itself_and_its_not_null_fields(spark: Spar
     assert dict(error.counts) == {"origin": 1, "origin.code": 1}
 
 
+@pytest.mark.both_modes
 def test_broken_checks_are_refused_with_the_number_of_rows_of_each(spark: SparkSession, strict: str) -> None:
     """NULL breaks a check too: Delta lets a row in only where the condition is true."""
     error = refused(
@@ -315,6 +319,7 @@ def test_broken_checks_are_refused_with_the_number_of_rows_of_each(spark: SparkS
     assert dict(error.counts) == {"amount_not_negative": 3, "id_small": 1}
 
 
+@pytest.mark.both_modes
 @case("P-EMPTY-STR")
 def test_an_empty_string_in_a_partition_column_is_refused_with_its_count(spark: SparkSession, strict: str) -> None:
     """Delta stores '' and NULL in the same folder, so the row would come back as another one."""
@@ -330,6 +335,7 @@ def test_an_empty_string_in_a_partition_column_is_refused_with_its_count(spark: 
     assert dict(error.counts) == {"region": 2}
 
 
+@pytest.mark.both_modes
 @case("P-STRAY-ROWS")
 def test_an_append_refuses_rows_outside_its_slice_null_included(spark: SparkSession, strict: str) -> None:
     error = refused(
@@ -347,6 +353,7 @@ def test_an_append_refuses_rows_outside_its_slice_null_included(spark: SparkSess
     assert error.slice == "region = EU"
 
 
+@pytest.mark.both_modes
 def test_a_users_own_division_by_zero_comes_through_as_itself(spark: SparkSession, strict: str) -> None:
     query = STRICT_ROW.replace("1 AS amount", "CAST(1 DIV (id - id) AS INT) AS amount").replace("1L AS id", "id")
     query += " FROM RANGE(3)"
@@ -356,6 +363,7 @@ def test_a_users_own_division_by_zero_comes_through_as_itself(spark: SparkSessio
     assert error.getCondition() == "DIVIDE_BY_ZERO"
 
 
+@pytest.mark.both_modes
 def test_an_error_that_the_users_frame_raises_itself_comes_through_as_itself(spark: SparkSession, strict: str) -> None:
     """It has the condition of our own guards, and must not be taken for one of them."""
     query = STRICT_ROW.replace("1 AS amount", "CAST(raise_error('mine') AS INT) AS amount")
@@ -366,6 +374,7 @@ def test_an_error_that_the_users_frame_raises_itself_comes_through_as_itself(spa
     assert "mine" in str(error)
 
 
+@pytest.mark.both_modes
 def test_an_error_inside_a_users_function_comes_through_as_itself(spark: SparkSession, strict: str) -> None:
     def fails(value):  # no hints: Spark would infer a kind of function from them
         raise LookupError(f"no entry for {value}")
@@ -379,6 +388,7 @@ def test_an_error_inside_a_users_function_comes_through_as_itself(spark: SparkSe
     assert versions_of(STRICT, strict) == [0, 1]
 
 
+@pytest.mark.both_modes
 def test_a_frame_of_another_session_is_written_with_that_sessions_views(spark: SparkSession, root: str) -> None:
     other = clone_session(spark)
     other.sql(f"CREATE TEMPORARY VIEW only_there AS {STRICT_ROW}")

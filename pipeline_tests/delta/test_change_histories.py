@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import random
 import shutil
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 import deltalake
@@ -229,23 +230,33 @@ class History:
             self._note_cursor((self.life, len(self.made) - 1), between=before)
 
 
-def play(session: SparkSession, root: str, seed: int, steps: int) -> None:
+def play(session: SparkSession, root: str, seed: int, operations: Sequence[str] | None = None) -> None:
+    """A table with rows, the operations one after the other, and runs of the consumer in between; four are drawn."""
     history = History(session, root, random.Random(seed))
     history.step("recreate")
     history.run()
+    steps = 4 if operations is None else len(operations)
     for number in range(steps):
-        operation = history.draw.choice(OPERATIONS)
-        history.step(operation)
-        if history.draw.random() < 0.7 or number == steps - 1:
+        history.step(history.draw.choice(OPERATIONS) if operations is None else operations[number])
+        if operations is not None or history.draw.random() < 0.7 or number == steps - 1:
             history.run()
 
 
-@pytest.mark.parametrize("seed", range(1, 21))
-def test_a_consumer_follows_any_history(classic: SparkSession, root: str, seed: int) -> None:
-    play(classic, root, seed, 4)
+@pytest.mark.parametrize(
+    "operations",
+    [
+        ("append", "merge", "delete", "optimize"),
+        ("replace", "column", "restore", "vacuum"),
+        ("feed", "append", "feed", "recreate"),
+        ("merge", "restore_consumer", "nothing", "restore"),
+    ],
+    ids=", ".join,
+)
+def test_a_consumer_follows_each_operation(classic: SparkSession, root: str, operations: tuple[str, ...]) -> None:
+    play(classic, root, 1, operations)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("seed", range(100, 300))
-def test_a_consumer_follows_any_of_more_histories(classic: SparkSession, root: str, seed: int) -> None:
-    play(classic, root, seed, 4)
+@pytest.mark.exhaustive
+@pytest.mark.soaked(40)
+def test_a_consumer_follows_any_history(classic: SparkSession, root: str, soak_seed: int) -> None:
+    play(classic, root, 1 + soak_seed)

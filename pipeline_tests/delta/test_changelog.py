@@ -147,6 +147,7 @@ def test_any_history_gives_what_a_plain_replay_gives_however_it_is_shuffled(
         assert rows_of(alone, root) == replay(history, ignore_nulls=bool(options)), history
 
 
+@pytest.mark.both_modes
 def test_changes_of_one_batch_end_as_the_newest_says_and_deletes_beat_earlier_rows(
     spark: SparkSession, root: str
 ) -> None:
@@ -234,6 +235,7 @@ def test_delta_s_own_feed_is_a_changelog_and_gives_the_same_table(classic: Spark
     assert rows_of(dataset, root) == [(1, "replaced", None), (20, "a", "b")]
 
 
+@pytest.mark.both_modes
 def test_unknown_operations_and_missing_places_are_refused_with_counts_and_examples(
     spark: SparkSession, root: str
 ) -> None:

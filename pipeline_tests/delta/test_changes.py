@@ -209,6 +209,7 @@ def test_a_window_in_which_the_feed_was_off_names_its_versions(classic: SparkSes
     assert verdict(classic, APPENDED, root, 4).at_fault == (8, 9)
 
 
+@pytest.mark.both_modes
 @case("C-VACUUMED")
 def test_changes_whose_files_are_gone_are_never_read_in_part(spark: SparkSession, root: str) -> None:
     """Also where the files go after the verdict, which only the execution of the frame shows."""
@@ -285,6 +286,7 @@ def test_a_restore_of_the_source_is_read_from_the_feed_unless_it_takes_a_column_
 # --- a consumer -------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.both_modes
 def test_rows_and_cursors_are_one_commit_and_a_repeat_makes_none(spark: SparkSession, root: str) -> None:
     put(spark, APPENDED, root, [(1, "a"), (2, "b")])
     first = run(spark, root)

@@ -47,6 +47,7 @@ from pipeline_tests.delta.sample import (
     rows_of,
     versions_of,
 )
+from pipeline_tests.tiers import first_in_both_modes
 
 USER_METADATA = "spark.databricks.delta.commitInfo.userMetadata"
 LAST_COMMIT = "spark.databricks.delta.lastCommitVersionInSession"
@@ -59,7 +60,7 @@ def insert(session: SparkSession, dataset: Dataset, root: str, values: str) -> N
 
 @pytest.mark.parametrize(
     ("dataset", "within"),
-    [(APPENDED, None), (REPLACED, of_values("day", [day(1)])), (REPLACED, None)],
+    first_in_both_modes([(APPENDED, None), (REPLACED, of_values("day", [day(1)])), (REPLACED, None)]),
     ids=["append", "replace of a slice", "replace of the table"],
 )
 def test_the_version_is_that_of_our_own_commit_although_another_lands_before_we_look(
@@ -87,6 +88,7 @@ def test_the_version_is_that_of_our_own_commit_although_another_lands_before_we_
     assert rows_of(dataset, root) == [(day(1), 1, "ours"), (day(9), 99, "foreign")]
 
 
+@pytest.mark.both_modes
 def test_of_two_writers_that_race_each_reports_the_versions_that_carry_its_own_marks(
     spark: SparkSession, root: str
 ) -> None:
@@ -180,6 +182,7 @@ def test_the_commit_carries_who_wrote_what_from_what(spark: SparkSession, root: 
     assert (created.token, created.files_added, created.rows_by_partition) == (None, 0, {})
 
 
+@pytest.mark.both_modes
 def test_a_commit_that_cannot_be_found_again_has_an_unknown_outcome(spark: SparkSession, root: str) -> None:
     """The session committed something, but under another mark: claiming 'nothing was committed' would be a lie."""
     location = APPENDED.location(root)
@@ -227,6 +230,7 @@ def traces(spark: SparkSession) -> Callable[[], dict[str, Any]]:
     return look
 
 
+@pytest.mark.both_modes
 def test_nothing_stays_behind_in_the_callers_session(
     spark: SparkSession, root: str, traces: Callable[[], dict[str, Any]]
 ) -> None:
@@ -250,6 +254,7 @@ def test_nothing_stays_behind_in_the_callers_session(
         assert now["confs"][USER_METADATA] is None
 
 
+@pytest.mark.both_modes
 def test_a_private_session_sees_the_callers_views_and_keeps_its_confs_to_itself(spark: SparkSession) -> None:
     spark.sql("CREATE OR REPLACE TEMPORARY VIEW mine AS SELECT 5 AS n")
     try:

@@ -180,7 +180,7 @@ def test_a_feature_that_is_switched_off_leaves_the_protocol(classic: SparkSessio
     assert not {"inCommitTimestamp", "typeWidening"} & features
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_every_feature_that_has_a_switch_leaves_the_protocol(classic: SparkSession, root: str) -> None:
     """Delta makes checkpoints that protect the history for each of them, which takes its time."""
     names = ("row_tracking", "deletion_vectors", "column_mapping", "v2_checkpoints")

@@ -89,6 +89,7 @@ def told(written: tuple[str, WriteResult]) -> str:
     return written[0]
 
 
+@pytest.mark.both_modes
 def test_a_description_says_what_another_engine_counts(spark: SparkSession, told: str) -> None:
     found = describe(spark, REPLACED, REPLACED.location(told))
     table = deltalake.DeltaTable(REPLACED.location(told))
@@ -162,6 +163,7 @@ def test_an_overview_has_every_dataset_whatever_became_of_its_table(
         describe(spark, NESTED, NESTED.location(root))
 
 
+@pytest.mark.both_modes
 def test_the_history_says_who_committed_what_for_which_run(spark: SparkSession, told: str) -> None:
     newest, first, created = history(spark, REPLACED, REPLACED.location(told))
     assert [entry.version for entry in (newest, first, created)] == [2, 1, 0]
@@ -260,6 +262,7 @@ def test_a_table_is_not_read_as_the_parquet_files_that_lie_in_its_folder(classic
     assert "GreaterThan(id,1)" in str(answer.reads[-1].pushed_filters)
 
 
+@pytest.mark.both_modes
 def test_what_a_query_has_read_is_told_by_its_plan(spark: SparkSession, told: str) -> None:
     answer = ask(spark, told, "select text from days where day = date'2026-01-02' and id > 4")
     (found,) = answer.reads
@@ -286,6 +289,7 @@ def test_a_time_reads_every_dataset_as_it_was_and_one_that_was_not_there_yet_onl
         ask(spark, told, "select 1", pins={"days": ReadOptions(version=9)})
 
 
+@pytest.mark.both_modes
 def test_values_come_out_exactly_and_null_is_not_a_text(spark: SparkSession, told: str) -> None:
     answer = ask(
         spark, told,
@@ -309,7 +313,7 @@ def test_values_come_out_exactly_and_null_is_not_a_text(spark: SparkSession, tol
 @pytest.mark.parametrize(
     "statement",
     [
-        "DELETE FROM days",
+        pytest.param("DELETE FROM days", marks=pytest.mark.both_modes),
         "delete from delta.`{days}`",
         "/* select */ DROP TABLE delta.`{days}`",
         "OPTIMIZE delta.`{days}`",
@@ -379,6 +383,7 @@ def test_two_datasets_with_the_name_of_one_view_are_refused(spark: SparkSession,
     assert "A__B" in problem
 
 
+@pytest.mark.both_modes
 def test_the_callers_session_stays_as_it_was(spark: SparkSession, told: str) -> None:
     before = (spark.conf.get("spark.sql.session.timeZone"), spark.conf.get("spark.sql.variable.substitute", None))
     ask(spark, told, "select '${x}' from days")
@@ -392,6 +397,7 @@ def test_the_callers_session_stays_as_it_was(spark: SparkSession, told: str) -> 
 # --- records ----------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.both_modes
 def test_the_record_of_a_write_says_what_the_log_says(
     spark: SparkSession, written: tuple[str, WriteResult], root: str
 ) -> None:
@@ -415,6 +421,7 @@ def test_the_record_of_a_write_says_what_the_log_says(
     assert verify([replace(record, version=1)])[0].problem == "version 1 carries another mark"
 
 
+@pytest.mark.both_modes
 def test_records_on_a_storage_that_only_spark_reaches_are_the_same(
     spark: SparkSession, written: tuple[str, WriteResult], root: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+import pytest
 from pyspark.sql import SparkSession
 from pyspark.sql.types import LongType, StringType, StructField, StructType
 
@@ -25,6 +26,7 @@ def differing(session: SparkSession, dataset: Dataset, root: str, first: int) ->
     return found.verdict.reason, rows
 
 
+@pytest.mark.both_modes
 def test_a_comparison_of_two_versions_says_what_the_feed_says(spark: SparkSession, root: str) -> None:
     put(spark, REPLACED, root, [(1, "a"), (2, "b"), (3, "c"), (4, "d")])
     put(spark, REPLACED, root, [(1, "a"), (2, "B"), (4, "d")])

@@ -35,6 +35,7 @@ from pipeline.delta.write import WriteResult, write
 from pipeline.errors import DuplicateKeysError, TableExistsError
 from pipeline_tests.delta.lost_answers import lose_answers
 from pipeline_tests.delta.sample import commit_info, frame_in, note, ordered, versions_of
+from pipeline_tests.tiers import first_in_both_modes
 
 case = pytest.mark.case
 
@@ -73,7 +74,7 @@ def was_skipped(result: WriteResult, version: int) -> bool:
 
 
 @case("T-OLDER-VERSION")
-@pytest.mark.parametrize("mode", [Append(), Merge()], ids=str)
+@pytest.mark.parametrize("mode", first_in_both_modes([Append(), Merge()]), ids=str)
 def test_a_batch_that_is_not_newer_than_what_was_written_is_skipped_and_told_as_skipped(
     spark: SparkSession, root: str, mode: WriteMode
 ) -> None:
@@ -290,7 +291,7 @@ def test_an_emptied_table_is_loaded_again_however_long_ago_it_was_emptied(
 
 
 @case("T-FIRST-WRITE-RACE")
-@pytest.mark.parametrize("mode", [Append(), ErrorIfExists(), Ignore()], ids=str)
+@pytest.mark.parametrize("mode", first_in_both_modes([Append(), ErrorIfExists(), Ignore()]), ids=str)
 def test_of_two_sessions_that_write_first_both_append_and_one_loads(
     spark: SparkSession, root: str, monkeypatch: pytest.MonkeyPatch, mode: WriteMode
 ) -> None:

@@ -51,6 +51,7 @@ from pipeline.delta.staging import ROW_GROUP_ROWS, STAGING, StagingError
 from pipeline.delta.write import write
 from pipeline.errors import FrameMismatchError, NullViolationError
 from pipeline_tests.delta.sample import note
+from pipeline_tests.tiers import first_in_both_modes
 
 case = pytest.mark.case
 UTC = dt.timezone.utc
@@ -177,7 +178,7 @@ def everything(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) ->
 
 @case("S-INF-NAN")
 @case("S-PANDAS-RANGE")
-@pytest.mark.parametrize("kind", frames.KINDS)
+@pytest.mark.parametrize("kind", first_in_both_modes(frames.KINDS))
 def test_every_type_comes_through_every_kind_of_frame_and_back_equal(
     spark: SparkSession, everything: str, kind: str
 ) -> None:

@@ -31,6 +31,7 @@ def parquet_files(location: str) -> set[str]:
     return {str(path.relative_to(location)) for path in Path(location).glob("day=*/*.parquet")}
 
 
+@pytest.mark.both_modes
 def test_a_vacuum_lists_what_it_would_remove_and_removes_it_only_when_asked(spark: SparkSession, root: str) -> None:
     location = FORGETFUL.location(root)
     put(spark, FORGETFUL, root, [(day(1), 1, "old"), (day(2), 2, "kept")])
@@ -78,6 +79,7 @@ def test_maintaining_a_table_that_was_never_written_is_not_found(spark: SparkSes
     assert not Path(root).exists()
 
 
+@pytest.mark.both_modes
 def test_a_checkpoint_writes_its_file_and_the_pointer_and_commits_nothing(
     spark: SparkSession, spark_settings: SparkSettings, root: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

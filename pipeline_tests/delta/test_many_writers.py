@@ -1,7 +1,4 @@
-"""Many writers at once, each a process of its own: the table is that of some order, and none of them has to give up.
-
-By hand, with a JVM for each writer and more batches: `pytest -m slow` on this file.
-"""
+"""Many writers at once, each a process of its own: the table is that of some order, and none of them has to give up."""
 
 from __future__ import annotations
 
@@ -81,10 +78,12 @@ def test_four_clients_that_merge_and_append_lose_and_double_nothing(
     assert_alone_means_at_once(children)
 
 
-@pytest.mark.slow
-def test_four_jvms_that_merge_and_append_lose_and_double_nothing(root: str, spark_settings: SparkSettings) -> None:
+@pytest.mark.exhaustive
+def test_four_jvms_that_merge_and_append_lose_and_double_nothing(
+    root: str, spark_settings: SparkSettings, soak: int
+) -> None:
     """The first of them also makes the tables."""
-    work = {"counters": 25, "append": 25}
+    work = {"counters": 6 * soak, "append": 6 * soak}
     # A batch may lose against the others time and again: its retry policy decides when that is enough.
     children = run_writers(root, None, spark_settings, work, patience_seconds=3600)
     assert_as_if_one_after_the_other(root, children, work)

@@ -33,6 +33,7 @@ from pipeline.errors import (
     StrayRowsError,
 )
 from pipeline_tests.delta.sample import day, files_of, frame_in, jobs, note, ordered, put, rows_of, versions_of
+from pipeline_tests.tiers import first_in_both_modes
 
 case = pytest.mark.case
 
@@ -104,6 +105,7 @@ def test_files_that_nobody_changes_are_merged_also_where_their_rows_are_looked_a
     assert rows_of(dataset, root) == [(1, 2, "a"), (2, 3, "b")]
 
 
+@pytest.mark.both_modes
 def test_a_merge_updates_rows_that_are_there_and_adds_those_that_are_not(spark: SparkSession, root: str) -> None:
     put(spark, PLAIN, root, [(1, 1, "a"), (2, 1, "b")])
     result = put(spark, PLAIN, root, [(2, 2, "B"), (3, 2, "C")])
@@ -115,7 +117,9 @@ def test_a_merge_updates_rows_that_are_there_and_adds_those_that_are_not(spark: 
 
 @case("M-DUP-SOURCE")
 @case("M-DUP-INSERT")
-@pytest.mark.parametrize("before", [[], [(1, 0, "a")]], ids=["no row of the key", "a row of the key"])
+@pytest.mark.parametrize(
+    "before", first_in_both_modes([[(1, 0, "a")], []]), ids=["a row of the key", "no row of the key"]
+)
 def test_without_an_order_two_rows_of_a_key_are_refused_with_keys_and_counts(
     spark: SparkSession, root: str, before: list[tuple[Any, ...]]
 ) -> None:
@@ -319,6 +323,7 @@ def test_rows_that_break_the_declaration_are_counted_and_nothing_is_merged(
     assert rows_of(dataset, root) == [(1, "a", 1)]
 
 
+@pytest.mark.both_modes
 def test_insert_new_adds_what_is_not_there_and_touches_nothing_that_is(spark: SparkSession, root: str) -> None:
     dataset = merged(InsertNew())
     put(spark, dataset, root, [(1, 1, "a"), (None, 1, "n")])

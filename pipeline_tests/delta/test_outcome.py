@@ -14,12 +14,13 @@ from pipeline.delta.slices import Slice, of_values
 from pipeline.errors import CommitUnknownError
 from pipeline_tests.delta.lost_answers import lose_answers
 from pipeline_tests.delta.sample import APPENDED, REPLACED, day, put, rows_of, versions_of
+from pipeline_tests.tiers import first_in_both_modes
 
 WRITES = [(APPENDED, None), (REPLACED, of_values("day", [day(1)])), (REPLACED, None)]
 WRITE_IDS = ["append", "replace of a slice", "replace of the table"]
 
 
-@pytest.mark.parametrize(("dataset", "within"), WRITES, ids=WRITE_IDS)
+@pytest.mark.parametrize(("dataset", "within"), first_in_both_modes(WRITES), ids=WRITE_IDS)
 def test_a_commit_whose_answer_was_lost_is_found_by_its_mark_and_reported(
     spark: SparkSession, root: str, monkeypatch: pytest.MonkeyPatch, dataset: Dataset, within: Slice | None
 ) -> None:
@@ -30,6 +31,7 @@ def test_a_commit_whose_answer_was_lost_is_found_by_its_mark_and_reported(
     assert versions_of(dataset, root) == [0, 1, 2]
 
 
+@pytest.mark.both_modes
 def test_a_statement_that_never_arrived_fails_as_itself_and_commits_nothing(
     spark: SparkSession, root: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -40,6 +42,7 @@ def test_a_statement_that_never_arrived_fails_as_itself_and_commits_nothing(
     assert rows_of(APPENDED, root) == [(day(1), 1, "before")]
 
 
+@pytest.mark.both_modes
 def test_a_log_that_can_t_be_read_after_a_lost_answer_leaves_the_outcome_unknown_and_names_the_mark(
     spark: SparkSession, root: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

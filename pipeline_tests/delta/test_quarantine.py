@@ -271,6 +271,7 @@ def dies_at(location: str) -> Callable[..., Any]:
 # --- bad input --------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.both_modes
 def test_conditions_that_spark_cannot_analyse_are_told_all_at_once_before_anything_is_made(
     spark: SparkSession, root: str
 ) -> None:

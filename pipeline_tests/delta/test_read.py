@@ -21,6 +21,7 @@ from pipeline.delta.read import Read, ReadOptions, read
 from pipeline.delta.write import WriteResult
 from pipeline.errors import FilesNotFoundError, FrameMismatchError, TableNotFoundError, VersionNotFoundError
 from pipeline_tests.delta.sample import APPENDED, REPLACED, day, files_of, ordered, put, rows_of, versions_of
+from pipeline_tests.tiers import first_in_both_modes
 
 case = pytest.mark.case
 
@@ -64,6 +65,7 @@ def collected(found: Read) -> list[tuple[Any, ...]]:
     return ordered(tuple(row) for row in found.frame.collect())
 
 
+@pytest.mark.both_modes
 def test_a_read_is_of_the_newest_version_unless_a_version_is_pinned(spark: SparkSession, told: Told) -> None:
     newest = ask(spark, told)
     assert (newest.version, newest.files_asked, newest.files_in_version) == (3, None, None)
@@ -74,6 +76,7 @@ def test_a_read_is_of_the_newest_version_unless_a_version_is_pinned(spark: Spark
         assert collected(pinned) == told.rows[version]
 
 
+@pytest.mark.both_modes
 def test_a_frame_does_not_change_when_somebody_commits_afterwards(spark: SparkSession, root: str) -> None:
     put(spark, APPENDED, root, [(day(1), 1, "a")])
     held = read(spark, APPENDED, APPENDED.location(root))
@@ -91,7 +94,7 @@ def committed(told: Told, version: int) -> dt.datetime:
 
 
 @case("X-TIME-BOUNDARY")
-@pytest.mark.parametrize("zone", ["UTC", "Asia/Tokyo"])
+@pytest.mark.parametrize("zone", first_in_both_modes(["Asia/Tokyo", "UTC"]))
 def test_a_time_picks_the_newest_version_at_or_before_it_whatever_the_sessions_zone(
     spark: SparkSession, told: Told, zone: str
 ) -> None:
@@ -139,6 +142,7 @@ def test_a_time_without_a_zone_is_refused() -> None:
         ReadOptions(timestamp=dt.datetime(2026, 1, 1, tzinfo=UTC), version=1)
 
 
+@pytest.mark.both_modes
 def test_columns_are_given_in_the_order_asked_and_unknown_ones_are_named(spark: SparkSession, told: Told) -> None:
     found = ask(spark, told, columns=("text", "id"))
     assert found.frame.columns == ["text", "id"]
@@ -163,6 +167,7 @@ def test_the_file_column_names_the_file_of_each_row(spark: SparkSession, told: T
     assert below[1] != below[5]
 
 
+@pytest.mark.both_modes
 def test_a_file_list_gives_the_rows_of_those_files_and_counts_them(spark: SparkSession, told: Told) -> None:
     named = {row.id: row.file for row in ask(spark, told, file_column="file").frame.collect()}
     below = named[4].split("/days/", maxsplit=1)[1]
@@ -255,7 +260,7 @@ def test_within_restricts_a_read_to_its_slice(spark: SparkSession, told: Told) -
     assert collected(found) == [(20,), (21,), (4,)]
 
 
-@pytest.mark.parametrize("version", [4, 2**31 - 1, -1])
+@pytest.mark.parametrize("version", first_in_both_modes([4, 2**31 - 1, -1]))
 def test_a_version_that_was_never_written_is_not_found_and_the_range_is_named(
     spark: SparkSession, told: Told, version: int
 ) -> None:
@@ -267,6 +272,7 @@ def test_a_version_that_was_never_written_is_not_found_and_the_range_is_named(
     assert caught.value.available == "0 to 3"
 
 
+@pytest.mark.both_modes
 def test_a_version_whose_log_is_gone_is_not_found(spark: SparkSession, root: str) -> None:
     """Log clean-up takes the oldest commits away; the checkpoint keeps the newer versions whole."""
     for n in range(3):
@@ -288,7 +294,9 @@ def test_a_version_whose_log_is_gone_is_not_found(spark: SparkSession, root: str
 
 @pytest.mark.parametrize("there", ["nothing", "an empty folder", "an empty log"])
 @pytest.mark.parametrize(
-    "options", [ReadOptions(), ReadOptions(version=0), ReadOptions(files=())], ids=["newest", "pinned", "files"]
+    "options",
+    first_in_both_modes([ReadOptions(), ReadOptions(version=0), ReadOptions(files=())]),
+    ids=["newest", "pinned", "files"],
 )
 def test_a_table_that_was_never_written_is_not_found(
     spark: SparkSession, root: str, there: str, options: ReadOptions

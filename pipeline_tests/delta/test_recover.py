@@ -44,6 +44,7 @@ def test_a_plan_says_what_would_change_and_changes_nothing(spark: SparkSession, 
     assert versions_of(APPENDED, root) == [0, 1, 2]
 
 
+@pytest.mark.both_modes
 def test_a_restore_brings_back_the_rows_in_a_commit_of_its_own_with_our_mark(spark: SparkSession, root: str) -> None:
     put(spark, APPENDED, root, [(day(1), 1, "a")])
     put(spark, APPENDED, root, [(day(2), 2, "b")])

@@ -32,6 +32,7 @@ from pipeline_tests.delta.sample import (
     rows_of,
     versions_of,
 )
+from pipeline_tests.tiers import first_in_both_modes
 
 case = pytest.mark.case
 
@@ -67,7 +68,7 @@ REPLACEMENTS: dict[str, tuple[set[dt.date | None], list[tuple[dt.date | None, in
 
 @case("P-EMPTY-RESULT")
 @case("P-NULL-REPLACE")
-@pytest.mark.parametrize("name", REPLACEMENTS)
+@pytest.mark.parametrize("name", first_in_both_modes(REPLACEMENTS))
 def test_a_replace_changes_exactly_the_days_it_addresses_and_no_file_of_another(
     spark: SparkSession, filled: str, name: str
 ) -> None:
@@ -101,6 +102,7 @@ def test_replacing_with_the_same_rows_twice_gives_the_same_table(spark: SparkSes
     assert results[1].rows_by_partition == {("2026-01-15",): 2}
 
 
+@pytest.mark.both_modes
 def test_emptying_a_slice_that_is_empty_makes_no_commit(spark: SparkSession, filled: str) -> None:
     versions = versions_of(REPLACED, filled)
 
@@ -111,6 +113,7 @@ def test_emptying_a_slice_that_is_empty_makes_no_commit(spark: SparkSession, fil
     assert versions_of(REPLACED, filled) == versions
 
 
+@pytest.mark.both_modes
 @case("P-STRAY-ROWS")
 def test_rows_outside_the_slice_are_named_with_their_counts(spark: SparkSession, filled: str) -> None:
     before, versions = rows_of(REPLACED, filled), versions_of(REPLACED, filled)
@@ -158,6 +161,7 @@ def test_a_frame_that_does_not_fit_empties_nothing(spark: SparkSession, filled: 
     assert versions_of(REPLACED, filled) == versions
 
 
+@pytest.mark.both_modes
 @case("S-EMPTY-FRAME")
 def test_a_replace_of_the_whole_table_leaves_only_the_frame_and_keeps_the_schema(
     spark: SparkSession, root: str

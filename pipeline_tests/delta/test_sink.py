@@ -1,7 +1,4 @@
-"""Sinks on real tables: what is acknowledged gets into the table exactly once, and what is bad goes elsewhere.
-
-By hand, with more kills: `pytest -m slow` on this file.
-"""
+"""Sinks on real tables: what is acknowledged gets into the table exactly once, and what is bad goes elsewhere."""
 
 from __future__ import annotations
 
@@ -362,9 +359,9 @@ def test_a_compaction_by_schedule_beside_a_live_sink_loses_nothing_and_stops_nob
     assert [e.epoch for e in epochs(location)] == list(range(1, 2 + len(stream) // 25))
 
 
-@pytest.mark.slow
-def test_compaction_bounds_the_files_of_two_hundred_flushes(classic: SparkSession, settings: Settings) -> None:
-    print(run_many_flushes(classic, settings, 200, BY_HAND))
+@pytest.mark.exhaustive
+def test_compaction_bounds_the_files_of_many_flushes(classic: SparkSession, settings: Settings, soak: int) -> None:
+    print(run_many_flushes(classic, settings, 60 * soak, BY_HAND))
 
 
 def test_a_table_that_is_not_as_declared_stops_the_sink_and_what_it_took_is_kept(
@@ -393,6 +390,18 @@ def test_a_table_that_is_not_as_declared_stops_the_sink_and_what_it_took_is_kept
 def test_a_sink_that_could_not_keep_its_word_is_refused(settings: Settings, dataset: Dataset, writer: str) -> None:
     with pytest.raises(DeclarationError):
         DeltaSink(dataset, writer, settings)
+
+
+def test_frames_go_through_to_the_table_whole(classic: SparkSession, settings: Settings) -> None:
+    size, count = 5_000, 10
+    numbers = pa.array(range(size), pa.int64())
+    with DeltaSink(ARRIVALS, "frames", settings, SinkSettings(flush_seconds=0.2)) as sink:
+        for number in range(count):
+            sink.submit(pa.table({"arrival": numbers, "update_id": pa.array([number] * size)}))
+        sink.flush(PATIENCE)
+    stored = deltalake.DeltaTable(ARRIVALS.location(settings.root)).to_pyarrow_table(columns=["update_id"])
+    by_frame = stored.group_by("update_id").aggregate([("update_id", "count")]).to_pylist()
+    assert {row["update_id"]: row["update_id_count"] for row in by_frame} == dict.fromkeys(range(count), size)
 
 
 # --- killed -----------------------------------------------------------------------------------------------------------
@@ -449,16 +458,17 @@ def assert_as_without_kills(root: str, seed: int, count: int) -> None:
 def test_sinks_that_are_killed_lose_and_double_nothing_that_they_have_acknowledged(
     classic: SparkSession, remote_url: str, settings: Settings
 ) -> None:
-    run_with_kills(settings, remote_url, seed=5, kills=5, count=6_000)
-    assert_as_without_kills(settings.root, 5, 6_000)
+    run_with_kills(settings, remote_url, seed=5, kills=2, count=2_400)
+    assert_as_without_kills(settings.root, 5, 2_400)
 
 
-@pytest.mark.slow
-def test_sinks_that_are_killed_thirty_times_lose_and_double_nothing(
-    classic: SparkSession, remote_url: str, settings: Settings
+@pytest.mark.exhaustive
+def test_sinks_that_are_killed_again_and_again_lose_and_double_nothing(
+    classic: SparkSession, remote_url: str, settings: Settings, soak: int
 ) -> None:
-    replays = run_with_kills(settings, remote_url, seed=30, kills=30, count=30_000)
-    assert_as_without_kills(settings.root, 30, 30_000)
+    kills = 10 * soak
+    replays = run_with_kills(settings, remote_url, seed=30, kills=kills, count=1_000 * kills)
+    assert_as_without_kills(settings.root, 30, 1_000 * kills)
     print(f"replays in the last process: {replays}")
 
 
@@ -550,55 +560,3 @@ def wait_for_rows(root: str, count: int, dataset: Dataset = ARRIVALS) -> None:
     while not versions(dataset.location(root)) or len(rows_of(dataset, root)) < count:
         assert time.monotonic() < deadline
         time.sleep(0.05)
-
-
-# --- rates ------------------------------------------------------------------------------------------------------------
-
-
-def test_frames_go_through_to_the_table_whole(classic: SparkSession, settings: Settings) -> None:
-    """Rows and their rate are printed: from the first submission to the commit of the last row."""
-    rows, size = 1_000_000, 100_000
-    numbers = pa.array(range(size), pa.int64())
-    frames = [pa.table({"arrival": numbers, "update_id": pa.array([n] * size)}) for n in range(rows // size)]
-    with DeltaSink(ARRIVALS, "rate", settings, SinkSettings(flush_seconds=0.2)) as sink:
-        sink.submit({"arrival": 0, "update_id": -1})
-        sink.flush(PATIENCE)  # the session and the table are there
-        started = time.monotonic()
-        for frame in frames:
-            sink.submit(frame)
-        sink.flush(PATIENCE)
-        seconds = time.monotonic() - started
-    print(f"{rows / seconds:,.0f} rows/s; {sink.metrics().line}")
-    found = deltalake.DeltaTable(ARRIVALS.location(settings.root)).to_pyarrow_table(columns=["update_id"])
-    assert found.num_rows == rows + 1
-    assert found.group_by("update_id").aggregate([("update_id", "count")]).num_rows == rows // size + 1
-
-
-def steady(settings: Settings, seconds: float, rows: int = 200_000) -> str:
-    """500 updates a flush of 3 s into a table of so many rows; the line of the metrics, where the backlog held."""
-    first = [position_of(update(number, minutes=-100_000, conid=number)) for number in range(rows)]
-    backlogs = []
-    with DeltaSink(POSITIONS, "steady", settings) as sink:
-        sink.submit(pa.Table.from_pylist(first))
-        sink.flush(PATIENCE)
-        started = time.monotonic()
-        stream = updates(1, int(seconds * 500 / 3), contracts=rows // 2, per_second=500 / 3)
-        for number, found in enumerate(stream):
-            time.sleep(max(0.0, started + number * 3 / 500 - time.monotonic()))
-            sink.on_update(position_of(found))
-            if number % 500 == 499:
-                backlogs.append(sink.metrics().backlog_rows)
-    metrics = sink.metrics()
-    assert metrics.flush_seconds_p95 is not None
-    # What comes while one commit is made and the next one waits: a backlog that grows goes beyond any number of these.
-    assert max(backlogs) <= 2 * (metrics.flush_seconds_p95 + 3) * 500 / 3 + 500, backlogs
-    return f"{metrics.line} backlog at most {max(backlogs)}"
-
-
-def test_a_steady_stream_into_a_large_table_grows_no_backlog(classic: SparkSession, settings: Settings) -> None:
-    print(steady(settings, 30))
-
-
-@pytest.mark.slow
-def test_a_steady_stream_of_five_minutes_grows_no_backlog(classic: SparkSession, settings: Settings) -> None:
-    print(steady(settings, 300))

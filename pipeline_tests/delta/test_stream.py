@@ -37,6 +37,7 @@ def arrive(folder: Path, name: str, *numbers: int) -> None:
     (folder / name).write_text(text, encoding="utf-8")
 
 
+@pytest.mark.both_modes
 def test_each_batch_is_an_epoch_and_one_that_is_repeated_is_skipped(spark: SparkSession, tmp_path: Path) -> None:
     folder, checkpoint, root = tmp_path / "in", tmp_path / "checkpoint", str(tmp_path / "tables")
     location = ARRIVALS.location(root)
@@ -61,6 +62,7 @@ def test_each_batch_is_an_epoch_and_one_that_is_repeated_is_skipped(spark: Spark
     assert {e.writer.partition("/")[0] for e in epochs(location)} == {"stream"}
 
 
+@pytest.mark.both_modes
 @pytest.mark.parametrize("kind", ["embedded", "connect"])
 def test_a_query_whose_process_is_killed_is_gone_on_with_and_no_row_is_doubled(
     classic: SparkSession, remote_url: str, spark_settings: SparkSettings, tmp_path: Path, kind: str
@@ -94,6 +96,7 @@ def test_a_query_whose_process_is_killed_is_gone_on_with_and_no_row_is_doubled(
     assert len({e.writer for e in epochs(location)}) == 1
 
 
+@pytest.mark.both_modes
 def test_a_batch_that_is_refused_is_told_as_it_is_and_begun_with_the_next_time(
     spark: SparkSession, tmp_path: Path
 ) -> None:
@@ -140,6 +143,7 @@ def test_a_write_that_would_undo_the_batches_before_it_is_refused(classic: Spark
     assert not (tmp_path / "checkpoint").exists()
 
 
+@pytest.mark.both_modes
 def test_where_a_server_s_worker_can_not_write_the_error_says_what_it_needs(
     spark: SparkSession, tmp_path: Path
 ) -> None:

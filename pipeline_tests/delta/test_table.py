@@ -93,6 +93,7 @@ EVERYTHING = Dataset(
 )
 
 
+@pytest.mark.both_modes
 def test_the_table_is_created_on_the_first_write_with_every_declared_column_and_the_partition_column(
     spark: SparkSession, root: str
 ) -> None:
@@ -296,6 +297,7 @@ def test_a_folder_of_parquet_files_without_a_log_is_neither_adopted_nor_changed(
     assert sorted(location.rglob("*")) == before
 
 
+@pytest.mark.both_modes
 def test_a_root_below_a_regular_file_is_a_storage_error(spark: SparkSession, tmp_path: Path) -> None:
     blocked = tmp_path / "blocked"
     blocked.write_text("a file", encoding="utf-8")
@@ -338,6 +340,7 @@ def test_a_damaged_log_is_an_error_and_never_taken_for_no_table(spark: SparkSess
     assert {path: path.read_bytes() for path in log.iterdir()} == before
 
 
+@pytest.mark.both_modes
 @case("T-FIRST-WRITE-RACE")
 def test_two_threads_that_create_at_once_make_one_table_and_both_append(
     spark: SparkSession, root: str, monkeypatch: pytest.MonkeyPatch

@@ -38,7 +38,7 @@ ELSEWHERE = {
 }
 # What starts, names and ends the server of this module's project, or is the shell's own business, or this very run.
 AROUND = {
-    'python3 -m venv .venv && .venv/bin/pip install --quiet -e ".[dev]" && .venv/bin/python -m pytest -m "not browser"',
+    'python3 -m venv .venv && .venv/bin/pip install --quiet -e ".[dev]" && .venv/bin/python -m pytest -m "quick and not browser"',
     ".ci/run",
     ". .venv/bin/activate",
     "pipeline spark start",

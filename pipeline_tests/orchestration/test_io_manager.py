@@ -41,6 +41,7 @@ def total(days: DataFrame) -> DataFrame:
     return days.groupBy().sum("n").withColumnRenamed("sum(n)", "n")
 
 
+@pytest.mark.both_modes
 def test_a_range_is_one_commit_with_a_count_for_each_key(project: Project) -> None:
     result = project.run_range(
         "2026-01-02", "2026-01-05", days_asset({"2026-01-02": 1, "2026-01-03": 2, "2026-01-05": 3})
@@ -53,6 +54,7 @@ def test_a_range_is_one_commit_with_a_count_for_each_key(project: Project) -> No
     assert project.version(DAYS) == 1
 
 
+@pytest.mark.both_modes
 def test_the_metadata_names_the_table_its_commit_and_its_schema(project: Project) -> None:
     result = project.run(days_asset({"2026-01-02": 2}), partition_key="2026-01-02")
     metadata = materializations(result, DAYS)["2026-01-02"]
@@ -108,6 +110,7 @@ def test_emptying_an_empty_partition_makes_no_commit_and_says_so(project: Projec
     assert metadata["delta/version"] == project.version(DAYS) == 1
 
 
+@pytest.mark.both_modes
 @pytest.mark.case("P-STRAY-ROWS")
 def test_rows_of_another_day_fail_the_step_with_their_values_and_write_nothing(project: Project) -> None:
     project.run(days_asset({"2026-01-02": 1}), partition_key="2026-01-02")
@@ -143,6 +146,7 @@ def test_a_source_written_in_the_run_is_read_at_the_version_of_that_commit(proje
     assert metadata["dagster/row_count"] == 1
 
 
+@pytest.mark.both_modes
 def test_a_foreign_commit_between_two_steps_does_not_change_what_the_second_reads(project: Project) -> None:
     """The run has written version 1; somebody empties the table before the next step looks."""
     days = days_asset({"2026-01-02": 3})
