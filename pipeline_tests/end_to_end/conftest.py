@@ -9,18 +9,21 @@ import subprocess
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import pyarrow
 import pytest
+from click.testing import CliRunner
 from dagster import AssetKey, DagsterInstance, DagsterRun
 from deltalake import DeltaTable
 
 from pipeline.assets.aviation_landing import prepare_landing
 from pipeline.assets.portfolio_landing import prepare_prices
-from pipeline.settings import SparkSettings
+from pipeline.cli import main
+from pipeline.definitions import build_definitions
+from pipeline.settings import SparkSettings, load_settings
 from pipeline_tests.conftest import BRIEF_JVM, free_port
 
 REPOSITORY = Path(__file__).parents[2]
@@ -30,6 +33,17 @@ COMMAND_SECONDS = 300
 STOP_SECONDS = 90
 # For a server of a test's own; Java says that it has picked this up, so not where the console is looked at.
 BRIEF = {"JDK_JAVA_OPTIONS": BRIEF_JVM}
+
+
+@contextmanager
+def in_folder(folder: Path) -> Iterator[None]:
+    """Make a folder the current one for the time of the block."""
+    before = Path.cwd()
+    os.chdir(folder)
+    try:
+        yield
+    finally:
+        os.chdir(before)
 
 
 @dataclass(frozen=True)
@@ -60,6 +74,30 @@ class ProjectFolder:
             [str(SCRIPTS / name), *arguments], cwd=self.folder, env=self.variables() | environment,
             capture_output=True, text=True, timeout=COMMAND_SECONDS, check=False,
         )  # fmt: skip
+
+    def invoke(self, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
+        """Run the `pipeline` command from the project's root in this process, and so on its Spark.
+
+        A server is used if this call names one. What is no error of ours is raised.
+        """
+        variables = self.variables()
+        variables.pop("SPARK_REMOTE", None)
+        variables |= environment
+        cleared = dict.fromkeys(os.environ.keys() - variables.keys())
+        with in_folder(self.folder), pytest.MonkeyPatch.context() as patched:
+            for path in reversed(variables["PYTHONPATH"].split(os.pathsep)):
+                patched.syspath_prepend(path)
+            runner = CliRunner()
+            done = runner.invoke(main, arguments, "", cleared | variables, prog_name="pipeline", catch_exceptions=False)
+        return subprocess.CompletedProcess(["pipeline", *arguments], done.exit_code, done.stdout, done.stderr)
+
+    def materialize(self, spark: SparkSettings, name: str, partition: str | None = None) -> None:
+        """Materialize a shipped asset in this process, and so on its Spark, with a run in the project's instance."""
+        definitions = build_definitions(replace(load_settings(start=self.folder), spark=spark))
+        job = definitions.resolve_implicit_global_asset_job_def()
+        with self.instance() as instance:
+            done = job.execute_in_process(instance=instance, asset_selection=[AssetKey(name)], partition_key=partition)
+        assert done.success
 
     @contextmanager
     def up(self) -> Iterator[Up]:
@@ -106,13 +144,8 @@ class ProjectFolder:
     @contextmanager
     def instance(self) -> Iterator[DagsterInstance]:
         """The project's instance, which `dagster.yaml` puts below the folder that a command is run from."""
-        before = Path.cwd()
-        os.chdir(self.folder)
-        try:
-            with DagsterInstance.from_config(str(self.folder)) as instance:
-                yield instance
-        finally:
-            os.chdir(before)
+        with in_folder(self.folder), DagsterInstance.from_config(str(self.folder)) as instance:
+            yield instance
 
     def runs(self) -> list[DagsterRun]:
         with self.instance() as instance:

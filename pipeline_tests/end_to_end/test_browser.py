@@ -95,7 +95,10 @@ def up(outside: ProjectFolder) -> Iterator[Up]:
 def page(up: Up, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Page]:
     program = shutil.which("chromium")
     if program is None:
-        pytest.fail('There is no `chromium` on the PATH: apt-get install chromium, or leave out with -m "quick and not browser".')
+        pytest.fail(
+            "There is no `chromium` on the PATH: apt-get install chromium, or leave its tests out with "
+            '-m "quick and not browser".'
+        )
     with (
         sync_playwright() as playwright,
         playwright.chromium.launch_persistent_context(

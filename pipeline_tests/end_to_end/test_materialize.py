@@ -1,5 +1,6 @@
 """`dagster asset materialize` and `dg launch`, as a user runs them; the first embedded, the rest against a server."""
 
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -13,12 +14,17 @@ WEEK = [f"2013-01-0{day}" for day in range(1, 8)]
 
 
 @pytest.fixture(scope="module")
-def first(project_folder: ProjectFolder) -> ProjectFolder:
-    """The project after its first command, on an embedded Spark."""
-    done = project_folder.command(
+def first_command(project_folder: ProjectFolder) -> subprocess.CompletedProcess[str]:
+    """The project's first command, on an embedded Spark."""
+    return project_folder.command(
         "dagster", "asset", "materialize", "--select", "sightings", "--partition", "2013-01-01"
     )
-    assert done.returncode == 0, done.stderr
+
+
+@pytest.fixture(scope="module")
+def first(project_folder: ProjectFolder, first_command: subprocess.CompletedProcess[str]) -> ProjectFolder:
+    """The project after its first command."""
+    assert first_command.returncode == 0, first_command.stderr
     return project_folder
 
 
@@ -46,6 +52,7 @@ def test_its_checks_ran_with_it(first: ProjectFolder) -> None:
     }  # fmt: skip
 
 
+@pytest.mark.exhaustive
 def test_the_run_is_listed_by_a_second_command(first: ProjectFolder) -> None:
     run = first.runs()[-1]
     listed = first.command("dagster", "run", "list")
@@ -53,13 +60,15 @@ def test_the_run_is_listed_by_a_second_command(first: ProjectFolder) -> None:
     assert run.run_id in listed.stdout
 
 
-def test_the_console_shows_dagster_and_nothing_of_the_jvm(first: ProjectFolder) -> None:
-    done = first.command("dagster", "asset", "materialize", "--select", "sightings", "--partition", "2013-01-09")
-    assert done.returncode == 0, done.stderr
-    foreign = [line for line in done.stderr.splitlines() if " - dagster - " not in line and line.strip()]
+def test_the_console_shows_dagster_and_nothing_of_the_jvm(
+    first_command: subprocess.CompletedProcess[str],
+) -> None:
+    assert " - dagster - " in first_command.stderr
+    foreign = [line for line in first_command.stderr.splitlines() if " - dagster - " not in line and line.strip()]
     assert [line for line in foreign if "WARN" in line or "Spark" in line or "log4j" in line] == []
 
 
+@pytest.mark.exhaustive
 def test_the_same_partition_again_is_one_new_version_with_the_same_rows(served: ProjectFolder) -> None:
     version, before = served.table("sightings").version(), served.rows_by_day()
     files = {a["path"] for a in served.files("sightings")}
@@ -87,6 +96,7 @@ def test_a_range_is_one_run_with_seven_counts_and_one_commit(served: ProjectFold
     assert {metadata["delta/version"] for metadata in found.values()} == {version + 1}
 
 
+@pytest.mark.exhaustive
 def test_dg_launch_does_the_same(served: ProjectFolder) -> None:
     done = served.command("dg", "launch", "--assets", "sightings", "--partition", "2013-01-08")
     assert done.returncode == 0, done.stderr
@@ -95,6 +105,7 @@ def test_dg_launch_does_the_same(served: ProjectFolder) -> None:
     assert metadata["dagster/partition_row_count"] == served.rows_by_day()["2013-01-08"] > 0
 
 
+@pytest.mark.exhaustive
 def test_a_corrupt_line_is_named_and_the_day_is_not_half_written(served: ProjectFolder) -> None:
     path = Path(served.folder / ".pipeline" / "landing" / "flights" / "2013-01-10.csv")
     lines = path.read_text(encoding="utf-8").splitlines()
@@ -109,6 +120,7 @@ def test_a_corrupt_line_is_named_and_the_day_is_not_half_written(served: Project
     assert "2013-01-10" not in served.rows_by_day()
 
 
+@pytest.mark.exhaustive
 def test_a_day_that_was_not_delivered_is_named(served: ProjectFolder) -> None:
     version = served.table("sightings").version()
     done = served.command("dagster", "asset", "materialize", "--select", "sightings", "--partition", "2013-02-20")

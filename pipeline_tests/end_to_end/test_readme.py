@@ -1,4 +1,7 @@
-"""Every command line of the README's code blocks: run here in one project with a warm server, or by a named test."""
+"""Every command line of the README's code blocks: run here in one project, or by a named test.
+
+The tier full runs each as a process with a warm server. The quick one runs those of `pipeline` in this process.
+"""
 
 from __future__ import annotations
 
@@ -17,8 +20,10 @@ from pathlib import Path
 
 import psutil
 import pytest
+from pyspark.sql import SparkSession
 
 from pipeline.assets.shipped import datasets
+from pipeline.settings import SparkSettings
 from pipeline_tests.conftest import free_port
 from pipeline_tests.end_to_end.conftest import COMMAND_SECONDS, REPOSITORY, SCRIPTS, ProjectFolder
 
@@ -38,7 +43,8 @@ ELSEWHERE = {
 }
 # What starts, names and ends the server of this module's project, or is the shell's own business, or this very run.
 AROUND = {
-    'python3 -m venv .venv && .venv/bin/pip install --quiet -e ".[dev]" && .venv/bin/python -m pytest -m "quick and not browser"',
+    'python3 -m venv .venv && .venv/bin/pip install --quiet -e ".[dev]" && '
+    '.venv/bin/python -m pytest -m "quick and not browser"',
     ".ci/run",
     ". .venv/bin/activate",
     "pipeline spark start",
@@ -91,6 +97,22 @@ def test_every_command_line_has_its_test() -> None:
         assert callable(getattr(importlib.import_module(f"pipeline_tests.end_to_end.{module}"), function))
 
 
+@pytest.fixture(scope="module")
+def written(project_folder: ProjectFolder, classic: SparkSession, spark_settings: SparkSettings) -> ProjectFolder:
+    """A project with one day of sightings in two versions."""
+    for _ in range(2):
+        project_folder.materialize(spark_settings, "sightings", "2013-01-01")
+    return project_folder
+
+
+@pytest.mark.parametrize("line", [line for line in HERE if line.startswith("pipeline ") and "from edges" not in line])
+def test_a_command_of_the_readme_does_its_work(written: ProjectFolder, line: str) -> None:
+    done = written.invoke(*shlex.split(line)[1:])
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.strip()
+
+
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("line", HERE)
 def test_a_command_of_the_readme_runs_as_it_stands_there(served: ProjectFolder, line: str) -> None:
     name, *arguments = shlex.split(line)
@@ -102,6 +124,7 @@ def test_a_command_of_the_readme_runs_as_it_stands_there(served: ProjectFolder, 
     assert "Traceback" not in done.stderr
 
 
+@pytest.mark.exhaustive
 def test_dagster_dev_shows_the_project_and_nothing_is_left_after_ctrl_c(
     project_folder: ProjectFolder, tmp_path: Path
 ) -> None:

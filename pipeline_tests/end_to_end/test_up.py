@@ -45,11 +45,11 @@ def test_a_port_that_is_taken_is_said_so_and_nothing_is_started(project_folder: 
         taken.bind(("127.0.0.1", 0))
         taken.listen()
         port = taken.getsockname()[1]
-        done = project_folder.command("pipeline", "up", "--port", str(port))
+        done = project_folder.invoke("up", "--port", str(port))
     assert done.returncode == 1
     assert f"port {port} is taken" in done.stderr
 
 
 @pytest.mark.parametrize("arguments", [("up", "--port", "none"), ("nonsense",), ("demo", "--days", "0")], ids=" ".join)
 def test_wrong_usage_exits_with_2(project_folder: ProjectFolder, arguments: tuple[str, ...]) -> None:
-    assert project_folder.command("pipeline", *arguments).returncode == 2
+    assert project_folder.invoke(*arguments).returncode == 2
