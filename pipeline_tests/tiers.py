@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from typing import Any
 
 import pytest
+from _pytest.mark import ParameterSet
 
 
 def first_in_both_modes(values: Iterable[Any]) -> list[Any]:
@@ -21,4 +22,7 @@ def first_is_quick(values: Iterable[Any], count: int = 1) -> list[Any]:
 
 
 def _marked(value: Any, mark: pytest.MarkDecorator) -> Any:
+    """The parameter with a mark; a tuple holds the values of several names, `pytest.param` those of one or more."""
+    if isinstance(value, ParameterSet):
+        return pytest.param(*value.values, marks=[*value.marks, mark], id=value.id)
     return pytest.param(*(value if isinstance(value, tuple) else (value,)), marks=mark)

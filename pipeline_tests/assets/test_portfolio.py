@@ -32,6 +32,7 @@ from pipeline.orchestration.dataset_asset import IO_MANAGER
 from pipeline.settings import Settings
 from pipeline_tests.delta.sample import rows_of
 from pipeline_tests.orchestration.conftest import materializations
+from pipeline_tests.tiers import first_is_quick
 
 COUNT = 800
 
@@ -174,13 +175,16 @@ def test_updates_that_come_as_files_and_through_a_sink_are_stored_once_and_taken
 
 @pytest.mark.parametrize(
     ("old", "new", "error"),
-    [
-        ('"price": ', '"price": "dear", "was": ', StreamError),
-        ("{", "no json {", StreamError),
-        ('"symbol": "', '"symbol": "X', CheckViolationError),
-        ('"conid"', '"con"', NullViolationError),
-    ],
-    ids=["a text for a number", "no JSON", "an unknown symbol", "no contract"],
+    first_is_quick(
+        [
+            ("{", "no json {", StreamError),
+            ('"symbol": "', '"symbol": "X', CheckViolationError),
+            ('"price": ', '"price": "dear", "was": ', StreamError),
+            ('"conid"', '"con"', NullViolationError),
+        ],
+        count=2,
+    ),
+    ids=["no JSON", "an unknown symbol", "a text for a number", "no contract"],
 )
 def test_a_file_with_a_bad_line_stores_nothing_and_is_read_again_once_it_is_mended(
     classic: SparkSession, settings: Settings, old: str, new: str, error: type[PipelineError]

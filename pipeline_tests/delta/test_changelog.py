@@ -18,6 +18,7 @@ from pipeline.delta.slices import of_values
 from pipeline.delta.write import WriteResult, write
 from pipeline.errors import ChangelogError, FrameMismatchError, StrayRowsError
 from pipeline_tests.delta.sample import day, frame_in, note, ordered, rows_of, versions_of
+from pipeline_tests.tiers import first_is_quick
 
 ROW = StructType(
     [
@@ -112,22 +113,27 @@ def drawn(strategy: st.SearchStrategy[list[list[Change]]], count: int) -> list[l
 
 
 @pytest.mark.parametrize("options", [{}, {"ignore_nulls": ("a", "b")}], ids=["as they are", "NULL means as it was"])
+@pytest.mark.parametrize(
+    ("calm_histories", "shuffles_of_each", "wild_histories"), first_is_quick([(12, 5, 1), (30, 20, 3)])
+)
 def test_any_history_gives_what_a_plain_replay_gives_however_it_is_shuffled(
-    classic: SparkSession, root: str, options: dict[str, Any]
-) -> None:
+    classic: SparkSession, root: str, options: dict[str, Any], calm_histories: int, shuffles_of_each: int,
+    wild_histories: int,
+) -> None:  # fmt: skip
     """Every example is a table of its own among the rows of one: its keys are moved apart, so that one merge does many.
 
     A truncation speaks of the whole table, so histories that have one are merged alone.
     """
-    calm = drawn(histories("cudd"), 30)
-    wild = drawn(histories("cuddt").filter(lambda history: any(c[4] == "t" for batch in history for c in batch)), 3)
+    calm = drawn(histories("cudd"), calm_histories)
+    truncated = histories("cuddt").filter(lambda history: any(c[4] == "t" for batch in history for c in batch))
+    wild = drawn(truncated, wild_histories)
     dataset = changelog("calm", **options)
     expected: list[tuple[Any, ...]] = []
     shuffles = random.Random(0)
     merged: list[list[tuple[Any, ...]]] = [[], [], []]
     for number, history in enumerate(calm):
-        for shuffle in range(20):
-            base = (number * 20 + shuffle) * 10
+        for shuffle in range(shuffles_of_each):
+            base = (number * shuffles_of_each + shuffle) * 10
 
             def moved(k: int | None, base: int = base) -> int:
                 return base + (k or 0)

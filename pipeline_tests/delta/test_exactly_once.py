@@ -35,7 +35,7 @@ from pipeline.delta.write import WriteResult, write
 from pipeline.errors import DuplicateKeysError, TableExistsError
 from pipeline_tests.delta.lost_answers import lose_answers
 from pipeline_tests.delta.sample import commit_info, frame_in, note, ordered, versions_of
-from pipeline_tests.tiers import first_in_both_modes
+from pipeline_tests.tiers import first_in_both_modes, first_is_quick
 
 case = pytest.mark.case
 
@@ -190,7 +190,9 @@ def by_us_and_then_the_log_is_cleaned(spark: SparkSession, dataset: Dataset, roo
 
 @case("T-RESTORE-REPLAY")
 @pytest.mark.parametrize(
-    "undo", [(by_sql, by_us), (by_us_and_then_the_log_is_cleaned, by_sql)], ids=["by sql, by us", "log cleaned, by sql"]
+    "undo",
+    first_is_quick([pytest.param((by_sql, by_us)), pytest.param((by_us_and_then_the_log_is_cleaned, by_sql))]),
+    ids=["by sql, by us", "log cleaned, by sql"],
 )
 def test_a_batch_that_a_restore_has_undone_is_written_again_exactly_once_after_each_restore(
     classic: SparkSession, root: str, undo: tuple[Restore, Restore]
@@ -212,7 +214,7 @@ def test_a_batch_that_a_restore_has_undone_is_written_again_exactly_once_after_e
 
 
 @case("T-RESTORE-REPLAY")
-@pytest.mark.parametrize("log", ["on this machine", "elsewhere"])
+@pytest.mark.parametrize("log", first_is_quick(["on this machine", "elsewhere"]))
 def test_a_batch_that_a_restore_has_kept_is_not_written_again(
     classic: SparkSession, root: str, monkeypatch: pytest.MonkeyPatch, log: str
 ) -> None:

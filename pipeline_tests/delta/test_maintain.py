@@ -79,7 +79,6 @@ def test_maintaining_a_table_that_was_never_written_is_not_found(spark: SparkSes
     assert not Path(root).exists()
 
 
-@pytest.mark.both_modes
 def test_a_checkpoint_writes_its_file_and_the_pointer_and_commits_nothing(
     spark: SparkSession, spark_settings: SparkSettings, root: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
