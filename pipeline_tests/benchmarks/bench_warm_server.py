@@ -23,81 +23,12 @@ from pipeline.delta import server as servers
 from pipeline.delta.server import Server
 from pipeline.settings import load_settings
 from pipeline_tests.conftest import free_port
-from pipeline_tests.end_to_end.conftest import FILES, REPOSITORY, ProjectFolder
+from pipeline_tests.end_to_end.conftest import FILES, PROJECTS, REPOSITORY, ProjectFolder
 
 # Where a naive IO manager took 23 and 5.5 seconds, ours may take 25 and 6.5. The speed of a shared machine differs from
 # one minute to the next, so the naive one takes its turns too, and the ratio is what counts.
 ALLOWED = {"embedded": 25.0 / 23.0, "warm server": 6.5 / 5.5}
 FIRST_COUNTED_RUN = 5
-OUTSIDE = """
-from dagster import definitions
-from pyspark.sql import DataFrame
-from pyspark.sql.types import LongType, StringType, StructField, StructType
-
-from pipeline.dataset import Dataset
-from pipeline.definitions import build_definitions
-from pipeline.orchestration import DeltaSparkResource, dataset_asset
-from pipeline.settings import load_settings
-
-COLUMNS = [StructField("id", LongType(), False), StructField("name", StringType())]
-SMALL = Dataset(name="small", schema=StructType(COLUMNS))
-
-
-@dataset_asset(SMALL)
-def small(spark: DeltaSparkResource) -> DataFrame:
-    return spark.spark_session.range(1000).selectExpr("id", "concat('row ', id) AS name")
-
-
-@definitions
-def defs():
-    return build_definitions(load_settings(), datasets=[SMALL], assets=[small])
-"""
-# The same rows by Dagster's own command through an IO manager without any guarantee: no declaration, no mark, no own
-# version, no record, no check.
-NAIVE = """
-import os
-
-from dagster import Definitions, IOManager, asset
-from pyspark.sql import SparkSession
-
-from pipeline.delta.runtime import delta_jars, find_java
-from pipeline.delta.session import DELTA_CATALOG, DELTA_EXTENSION
-from pipeline.settings import load_settings
-
-
-def session():
-    if os.environ.get("SPARK_REMOTE"):
-        return SparkSession.builder.remote(os.environ["SPARK_REMOTE"]).getOrCreate()
-    settings = load_settings().spark
-    jars = ":".join(map(str, delta_jars(settings, find_java(os.environ, settings.cache))))
-    return (
-        SparkSession.builder.master("local[*]")
-        .config("spark.driver.extraClassPath", jars)
-        .config("spark.sql.extensions", DELTA_EXTENSION)
-        .config("spark.sql.catalog.spark_catalog", DELTA_CATALOG)
-        .config("spark.sql.shuffle.partitions", "2")
-        .config("spark.databricks.delta.snapshotPartitions", "2")
-        .config("spark.ui.enabled", "false")
-        .getOrCreate()
-    )
-
-
-class Naive(IOManager):
-    def handle_output(self, context, obj):
-        obj.write.format("delta").mode("overwrite").save(os.path.abspath(".pipeline/naive"))
-
-    def load_input(self, context): ...
-
-
-@asset(io_manager_key="naive")
-def rows():
-    return session().range(1000).selectExpr("id", "concat('row ', id) AS name")
-
-
-from dagster import in_process_executor
-
-defs = Definitions(assets=[rows], resources={"naive": Naive()}, executor=in_process_executor)
-"""
 
 
 def materialize(project: ProjectFolder, name: str, **environment: str) -> float:
@@ -173,8 +104,8 @@ def main() -> None:
         folder = Path(name)
         for file in FILES:
             shutil.copy(REPOSITORY / file, folder / file)
-        (folder / "outside.py").write_text(OUTSIDE, encoding="utf-8")
-        (folder / "naive.py").write_text(NAIVE, encoding="utf-8")
+        shutil.copy(PROJECTS / "small.py", folder / "outside.py")
+        shutil.copy(PROJECTS / "naive.py", folder)
         project = ProjectFolder(folder=folder, cache=load_settings().spark.cache)
         server = servers.start(folder / ".pipeline" / "spark", free_port())
         try:

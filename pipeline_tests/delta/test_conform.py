@@ -33,7 +33,9 @@ from pipeline.errors import (
 )
 from pipeline.settings import SparkSettings
 from pipeline_tests.conftest import brief_conf
+from pipeline_tests.delta import conforming_child
 from pipeline_tests.delta.sample import commit_info, files_of, frame_in, note, put, rows_of, versions_of
+from pipeline_tests.tiers import first_is_quick
 
 ROWS = StructType([StructField("id", LongType()), StructField("text", StringType())])
 PLAIN = Dataset(name="plain", schema=ROWS, write=Append())
@@ -251,41 +253,15 @@ def test_a_step_that_delta_refuses_is_told_with_the_step(classic: SparkSession, 
     assert "delta.checkpointInterval" in caught.value.step
 
 
-OTHER = """
-import sys
-from pathlib import Path
-from pipeline.delta.session import open_session
-from pipeline.delta.table import conform, existing, plan_of
-from pipeline.settings import SparkSettings
-from pipeline_tests.delta.test_conform import RACED
-
-brief = ("spark.driver.extraJavaOptions", sys.argv[3])
-spark = open_session(SparkSettings(master="local[2]", cache=Path(sys.argv[2]), conf=(brief,)))
-location = RACED.location(sys.argv[1])
-existing(spark, RACED, location)
-spark.read.format("delta").load(location).collect()
-print("ready", flush=True)
-sys.stdin.readline()
-conform(spark, RACED, location)
-print(plan_of(spark, RACED, location).differs, flush=True)
-"""
-RACED = Dataset(
-    name="plain",
-    schema=StructType([*ROWS.fields, StructField("more", StringType()), StructField("most", LongType())]),
-    write=Append(),
-    features=Features(deletion_vectors=True, column_mapping="name", cluster_by=("id",)),
-    checks=(Check("positive", "id > 0"), Check("small", "id < 100")),
-    properties=(("owner.team", "us"),),
-)
-
-
+@pytest.mark.parametrize("jvm", first_is_quick(["the same", "another"]))
 def test_two_processes_that_apply_at_once_end_with_one_table_as_declared(
-    classic: SparkSession, spark_settings: SparkSettings, root: str
+    classic: SparkSession, spark_settings: SparkSettings, remote_url: str, root: str, jvm: str
 ) -> None:
     put(classic, PLAIN, root, [(1, "a")])
     ((_, options),) = brief_conf(spark_settings)
+    remote = remote_url if jvm == "the same" else ""
     child = subprocess.Popen(
-        [sys.executable, "-c", OTHER, root, str(spark_settings.cache), options],
+        [sys.executable, "-m", conforming_child.__name__, root, str(spark_settings.cache), options, remote],
         stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
     )  # fmt: skip
     assert child.stdin is not None
@@ -294,15 +270,15 @@ def test_two_processes_that_apply_at_once_end_with_one_table_as_declared(
         assert child.stdout.readline() == "ready\n"
         child.stdin.write("now\n")
         child.stdin.flush()
-        ours = conform(classic, RACED, RACED.location(root))
+        ours = conform(classic, conforming_child.RACED, conforming_child.RACED.location(root))
         assert child.stdout.readline() == "False\n"
         child.communicate(timeout=60)
     finally:
         child.kill()
     assert child.returncode == 0
-    assert not plan_of(classic, RACED, RACED.location(root)).differs
-    assert ours.after.schema.names == RACED.schema.names
-    found = classic.read.format("delta").load(RACED.location(root)).collect()
+    assert not plan_of(classic, conforming_child.RACED, conforming_child.RACED.location(root)).differs
+    assert ours.after.schema.names == conforming_child.RACED.schema.names
+    found = classic.read.format("delta").load(conforming_child.RACED.location(root)).collect()
     assert list(map(tuple, found)) == [(1, "a", None, None)]
 
 
@@ -355,29 +331,11 @@ def test_opening_a_table_that_needs_nothing_runs_no_spark_job_and_commits_nothin
     assert versions_of(dataset, root) == [0, 1]
 
 
-DATASETS = """
-from pyspark.sql.types import LongType, StringType, StructField, StructType
-
-from pipeline.dataset import Append, Dataset, Features
-
-plain = Dataset(
-    name="plain",
-    schema=StructType([StructField("id", LongType()), StructField("text", StringType())]),
-    write=Append(),
-    features=Features(deletion_vectors=True),
-)
-never = Dataset(name="never", schema=plain.schema)
-datasets = (plain, never)
-"""
-
-
 def test_the_command_shows_the_plan_applies_it_and_says_by_its_status_whether_tables_differ(
-    classic: SparkSession, root: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    classic: SparkSession, root: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     put(classic, PLAIN, root, [(1, "a")])
-    (tmp_path / "conform_datasets.py").write_text(DATASETS, encoding="utf-8")
-    monkeypatch.syspath_prepend(str(tmp_path))
-    monkeypatch.setenv("PIPELINE_DATASETS", "conform_datasets:datasets")
+    monkeypatch.setenv("PIPELINE_DATASETS", "pipeline_tests.projects.conform_datasets:datasets")
     monkeypatch.setenv("PIPELINE_ROOT", root)
     monkeypatch.delenv("SPARK_REMOTE", raising=False)
     monkeypatch.setattr(command, "open_session", lambda _: classic)

@@ -372,29 +372,6 @@ def test_two_threads_that_create_at_once_make_one_table_and_both_append(
     assert rows_of(APPENDED, root) == [(day(1), 0, "t"), (day(2), 1, "t")]
 
 
-CREATOR = """
-import json, sys
-from pathlib import Path
-from pipeline.delta import table
-from pipeline.delta.session import open_session
-from pipeline.settings import SparkSettings
-from pipeline_tests.delta.sample import APPENDED, day, put
-
-create = table._create
-
-def create_when_told(*arguments):
-    print("no table yet", flush=True)
-    sys.stdin.readline()
-    return create(*arguments)
-
-table._create = create_when_told
-brief = ("spark.driver.extraJavaOptions", sys.argv[3])
-spark = open_session(SparkSettings(master="local[2]", cache=Path(sys.argv[2]), conf=(brief,)))
-result = put(spark, APPENDED, sys.argv[1], [(day(2), 2, "child")])
-print(json.dumps([result.table_id, result.version]), flush=True)
-"""
-
-
 @case("T-FIRST-WRITE-RACE")
 def test_two_processes_that_create_at_once_make_one_table_and_both_append(
     classic: SparkSession, spark_settings: SparkSettings, root: str, monkeypatch: pytest.MonkeyPatch
@@ -402,7 +379,7 @@ def test_two_processes_that_create_at_once_make_one_table_and_both_append(
     """Two JVMs share nothing but the folder; again both have seen that there is no table."""
     ((_, options),) = brief_conf(spark_settings)
     child = subprocess.Popen(
-        [sys.executable, "-c", CREATOR, root, str(spark_settings.cache), options],
+        [sys.executable, "-m", "pipeline_tests.delta.creating_child", root, str(spark_settings.cache), options],
         stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
     )  # fmt: skip
     assert child.stdin is not None

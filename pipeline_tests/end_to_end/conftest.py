@@ -27,6 +27,7 @@ from pipeline.settings import SparkSettings, load_settings
 from pipeline_tests.conftest import BRIEF_JVM, free_port
 
 REPOSITORY = Path(__file__).parents[2]
+PROJECTS = REPOSITORY / "pipeline_tests" / "projects"
 FILES = ("pyproject.toml", "dagster.yaml", "workspace.yaml")
 SCRIPTS = Path(sys.executable).parent
 COMMAND_SECONDS = 300

@@ -14,7 +14,7 @@ import pytest
 from playwright.sync_api import Locator, Page, expect, sync_playwright
 
 from pipeline.assets.aviation_datasets import AIRPORTS
-from pipeline_tests.end_to_end.conftest import ProjectFolder, Up
+from pipeline_tests.end_to_end.conftest import PROJECTS, ProjectFolder, Up
 
 pytestmark = pytest.mark.browser
 
@@ -27,54 +27,13 @@ WINDOW = {"width": 1500, "height": 950}
 AIRPORTS_ROWS = 1458
 DAYS = ["2013-01-01", "2013-01-02", "2013-01-03"]
 ARRIVING = "2013-01-04"
-OUTSIDE = """
-import pyarrow as pa
-from dagster import AssetCheckResult, AssetSelection, Definitions, RunRequest, asset_check, definitions, schedule
-from pyspark.sql.types import LongType, StructField, StructType
-
-from pipeline.dataset import Check, Dataset
-from pipeline.definitions import build_definitions
-from pipeline.orchestration import dataset_asset, dataset_checks, dataset_spec
-from pipeline.settings import load_settings
-
-WEIGHTS = Dataset(
-    name="weights",
-    schema=StructType([StructField("kilograms", LongType())]),
-    checks=(Check("positive", "kilograms > 0", on_violation="quarantine"),),
-)
-
-
-@dataset_asset(WEIGHTS)
-def weights() -> pa.Table:
-    return pa.table({"kilograms": [1, -23, 4, -5, -6]})
-
-
-@asset_check(asset="airports")
-def all_in_europe():
-    return AssetCheckResult(passed=False, metadata={"airports_elsewhere": 1458})
-
-
-@schedule(cron_schedule="* * * * *", target=AssetSelection.assets("planes"))
-def every_minute():
-    return RunRequest()
-
-
-@definitions
-def defs():
-    ours = Definitions(
-        assets=[weights, dataset_spec(WEIGHTS.quarantine)],
-        asset_checks=[all_in_europe, *dataset_checks([WEIGHTS])],
-        schedules=[every_minute],
-    )
-    return Definitions.merge(build_definitions(load_settings()), ours)
-"""
 
 
 @pytest.fixture(scope="module")
 def outside(project_folder: ProjectFolder) -> ProjectFolder:
     """A project of a user's own, into whose landing folder nothing has been delivered yet."""
     folder = project_folder.folder
-    (folder / "outside.py").write_text(OUTSIDE, encoding="utf-8")
+    shutil.copy(PROJECTS / "browsed.py", folder / "outside.py")
     declared = (folder / "pyproject.toml").read_text(encoding="utf-8")
     ours = declared.replace('module_name = "pipeline.definitions"', 'module_name = "outside"')
     assert ours != declared

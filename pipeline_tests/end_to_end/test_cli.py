@@ -1,4 +1,4 @@
-"""The commands that look at tables, as an operator runs them in a project of his own; Spark is a Connect server."""
+"""The commands that look at tables, as an operator runs them in a project of his own."""
 
 from __future__ import annotations
 
@@ -19,28 +19,8 @@ from pipeline.delta.write import WriteResult, write
 from pipeline.record import write_record
 from pipeline.settings import SparkSettings
 from pipeline_tests.end_to_end.conftest import REPOSITORY, ProjectFolder
+from pipeline_tests.projects import shop_conforming, shop_datasets, shop_keeping
 
-DATASETS = """
-from pyspark.sql.types import DateType, DecimalType, LongType, StringType, StructField, StructType, TimestampType
-
-from pipeline.dataset import Check, Dataset, NotNull, References, RowCount, Unique
-
-orders = Dataset(
-    name="shop/orders",
-    schema=StructType([
-        StructField("day", DateType()), StructField("id", LongType(), False), StructField("price", DecimalType(10, 2)),
-        StructField("at", TimestampType(), True, {"comment": "when it came"}), StructField("text", StringType()),
-    ]),
-    partition_by=("day",),
-    keys=("id",),
-    checks=(Check("not_for_nothing", "price > 0"),),
-    not_null=(NotNull("id", on_violation="quarantine"),),
-    row_count=RowCount(maximum=1, severity="warn"),
-    expectations=(Unique(("price",)), References(("text",), "customers", ("name",))),
-)
-customers = Dataset(name="customers", schema=StructType([StructField("name", StringType())]), reads=("shop/orders",))
-datasets = (orders, customers)
-"""
 FIRST = """
 VALUES (DATE'2026-07-01', 1L, 1.10BD, TIMESTAMP'2026-07-01 12:00:00.5+02:00', '[red]'),
        (DATE'2026-07-02', NULL, 9.00BD, NULL, NULL),
@@ -48,26 +28,6 @@ VALUES (DATE'2026-07-01', 1L, 1.10BD, TIMESTAMP'2026-07-01 12:00:00.5+02:00', '[
 """
 SECOND = """
 SELECT DATE'2026-07-02' day, id, 3.30BD price, TIMESTAMP'2026-07-01 10:00:00.5Z' at, 'NULL' text FROM range(3, 5)
-"""
-KEEPING = """
-from dataclasses import replace
-from shop_datasets import customers
-at_once = ("delta.deletedFileRetentionDuration", "interval 0 hours")
-source = replace(customers, name="source", reads=(), properties=(at_once,))
-log = replace(customers, name="log", reads=("source",), reads_changes_of=("source",))
-datasets = (source, log)
-"""
-CONFORMING = """
-from dataclasses import replace
-from pyspark.sql.types import LongType, StructType
-from pipeline.dataset import Check
-from pipeline.features import Features
-from shop_datasets import customers
-wider = StructType([*customers.schema.fields]).add("age", LongType(), True)
-named = replace(customers, name="named", reads=(), change_feed=False, schema=wider)
-older = replace(named, features=Features(deletion_vectors=True))
-never = replace(named, checks=(Check("short", "length(name) < 2"),))
-datasets, refused = (older,), (never,)
 """
 NO_JAVA = {"JAVA_HOME": "/nowhere", "SPARK_REMOTE": "sc://127.0.0.1:1"}
 
@@ -83,7 +43,7 @@ class Shop:
     commits: tuple[WriteResult, ...]
 
     def run(self, *arguments: str, status: int = 0, **environment: str) -> subprocess.CompletedProcess[str]:
-        done = self.project.command("pipeline", *arguments, **environment)
+        done = self.project.invoke(*arguments, **environment)
         assert done.returncode == status, done.stdout + done.stderr
         assert "Traceback" not in done.stderr
         return done
@@ -100,16 +60,13 @@ class Shop:
 @pytest.fixture(scope="module")
 def shop(
     classic: SparkSession,
-    remote_url: str,
     spark_settings: SparkSettings,
     tmp_path_factory: pytest.TempPathFactory,
 ) -> Shop:
     folder = tmp_path_factory.mktemp("shop")
-    (folder / "pyproject.toml").write_text('[tool.pipeline]\ndatasets = "shop_datasets:datasets"\n', encoding="utf-8")
-    (folder / "shop_datasets.py").write_text(DATASETS, encoding="utf-8")
-    declared: dict[str, Any] = {}
-    exec(DATASETS, declared)
-    orders, root = declared["orders"], str(folder / ".pipeline" / "tables")
+    declared = f'[tool.pipeline]\ndatasets = "{shop_datasets.__name__}:datasets"\n'
+    (folder / "pyproject.toml").write_text(declared, encoding="utf-8")
+    orders, root = shop_datasets.orders, str(folder / ".pipeline" / "tables")
     slice_ = slices.of_values("day", [dt.date(2026, 7, 2)])
     commits = []
     for run_id, within, rows in (("first-run", None, FIRST), ("second-run", slice_, SECOND)):
@@ -121,8 +78,7 @@ def shop(
             classic, orders, result, root=root, run_id=run_id, sources={}, options={}, partitions=within and str(within)
         )
         commits.append(result)
-    environment = {"SPARK_REMOTE": remote_url, "PYTHONPATH": f"{REPOSITORY}:{folder}"}
-    return Shop(ProjectFolder(folder, spark_settings.cache, environment), tuple(commits))
+    return Shop(ProjectFolder(folder, spark_settings.cache), tuple(commits))
 
 
 def test_help_names_every_command_and_loads_neither_spark_nor_dagster() -> None:
@@ -286,8 +242,7 @@ def test_the_manifests_of_runs_are_listed_compared_and_verified_without_java(sho
 
 
 def test_a_vacuum_names_the_consumer_that_still_needs_what_it_would_remove(shop: Shop, classic: SparkSession) -> None:
-    (shop.project.folder / "keeping.py").write_text(KEEPING, encoding="utf-8")
-    environment = {"PIPELINE_DATASETS": "keeping:datasets"}
+    environment = {"PIPELINE_DATASETS": f"{shop_keeping.__name__}:datasets"}
     location = shop.project.folder / ".pipeline/tables/source"
     properties = "'delta.enableChangeDataFeed' = true, 'delta.deletedFileRetentionDuration' = 'interval 0 hours'"
     classic.sql(f"CREATE TABLE delta.`{location}` (name STRING) USING delta TBLPROPERTIES ({properties})")
@@ -309,8 +264,7 @@ def test_a_vacuum_names_the_consumer_that_still_needs_what_it_would_remove(shop:
 
 
 def test_a_plan_says_what_differs_and_who_loses_the_table_and_is_then_taken(shop: Shop, classic: SparkSession) -> None:
-    (shop.project.folder / "conforming.py").write_text(CONFORMING, encoding="utf-8")
-    environment = {"PIPELINE_DATASETS": "conforming:datasets"}
+    environment = {"PIPELINE_DATASETS": f"{shop_conforming.__name__}:datasets"}
     location = shop.project.folder / ".pipeline/tables/named"
     classic.sql(f"CREATE TABLE delta.`{location}` (name STRING) USING delta")
     classic.sql(f"INSERT INTO delta.`{location}` VALUES ('a'), ('bb')")
@@ -322,7 +276,7 @@ def test_a_plan_says_what_differs_and_who_loses_the_table_and_is_then_taken(shop
     done = shop.run("conform", "plan", "--json", status=3, **environment)
     (plan,) = json.loads(done.stdout)
     assert [step["step"] for step in plan["steps"]] == ["set property", "add column"]
-    refused = shop.run("conform", "apply", status=1, PIPELINE_DATASETS="conforming:refused")
+    refused = shop.run("conform", "apply", status=1, PIPELINE_DATASETS=f"{shop_conforming.__name__}:refused")
     assert "break what is declared (short: 1 row)" in refused.stderr
     assert '"name":"bb"' in refused.stderr
     assert len(list((location / "_delta_log").glob("*.json"))) == 2

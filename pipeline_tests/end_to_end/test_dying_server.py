@@ -1,6 +1,7 @@
 """The warm server's JVM killed at every point of a run: a named error, nothing half written, and a retry that works."""
 
 import json
+import shutil
 import subprocess
 import time
 from collections.abc import Callable, Iterator
@@ -15,61 +16,12 @@ from deltalake import DeltaTable
 from pipeline.delta import server as servers
 from pipeline.delta.server import Server
 from pipeline_tests.conftest import free_port
-from pipeline_tests.end_to_end.conftest import BRIEF, COMMAND_SECONDS, SCRIPTS, ProjectFolder
-
-# Both assets say that they have come so far by a file `here`, and go no further while a file `armed` lies beside it.
-OUTSIDE = """
-import time
-from pathlib import Path
-
-from dagster import definitions
-from pyspark.sql import DataFrame
-from pyspark.sql.types import LongType, StructField, StructType
-
-from pipeline.dataset import Dataset
-from pipeline.definitions import build_definitions
-from pipeline.orchestration import DeltaSparkResource, dataset_asset
-from pipeline.settings import load_settings
-
-HERE = Path(__file__).parent
-NUMBERS = StructType([StructField("n", LongType())])
-FIRST = Dataset(name="first", schema=NUMBERS)
-SECOND = Dataset(name="second", schema=NUMBERS, reads=("first",))
-
-
-def wait_here(folder):
-    while (folder / "armed").exists():
-        (folder / "here").touch()
-        time.sleep(0.1)
-
-
-@dataset_asset(FIRST)
-def first(spark: DeltaSparkResource) -> DataFrame:
-    folder, wait = HERE, wait_here
-    wait.__module__ = "__main__"  # so that it travels to Spark by value
-
-    def rows(batches):
-        wait(folder)
-        yield from batches
-
-    return spark.spark_session.range(3).selectExpr("id AS n").mapInArrow(rows, "n BIGINT")
-
-
-@dataset_asset(SECOND)
-def second(first: DataFrame) -> DataFrame:
-    wait_here(HERE)
-    return first
-
-
-@definitions
-def defs():
-    return build_definitions(load_settings(), datasets=[FIRST, SECOND], assets=[first, second])
-"""
+from pipeline_tests.end_to_end.conftest import BRIEF, COMMAND_SECONDS, PROJECTS, SCRIPTS, ProjectFolder
 
 
 @pytest.fixture(scope="module")
 def project(project_folder: ProjectFolder) -> Iterator[ProjectFolder]:
-    (project_folder.folder / "outside.py").write_text(OUTSIDE, encoding="utf-8")
+    shutil.copy(PROJECTS / "waiting.py", project_folder.folder / "outside.py")
     yield project_folder
     servers.stop(state(project_folder))
 

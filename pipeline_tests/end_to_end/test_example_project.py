@@ -12,41 +12,6 @@ import pytest
 from pipeline.settings import SparkSettings
 from pipeline_tests.end_to_end.conftest import REPOSITORY, ProjectFolder
 
-# What a user adds next: an asset with a prefix that reads the first, and two that are wrong.
-MORE = """
-from dataclasses import replace
-
-from pyspark.sql.types import LongType
-
-MEAN = Dataset(
-    name="lab/mean", schema=StructType([StructField("mean", DoubleType()), StructField("days", LongType())]),
-    reads=("readings",),
-)
-WRONG = replace(READINGS, name="lab/wrong")
-NOTHING = Dataset(name="lab/nothing", schema=MEAN.schema)
-datasets = (READINGS, MEAN, WRONG, NOTHING)
-
-
-@dataset_asset(MEAN)
-def mean(readings: pd.DataFrame) -> pd.DataFrame:
-    return pd.DataFrame({"mean": [readings["value"].mean()], "days": [readings["day"].nunique()]})
-
-
-@dataset_asset(WRONG, partitions_def=DailyPartitionsDefinition("2025-01-01"))
-def wrong() -> pd.DataFrame:
-    return pd.DataFrame({"value": [1.0]})
-
-
-@dataset_asset(NOTHING)
-def nothing() -> pd.DataFrame:
-    return pd.DataFrame()
-
-
-@definitions
-def defs():
-    return build_definitions(load_settings(), assets=[readings, mean, wrong, nothing])
-"""
-
 
 def block(language: str) -> str:
     text = (REPOSITORY / "README.md").read_text(encoding="utf-8").partition("## Your own dataset")[2]
@@ -55,10 +20,10 @@ def block(language: str) -> str:
     return found[1]
 
 
-def project(folder: Path, module: str, cache: Path, remote_url: str) -> ProjectFolder:
-    """A folder with nothing but what the README names."""
-    (folder / "readings.py").write_text(module, encoding="utf-8")
-    (folder / "pyproject.toml").write_text(block("toml"), encoding="utf-8")
+def project(folder: Path, cache: Path, remote_url: str, module: str = "readings") -> ProjectFolder:
+    """A folder with what the README names and nothing else, but that its commands may load another module."""
+    (folder / "readings.py").write_text(block("python"), encoding="utf-8")
+    (folder / "pyproject.toml").write_text(block("toml").replace("readings", module), encoding="utf-8")
     shutil.copy(REPOSITORY / "dagster.yaml", folder / "dagster.yaml")
     return ProjectFolder(folder, cache, {"SPARK_REMOTE": remote_url})
 
@@ -66,7 +31,9 @@ def project(folder: Path, module: str, cache: Path, remote_url: str) -> ProjectF
 @pytest.fixture(scope="module")
 def example(tmp_path_factory: pytest.TempPathFactory, spark_settings: SparkSettings, remote_url: str) -> ProjectFolder:
     """The project with three days and their mean, from two commands."""
-    example = project(tmp_path_factory.mktemp("example"), block("python") + MORE, spark_settings.cache, remote_url)
+    example = project(
+        tmp_path_factory.mktemp("example"), spark_settings.cache, remote_url, "pipeline_tests.projects.laboratory"
+    )
     for selected in (
         ("readings", "--partition-range", "2025-01-01...2025-01-03"),
         ("lab/mean",),
@@ -79,7 +46,7 @@ def example(tmp_path_factory: pytest.TempPathFactory, spark_settings: SparkSetti
 def test_the_module_of_the_readme_is_a_project_as_it_stands_there(
     tmp_path: Path, spark_settings: SparkSettings, remote_url: str
 ) -> None:
-    alone = project(tmp_path, block("python"), spark_settings.cache, remote_url)
+    alone = project(tmp_path, spark_settings.cache, remote_url)
     done = alone.command("dagster", "asset", "materialize", "--select", "readings", "--partition", "2025-01-01")
     assert done.returncode == 0, done.stderr
     assert alone.table("readings").to_pyarrow_table().column("value").to_pylist() == [20.5]
@@ -87,7 +54,7 @@ def test_the_module_of_the_readme_is_a_project_as_it_stands_there(
 
 def test_an_asset_with_a_prefix_is_known_under_its_full_key_to_every_command(example: ProjectFolder) -> None:
     def answer(*arguments: str) -> object:
-        done = example.command("pipeline", *arguments, "--json")
+        done = example.invoke(*arguments, "--json")
         assert done.returncode == 0, done.stderr
         return json.loads(done.stdout)
 
@@ -104,10 +71,11 @@ def test_an_asset_with_a_prefix_is_known_under_its_full_key_to_every_command(exa
     assert [run["datasets"] for run in runs] == [["lab/mean"], ["readings"]]
     (record,) = answer("manifest", "show", runs[0]["run_id"])
     assert (record["name"], record["version"]) == ("lab/mean", 1)
-    missing = example.command("pipeline", "show", "mean")
+    missing = example.invoke("show", "mean")
     assert (missing.returncode, "Did you mean 'lab/mean'?" in missing.stderr) == (1, True)
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize(
     ("selected", "said"),
     [

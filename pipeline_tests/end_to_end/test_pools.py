@@ -2,48 +2,20 @@
 
 from __future__ import annotations
 
+import shutil
 import subprocess
 import time
 from pathlib import Path
 
 from dagster import DagsterRunStatus
 
-from pipeline_tests.end_to_end.conftest import COMMAND_SECONDS, SCRIPTS, ProjectFolder
-
-MODULE = """
-import time
-from pathlib import Path
-
-from dagster import Definitions, IOManager, in_process_executor
-from pyspark.sql.types import LongType, StructField, StructType
-
-from pipeline.dataset import Dataset
-from pipeline.orchestration import dataset_asset
-
-HELD = Dataset(name="held", schema=StructType([StructField("n", LongType())]))
-
-
-class Nowhere(IOManager):
-    def handle_output(self, context, obj): ...
-    def load_input(self, context): ...
-
-
-@dataset_asset(HELD)
-def held():
-    Path("started").touch()
-    while not Path("go").exists():
-        time.sleep(0.05)
-    return 1
-
-
-defs = Definitions(assets=[held], resources={"delta_io_manager": Nowhere()}, executor=in_process_executor)
-"""
+from pipeline_tests.end_to_end.conftest import COMMAND_SECONDS, PROJECTS, SCRIPTS, ProjectFolder
 
 
 def test_the_slot_of_a_killed_run_is_given_back_before_the_next_run_and_the_run_is_told_as_failed(
     project_folder: ProjectFolder,
 ) -> None:
-    (project_folder.folder / "holding.py").write_text(MODULE, encoding="utf-8")
+    shutil.copy(PROJECTS / "holding.py", project_folder.folder)
     command = [str(SCRIPTS / "dagster"), "asset", "materialize", "-m", "holding", "--select", "held"]
     started: Path = project_folder.folder / "started"
     with subprocess.Popen(

@@ -3,7 +3,6 @@
 import json
 import subprocess
 import sys
-import textwrap
 from dataclasses import replace
 from pathlib import Path
 
@@ -24,9 +23,9 @@ HELP_SECONDS = 1.0
 ONE_COLUMN = StructType([StructField("n", LongType())])
 
 
-def run_python(code: str) -> dict:
+def measured(what: str) -> dict:
     done = subprocess.run(
-        [sys.executable, "-W", "ignore", "-c", textwrap.dedent(code)],
+        [sys.executable, "-W", "ignore", "-m", "pipeline_tests.orchestration.loading_child", what],
         cwd=PROJECT, capture_output=True, text=True, check=True,
     )  # fmt: skip
     return json.loads(done.stdout.splitlines()[-1])
@@ -34,33 +33,13 @@ def run_python(code: str) -> dict:
 
 def test_loading_the_definitions_starts_no_jvm_and_stays_under_four_seconds() -> None:
     """Processor time in a process of its own, the best of three: a busy machine is not a slow load."""
-    code = """
-        import json, time
-        started = time.process_time()
-        from pipeline.definitions import defs
-        loaded = defs.load_fn() if hasattr(defs, "load_fn") else defs()
-        loaded.get_repository_def()
-        seconds = time.process_time() - started
-        from pyspark import SparkContext
-        print(json.dumps({"seconds": seconds, "jvm": SparkContext._gateway is not None}))
-    """
-    found = [run_python(code) for _ in range(3)]
+    found = [measured("definitions") for _ in range(3)]
     assert not any(one["jvm"] for one in found)
     assert min(one["seconds"] for one in found) < LOAD_SECONDS
 
 
 def test_help_comes_in_under_a_second_and_loads_neither_spark_nor_dagster() -> None:
-    code = """
-        import json, sys, time
-        started = time.process_time()
-        from click.testing import CliRunner
-        from pipeline.cli import main
-        status = CliRunner().invoke(main, ["--help"]).exit_code
-        seconds = time.process_time() - started
-        heavy = [name for name in ("pyspark", "dagster", "pandas") if name in sys.modules]
-        print(json.dumps({"status": status, "seconds": seconds, "heavy": heavy}))
-    """
-    found = [run_python(code) for _ in range(3)]
+    found = [measured("help") for _ in range(3)]
     assert [one["status"] for one in found] == [0, 0, 0]
     assert found[0]["heavy"] == []
     assert min(one["seconds"] for one in found) < HELP_SECONDS

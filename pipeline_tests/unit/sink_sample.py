@@ -25,6 +25,7 @@ from pipeline.dataset import Dataset, InsertNew
 from pipeline.delta.meter import Meter
 from pipeline.delta.receiver import Receiver, SinkSettings
 from pipeline.errors import SinkStoppedError
+from pipeline.settings import Settings, SparkSettings
 
 UPDATES = Dataset(
     name="updates",
@@ -42,12 +43,20 @@ UPDATES = Dataset(
 )  # fmt: skip
 AT = dt.datetime(2026, 1, 31, 12, tzinfo=dt.timezone.utc)
 WRITER = "test"
+NOBODY = "sc://127.0.0.1:1"
 STOPPED = SinkStoppedError(dataset="updates", writer=WRITER, reason="it was stopped")
 
 
 def update(number: int, **values: Any) -> dict[str, Any]:
     """A record that fits."""
     return {"id": number, "symbol": "ABC", "price": 1.5, "at": AT} | values
+
+
+def settings_in(folder: Path) -> Settings:
+    """Settings of a project in a folder, whose Spark does not answer."""
+    return Settings(
+        project=folder, root=str(folder / "tables"), landing=str(folder), spark=SparkSettings(remote=NOBODY)
+    )
 
 
 def receiver(folder: Path, dataset: Dataset = UPDATES, **settings: Any) -> Receiver:

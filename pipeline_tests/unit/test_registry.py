@@ -13,6 +13,7 @@ from pipeline.cli.registry import declaration
 from pipeline.dataset import Dataset, FreshByCron, RowCount
 from pipeline.errors import DeclarationError, RegistryError, SettingsError, UnknownDatasetError
 from pipeline.registry import Registry, load_datasets
+from pipeline_tests.projects import collected
 
 SCHEMA = StructType([StructField("id", LongType())])
 
@@ -169,20 +170,7 @@ def test_a_name_in_an_empty_registry_is_refused() -> None:
     assert "none" in caught.value.remedy()
 
 
-MODULE = """
-from pyspark.sql.types import LongType, StructField, StructType
-from pipeline.dataset import Dataset
-
-SCHEMA = StructType([StructField("id", LongType())])
-in_tuple = (Dataset(name="a", schema=SCHEMA), Dataset(name="b", schema=SCHEMA, reads=("a",)))
-in_list = list(in_tuple)
-empty = ()
-mixed = (*in_tuple, "c")
-by_name = {d.name: d for d in in_tuple}
-one = in_tuple[0]
-text = "a, b"
-number = 3
-"""
+MODULE = Path(collected.__file__).read_text(encoding="utf-8")
 
 
 WriteModule = Callable[[str, str], None]

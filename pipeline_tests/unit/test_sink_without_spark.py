@@ -15,17 +15,9 @@ import pytest
 from pipeline.delta.journal import Journal, tables
 from pipeline.delta.sink import DeltaSink, SinkSettings, sink_folders
 from pipeline.errors import SinkRunningError, SinkStoppedError, SparkUnavailableError
-from pipeline.settings import Settings, SparkSettings
-from pipeline_tests.unit.sink_sample import UPDATES, WRITER, update
+from pipeline_tests.unit.sink_sample import NOBODY, UPDATES, WRITER, settings_in, update
 
 PATIENCE = 30.0
-NOBODY = "sc://127.0.0.1:1"
-
-
-def settings_in(folder: Path) -> Settings:
-    return Settings(
-        project=folder, root=str(folder / "tables"), landing=str(folder), spark=SparkSettings(remote=NOBODY)
-    )
 
 
 def sink_in(folder: Path, **options: Any) -> DeltaSink:
@@ -101,20 +93,8 @@ def test_a_loop_has_the_same(tmp_path: Path) -> None:
     assert kept(tmp_path) == [0, 1, 2]
 
 
-CHILD = """
-import sys, time
-from pathlib import Path
-from pipeline_tests.unit.test_sink_without_spark import DeltaSink, SinkSettings, UPDATES, WRITER, settings_in, update
-sink = DeltaSink(UPDATES, WRITER, settings_in(Path(sys.argv[1])), SinkSettings(flush_seconds=600)).start()
-for number in range(10):
-    sink.on_update(update(number))
-print("ready", flush=True)
-time.sleep(600)
-"""
-
-
 def test_a_process_that_is_asked_to_end_writes_what_waits_and_ends_by_that_signal(tmp_path: Path) -> None:
-    command = [sys.executable, "-c", CHILD, str(tmp_path)]
+    command = [sys.executable, "-m", "pipeline_tests.unit.ending_child", str(tmp_path)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         assert process.stderr is not None

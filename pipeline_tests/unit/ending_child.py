@@ -1,0 +1,23 @@
+"""A process with a sink that waits to be ended; run as `python -m pipeline_tests.unit.ending_child FOLDER`."""
+
+from __future__ import annotations
+
+import signal
+import sys
+from pathlib import Path
+
+from pipeline.delta.sink import DeltaSink, SinkSettings
+from pipeline_tests.unit.sink_sample import UPDATES, WRITER, settings_in, update
+
+
+def main(folder: str) -> None:
+    sink = DeltaSink(UPDATES, WRITER, settings_in(Path(folder)), SinkSettings(flush_seconds=600)).start()
+    for number in range(10):
+        sink.on_update(update(number))
+    print("ready", flush=True)
+    while True:
+        signal.pause()
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
