@@ -7,7 +7,7 @@ from pathlib import Path
 
 from pipeline.delta.log import list_files, versions
 
-FLAPS = 20_000
+FLAPS = 2_000
 
 
 def test_a_folder_that_comes_and_goes_is_empty_or_not_there(tmp_path: Path) -> None:
