@@ -330,7 +330,7 @@ def test_a_compaction_by_schedule_beside_a_live_sink_loses_nothing_and_stops_nob
     classic: SparkSession, settings: Settings
 ) -> None:
     """Of a merge and a compaction of the same files one comes first, and the other must see that."""
-    location, stream = POSITIONS.location(settings.root), list(updates(4, 200, contracts=30))
+    location, stream = POSITIONS.location(settings.root), list(updates(4, 100, contracts=30))
     over, joined, conflicts = threading.Event(), list[int](), list[CommitConflictError]()
 
     def compact() -> None:

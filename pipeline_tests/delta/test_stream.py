@@ -29,6 +29,7 @@ from pipeline_tests.conftest import brief_conf, close, connect, connect_mode
 from pipeline_tests.delta.sample import put, rows_of
 from pipeline_tests.delta.sink_child import ARRIVALS
 from pipeline_tests.delta.stream_child import Job, StreamChild, source
+from pipeline_tests.tiers import first_is_quick
 
 
 def arrive(folder: Path, name: str, *numbers: int) -> None:
@@ -62,8 +63,7 @@ def test_each_batch_is_an_epoch_and_one_that_is_repeated_is_skipped(spark: Spark
     assert {e.writer.partition("/")[0] for e in epochs(location)} == {"stream"}
 
 
-@pytest.mark.both_modes
-@pytest.mark.parametrize("kind", ["embedded", "connect"])
+@pytest.mark.parametrize("kind", first_is_quick(["embedded", "connect"]))
 def test_a_query_whose_process_is_killed_is_gone_on_with_and_no_row_is_doubled(
     classic: SparkSession, remote_url: str, spark_settings: SparkSettings, tmp_path: Path, kind: str
 ) -> None:

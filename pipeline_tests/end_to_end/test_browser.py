@@ -127,6 +127,7 @@ def test_the_graph_shows_the_assets_of_a_subject(page: Page) -> None:
         page.get_by_role("link", name=name, exact=True).or_(page.get_by_text(name, exact=True)).first.wait_for()
 
 
+@pytest.mark.exhaustive
 def test_a_schedule_that_is_due_starts_a_run(page: Page, outside: ProjectFolder) -> None:
     schedule = "/locations/outside/schedules/every_minute"
     page.goto(schedule)
@@ -150,6 +151,7 @@ def test_a_materialization_is_shown_with_version_fingerprint_and_rows(page: Page
     row(page, "delta/version").scroll_into_view_if_needed()
 
 
+@pytest.mark.exhaustive
 def test_numeric_metadata_is_plotted(page: Page) -> None:
     page.goto("/assets/airports")
     page.get_by_role("button", name="Plots").click()
@@ -158,6 +160,7 @@ def test_numeric_metadata_is_plotted(page: Page) -> None:
     page.locator("canvas").first.scroll_into_view_if_needed()
 
 
+@pytest.mark.exhaustive
 def test_a_check_that_failed_is_shown_as_failed(page: Page) -> None:
     page.goto("/assets/airports?view=checks")
     page.get_by_text("Evaluation result").wait_for()
@@ -166,6 +169,7 @@ def test_a_check_that_failed_is_shown_as_failed(page: Page) -> None:
     expect(page.get_by_text("Failed", exact=True)).to_have_count(2, timeout=WAIT_SECONDS * 1000)
 
 
+@pytest.mark.exhaustive
 def test_what_a_write_has_set_apart_is_counted_in_the_check_and_shown_as_an_asset(page: Page) -> None:
     page.goto("/assets/weights")
     materialize(page)
@@ -177,6 +181,7 @@ def test_what_a_write_has_set_apart_is_counted_in_the_check_and_shown_as_an_asse
     assert "3" in row(page, "delta/rows_written").inner_text().split()
 
 
+@pytest.mark.exhaustive
 def test_a_backfill_over_three_days_writes_exactly_these(page: Page, outside: ProjectFolder) -> None:
     for day in DAYS:
         deliver(outside, day)
@@ -198,6 +203,7 @@ def test_a_backfill_over_three_days_writes_exactly_these(page: Page, outside: Pr
     assert sorted(outside.rows_by_day()) == DAYS
 
 
+@pytest.mark.exhaustive
 def test_a_file_that_arrives_starts_a_run_of_its_day(page: Page, outside: ProjectFolder) -> None:
     for file in (outside.folder / ".pipeline" / "landing" / "flights").iterdir():
         file.unlink()

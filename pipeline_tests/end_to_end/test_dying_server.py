@@ -17,6 +17,7 @@ from pipeline.delta import server as servers
 from pipeline.delta.server import Server
 from pipeline_tests.conftest import free_port
 from pipeline_tests.end_to_end.conftest import BRIEF, COMMAND_SECONDS, PROJECTS, SCRIPTS, ProjectFolder
+from pipeline_tests.tiers import first_is_quick
 
 
 @pytest.fixture(scope="module")
@@ -88,26 +89,19 @@ def numbers(project: ProjectFolder, name: str) -> tuple[int, list[int]]:
     return table.version(), sorted(table.to_pyarrow_table()["n"].to_pylist())
 
 
-def test_a_server_that_dies_is_named_at_every_point_of_a_run_and_the_retry_works(project: ProjectFolder) -> None:
+def test_a_server_that_dies_in_a_write_is_named_nothing_is_half_written_and_the_retry_works(
+    project: ProjectFolder,
+) -> None:
     server = start(project)
     done = project.command(*command("first"), SPARK_REMOTE=server.remote)
     assert done.returncode == 0, done.stderr
     assert numbers(project, "first") == (1, [0, 1, 2])
 
-    between_input_and_output = killed_while_it_runs(project, server, "second")
-    assert "pipeline.errors.SparkUnavailableError: No Spark session on sc://" in between_input_and_output
-    assert not (project.folder / ".pipeline" / "tables" / "second").exists()
-    status = project.command("pipeline", "spark", "status")
-    assert (status.returncode, status.stdout.strip()) == (1, "No server runs.")
-
-    before_the_session = project.command(*command("first"), SPARK_REMOTE=server.remote)
-    assert before_the_session.returncode != 0
-    assert "pipeline.errors.SparkUnavailableError: No Spark session on sc://" in before_the_session.stderr
-
-    server = start(project)
     in_the_write = killed_while_it_runs(project, server, "first")
     assert "pipeline.errors.CommitUnknownError: The write to dataset 'first'" in in_the_write
     assert numbers(project, "first") == (1, [0, 1, 2])
+    status = project.command("pipeline", "spark", "status")
+    assert (status.returncode, status.stdout.strip()) == (1, "No server runs.")
 
     server = start(project)
     done = project.command(*command("first,second"), SPARK_REMOTE=server.remote)
@@ -115,23 +109,52 @@ def test_a_server_that_dies_is_named_at_every_point_of_a_run_and_the_retry_works
     assert [numbers(project, name) for name in ("first", "second")] == [(2, [0, 1, 2]), (1, [0, 1, 2])]
 
 
+@pytest.mark.exhaustive
+def test_a_server_that_dies_between_input_and_output_or_before_the_session_is_named(project: ProjectFolder) -> None:
+    server = servers.running(state(project)) or start(project)
+    before = numbers(project, "second")
+    between_input_and_output = killed_while_it_runs(project, server, "second")
+    assert "pipeline.errors.SparkUnavailableError: No Spark session on sc://" in between_input_and_output
+
+    before_the_session = project.command(*command("second"), SPARK_REMOTE=server.remote)
+    assert before_the_session.returncode != 0
+    assert "pipeline.errors.SparkUnavailableError: No Spark session on sc://" in before_the_session.stderr
+    assert numbers(project, "second") == before
+
+
 def line(number: int) -> str:
     record = {"update_id": number, "conid": number, "symbol": "IBM", "quantity": 1, "at": "2026-01-31T12:00:00Z"}
     return f"{json.dumps(record)}\n"
 
 
-def test_a_sink_goes_on_with_the_server_that_is_started_in_the_place_of_one_that_died(project: ProjectFolder) -> None:
-    """Twice, so that the second time finds a process that has lost a server before."""
-    arriving = project.folder / "arriving"
+@pytest.mark.parametrize("deaths", first_is_quick([1, 2]))
+def test_a_sink_goes_on_with_the_server_that_is_started_in_the_place_of_one_that_died(
+    project: ProjectFolder, deaths: int
+) -> None:
+    """The second time finds a process that has lost a server before."""
+    arriving, first = project.folder / f"arriving{deaths}", 100 * deaths
     arriving.mkdir()
     server = servers.running(state(project)) or start(project)
     port = urlsplit(server.remote).port
-    arguments = ("run", "position_updates", "--from", str(arriving), "--flush-seconds", "0.1")
+    arguments = (
+        "run",
+        "position_updates",
+        "--from",
+        str(arriving),
+        "--writer",
+        arriving.name,
+        "--flush-seconds",
+        "0.1",
+    )
 
     def stored() -> list[int]:
         if not DeltaTable.is_deltatable(str(project.folder / ".pipeline" / "tables" / "position_updates")):
             return []
-        return sorted(project.table("position_updates").to_pyarrow_table()["update_id"].to_pylist())
+        found = project.table("position_updates").to_pyarrow_table()["update_id"].to_pylist()
+        return sorted(number for number in found if number >= first)
+
+    def up_to(newest: int) -> Callable[[], bool]:
+        return lambda: stored() == list(range(first, newest + 1))
 
     def arrive(*numbers: int) -> None:
         with (arriving / "a.ndjson").open("a", encoding="utf-8") as file:
@@ -142,15 +165,15 @@ def test_a_sink_goes_on_with_the_server_that_is_started_in_the_place_of_one_that
         env=project.variables() | {"SPARK_REMOTE": server.remote},
     ) as sink:  # fmt: skip
         try:
-            arrive(1, 2)
-            until(lambda: stored() == [1, 2], lambda: sink.poll() is None)
-            for number in (3, 5):
+            arrive(first, first + 1)
+            until(up_to(first + 1), lambda: sink.poll() is None)
+            for number in range(first + 2, first + 2 + 2 * deaths, 2):
                 kill_jvm(server)
                 arrive(number)
                 server = start(project, port)
                 arrive(number + 1)
-                until(lambda newest=number + 1: stored() == list(range(1, newest + 1)), lambda: sink.poll() is None)
+                until(up_to(number + 1), lambda: sink.poll() is None)
         finally:
             sink.terminate()
         assert sink.wait(COMMAND_SECONDS) == 0
-    assert stored() == [1, 2, 3, 4, 5, 6]
+    assert up_to(first + 1 + 2 * deaths)()
