@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 from pyspark.sql.types import ArrayType, MapType, StructField, StructType
 
+from pipeline.arguments import type_problems
 from pipeline.errors import DeclarationError
 from pipeline.expectations import (
     QUARANTINE_SUFFIX,
@@ -158,9 +159,10 @@ class Dataset:
     expectations: tuple[Expectation, ...] = ()
 
     def __post_init__(self) -> None:
-        problems = tuple(_problems(self))
+        # What contradicts itself can be asked only of values that are what they should be.
+        problems = tuple(map(str, type_problems(self))) or tuple(_problems(self))
         if problems:
-            raise DeclarationError(dataset=self.name, problems=problems)
+            raise DeclarationError(dataset=str(self.name), problems=problems)
 
     @property
     def asset_key(self) -> tuple[str, ...]:
@@ -207,6 +209,13 @@ class Dataset:
     def field(self, column: str) -> StructField:
         """The declared field of a top-level column."""
         return next(f for f in self.schema.fields if f.name == column)
+
+
+def require_dataset(value: object, taker: str) -> None:
+    """Refuse what is no dataset where one is taken; `taker` is the name of what takes it."""
+    if not isinstance(value, Dataset):
+        kind = f"the class {value.__name__}" if isinstance(value, type) else f"{value!r} ({type(value).__name__})"
+        raise DeclarationError(dataset=str(value), problems=(f"{taker} takes a Dataset, got {kind}",))
 
 
 def table_location(root: str, name: str) -> str:

@@ -26,6 +26,9 @@ class Registry:
 
     def __init__(self, datasets: Iterable[Dataset]) -> None:
         given = tuple(datasets)
+        strangers = tuple(f"{entry!r} is no Dataset" for entry in given if not isinstance(entry, Dataset))
+        if strangers:
+            raise RegistryError(problems=strangers)
         # A quarantine is made by the writes of its dataset, and is a dataset like any other to who reads it.
         apart = [dataset.quarantine for dataset in given]
         declared = (*given, *(quarantine for quarantine in apart if quarantine is not None))

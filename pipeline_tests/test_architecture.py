@@ -21,6 +21,7 @@ PACKAGE = "pipeline"
 # A module or package directly under `pipeline`, and its layer. Imports go to the same layer or a lower one.
 LAYERS = {
     "errors": 0,
+    "arguments": 1,
     "write_mode": 1,
     "schema": 1,
     "features": 1,
@@ -40,12 +41,13 @@ LAYERS = {
 }
 # Inside layer 1 each module says what it may import; `errors` is a layer below.
 DECLARATIONS = {
+    "arguments": set(),
     "write_mode": {"errors"},
     "schema": {"errors"},
     "features": {"errors"},
     "policy": {"errors", "schema"},
     "expectations": {"errors", "write_mode"},
-    "dataset": {"errors", "write_mode", "schema", "features", "policy", "expectations"},
+    "dataset": {"arguments", "errors", "write_mode", "schema", "features", "policy", "expectations"},
     "registry": {"errors", "dataset", "expectations"},
     "settings": {"errors"},
 }

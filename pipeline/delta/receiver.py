@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+from pipeline.arguments import type_problems
 from pipeline.dataset import Dataset
 from pipeline.delta.buffer import Bounds, Buffer, Item, Receipt
 from pipeline.delta.dead_letters import DeadLetter, DeadLetters
@@ -66,10 +67,15 @@ class SinkSettings:
     on_sigterm: bool = True
 
     def __post_init__(self) -> None:
+        for wrong in type_problems(self):
+            raise SettingsError(setting=f"sink {wrong.path}", problem=f"got {wrong.got}", expected=wrong.expected)
         sizes = ("flush_rows", "flush_bytes", "buffer_rows", "buffer_bytes", "backlog_rows", "commit_rows")
         for name in (*sizes, "record_bytes", "compact_bytes", "flush_seconds"):
             if getattr(self, name) <= 0:
                 raise SettingsError(setting=f"sink {name}", problem=f"got {getattr(self, name)}", expected="above 0")
+        for name in ("retry_seconds", "compact_after"):
+            if getattr(self, name) < 0:
+                raise SettingsError(setting=f"sink {name}", problem=f"got {getattr(self, name)}", expected="0 or above")
         if self.when_full not in ("block", "refuse"):
             problem = f"got {self.when_full!r}"
             raise SettingsError(setting="sink when_full", problem=problem, expected="block or refuse")

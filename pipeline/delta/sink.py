@@ -23,7 +23,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any, Protocol
 
-from pipeline.dataset import Append, Dataset, InsertNew, Merge
+from pipeline.dataset import Append, Dataset, InsertNew, Merge, require_dataset
 from pipeline.delta.buffer import Receipt
 from pipeline.delta.committer import Committer
 from pipeline.delta.failures import SPARK_ERRORS, read_failure
@@ -69,6 +69,7 @@ class DeltaSink:
     """
 
     def __init__(self, dataset: Dataset, writer_id: str, settings: Settings, options: SinkSettings = _DEFAULT) -> None:
+        require_dataset(dataset, "DeltaSink")
         problems = tuple(_problems(dataset, writer_id))
         if problems:
             raise DeclarationError(dataset=dataset.name, problems=problems)
@@ -326,5 +327,5 @@ def _problems(dataset: Dataset, writer_id: str) -> Iterator[str]:
         yield "a sink appends, inserts new rows or merges; declare it with Append, InsertNew or Merge"
     elif isinstance(mode, Merge) and (mode.delete_missing or (mode.order_by is None and mode.changelog is None)):
         yield "a sink merges batches of what has come; declare the Merge with order_by or a changelog"
-    if not _WRITER.fullmatch(writer_id):
+    if not isinstance(writer_id, str) or not _WRITER.fullmatch(writer_id):
         yield f"writer id {writer_id!r}: letters, digits, '_', '.', '@' and '-' only, beginning with a letter or digit"

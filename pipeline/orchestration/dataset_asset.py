@@ -28,7 +28,7 @@ from dagster import (
 )
 from dagster_shared.check import CheckError
 
-from pipeline.dataset import Dataset, FreshByCron, FreshWithin
+from pipeline.dataset import Dataset, FreshByCron, FreshWithin, require_dataset
 from pipeline.errors import DeclarationError
 from pipeline.orchestration.automation import on_changed_source
 from pipeline.orchestration.consumers import ONE_OUTPUT, REFRESH_CONFIG, refuse_partitions, release_changes
@@ -67,6 +67,7 @@ def dataset_asset(
             is none that Dagster knows, there are two conditions, or a consumer of changes is partitioned or has no
             parameter for a source of them.
     """
+    require_dataset(dataset, "dataset_asset")
     if partitions_def is not None:
         refuse_partitions(dataset, partitions_def)
         partition_columns(dataset, partitions_def, partition_expr)
@@ -171,6 +172,7 @@ def dataset_out(
     Args:
         is_required: False where the function may leave this output out, as one with `can_subset` does.
     """
+    require_dataset(dataset, "dataset_out")
     if dataset.reads_changes_of:
         raise DeclarationError(dataset=dataset.name, problems=(ONE_OUTPUT,))
     declared = _declared(dataset, dataset_metadata(dataset, partition_expr))
@@ -194,6 +196,7 @@ def dataset_metadata(dataset: Dataset, partition_expr: str | Mapping[str, str] |
     As `metadata` of any asset whose output `DeltaIOManager` writes (a plain `asset`, a `graph_asset`) it makes the
     asset one of a dataset. The table lies at the asset's own key, whatever the dataset's name.
     """
+    require_dataset(dataset, "dataset_metadata")
     expr = {PARTITION_EXPR: partition_expr} if partition_expr is not None else {}
     changes = {"delta/reads_changes_of": ", ".join(dataset.reads_changes_of)} if dataset.reads_changes_of else {}
     return {
