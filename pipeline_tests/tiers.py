@@ -21,6 +21,11 @@ def first_is_quick(values: Iterable[Any], count: int = 1) -> list[Any]:
     return [*listed[:count], *(_marked(value, pytest.mark.exhaustive) for value in listed[count:])]
 
 
+def some_are_quick(values: Iterable[Any], *quick: Any) -> list[Any]:
+    """The parameters of a test of which the quick tier runs the named ones, and the tier full all."""
+    return [value if value in quick else _marked(value, pytest.mark.exhaustive) for value in values]
+
+
 def _marked(value: Any, mark: pytest.MarkDecorator) -> Any:
     """The parameter with a mark; a tuple holds the values of several names, `pytest.param` those of one or more."""
     if isinstance(value, ParameterSet):

@@ -73,7 +73,29 @@ def told(result: ExecuteInProcessResult, dataset: Dataset, name: str) -> Any:
     return materializations(result, dataset)[None][name]
 
 
-def test_only_the_files_that_have_changed_are_handled_and_the_graph_is_that_of_a_full_rebuild(
+def test_only_the_files_that_have_changed_are_handled(
+    tree: Path, tmp_path: Path, spark_settings: SparkSettings, classic: SparkSession
+) -> None:
+    with DagsterInstance.ephemeral() as instance:
+        graph = Graph(str(tmp_path / "tables"), tree, DeltaSparkResource.from_settings(spark_settings), instance)
+        assert told(graph.run(), MODULES, FILES_PARSED) == 6
+        first = graph.versions()
+        put(tree, b="from .new import *\n")
+        (tree / "c.py").unlink()
+        second = graph.run()
+        assert told(second, MODULES, FILES_PARSED) == 1
+        assert graph.versions() == {name: version + 1 for name, version in first.items()}
+        assert graph.of_files(MODULES, first["modules"] + 1) == {"pkg/b.py", "pkg/c.py"}
+        assert [row[1:] for row in rows_of(EDGES, graph.root) if row[0] == "pkg/a.py"] == [
+            ("calls", 1, "pkg.a.A.run", "pkg.a.A.stop", 3),
+            ("contains", 1, "pkg.a", "pkg.a.A", 1),
+            ("contains", 2, "pkg.a.A", "pkg.a.A.run", 2),
+            ("contains", 3, "pkg.a.A", "pkg.a.A.stop", 4),
+        ]
+
+
+@pytest.mark.exhaustive
+def test_files_that_change_again_and_again_leave_the_graph_of_a_full_rebuild(
     tree: Path, tmp_path: Path, spark_settings: SparkSettings, classic: SparkSession
 ) -> None:
     """A file that was changed and is again as it was before anybody looked has not changed."""

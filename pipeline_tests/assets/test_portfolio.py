@@ -136,6 +136,7 @@ def deliver(landing: LandingFolder, name: str, stream: list[dict[str, Any]]) -> 
     return path
 
 
+@pytest.mark.exhaustive
 def test_updates_that_come_as_files_and_through_a_sink_are_stored_once_and_taken_up_once(
     classic: SparkSession, settings: Settings
 ) -> None:

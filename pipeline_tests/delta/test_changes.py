@@ -36,6 +36,7 @@ from pipeline.errors import (
     TouchedSliceError,
 )
 from pipeline_tests.delta.sample import commit_info, note, ordered, put, rows_of, versions_of
+from pipeline_tests.tiers import first_is_quick
 
 case = pytest.mark.case
 ROWS = StructType([StructField("id", LongType(), False), StructField("text", StringType())])
@@ -209,7 +210,6 @@ def test_a_window_in_which_the_feed_was_off_names_its_versions(classic: SparkSes
     assert verdict(classic, APPENDED, root, 4).at_fault == (8, 9)
 
 
-@pytest.mark.both_modes
 @case("C-VACUUMED")
 def test_changes_whose_files_are_gone_are_never_read_in_part(spark: SparkSession, root: str) -> None:
     """Also where the files go after the verdict, which only the execution of the frame shows."""
@@ -303,7 +303,7 @@ def test_rows_and_cursors_are_one_commit_and_a_repeat_makes_none(spark: SparkSes
     assert (rows_of(CONSUMER, root), versions_of(CONSUMER, root)) == ([(2, "B")], [0, 1, 2])
 
 
-@pytest.mark.parametrize("mode", [Append(), Replace(), MERGED], ids=lambda mode: type(mode).__name__)
+@pytest.mark.parametrize("mode", first_is_quick([MERGED, Append(), Replace()]), ids=lambda mode: type(mode).__name__)
 def test_a_frame_without_rows_advances_the_cursor(classic: SparkSession, root: str, mode: WriteMode) -> None:
     consumer = replace(CONSUMER, write=mode)
     kept = ("id", "text", "_change_type") if mode is MERGED else ("id", "text")
@@ -382,11 +382,22 @@ def test_after_a_restore_of_the_consumer_the_cursors_of_that_version_are_in_forc
     back_to(2)
     assert run(classic, root).verdicts["source"].window == (3, 3)
     assert rows_of(CONSUMER, root) == [(1, "a"), (2, "a"), (3, "a")]
-    back_to(4)  # the version of the restore itself, in which those of version 2 were in force
-    assert run(classic, root).verdicts["source"].window == (3, 3)
     back_to(0)
     again = run(classic, root)
     assert (again.verdicts["source"].reason, len(rows_of(CONSUMER, root))) == (Reason.CONSUMER_RESTORED, 3)
+
+
+@pytest.mark.exhaustive
+def test_the_version_of_a_restore_has_the_cursors_of_what_it_brought_back(classic: SparkSession, root: str) -> None:
+    location = CONSUMER.location(root)
+    for number in (1, 2, 3):
+        put(classic, APPENDED, root, [(number, "a")])
+        run(classic, root)
+    for version in (2, 4):
+        plan = plan_restore(classic, CONSUMER, location, ReadOptions(version=version))
+        restore(classic, CONSUMER, plan, note("restore"))
+        assert run(classic, root).verdicts["source"].window == (3, 3)
+        assert rows_of(CONSUMER, root) == [(1, "a"), (2, "a"), (3, "a")]
 
 
 def test_a_restore_between_the_reading_of_cursors_and_the_commit_is_seen_by_the_next_run(
@@ -443,7 +454,7 @@ def test_of_several_sources_one_that_needs_a_full_snapshot_makes_all_full(classi
     assert rows_of(CONSUMER, root) == [(1, "a"), (4, "d")]
 
 
-@pytest.mark.parametrize("mode", [MERGED, Append(), Replace()], ids=lambda mode: type(mode).__name__)
+@pytest.mark.parametrize("mode", first_is_quick([Append(), MERGED, Replace()]), ids=lambda mode: type(mode).__name__)
 def test_a_cursor_that_has_seen_nothing_new_is_moved_before_the_log_forgets_its_place(
     classic: SparkSession, root: str, mode: WriteMode
 ) -> None:

@@ -169,7 +169,6 @@ def attempt_in_log(dataset: Dataset, root: str, version: int) -> int:
     return int(mark["attempt"])
 
 
-@pytest.mark.both_modes
 @case("T-SAME-PARTITION")
 def test_two_merges_into_one_partition_end_as_one_after_the_other(
     spark: SparkSession, root: str, gates: tuple[Gate, Gate]

@@ -80,15 +80,17 @@ def conformed(session: SparkSession, dataset: Dataset, root: str) -> TableState:
     return state
 
 
+@pytest.mark.parametrize("at_once", first_is_quick([len(FEATURES), 1]), ids=["all at once", "one by one"])
 def test_each_feature_and_property_is_planned_applied_observed_and_then_no_longer_planned(
-    classic: SparkSession, root: str
+    classic: SparkSession, root: str, at_once: int
 ) -> None:
     dataset = PLAIN
     put(classic, dataset, root, [(1, "a"), (2, "b")])
-    for said, feature in FEATURES:
-        dataset = replace(dataset, features=replace(dataset.features, **said))
+    for start in range(0, len(FEATURES), at_once):
+        for said, _ in FEATURES[start : start + at_once]:
+            dataset = replace(dataset, features=replace(dataset.features, **said))
         state = conformed(classic, dataset, root)
-        assert feature in state.features, said
+        assert {feature for _, feature in FEATURES[: start + at_once]} <= set(state.features)
         assert state == existing(classic, dataset, dataset.location(root))
     assert state.cluster_by == ("id",)
     for policy, _, _ in STORAGE:

@@ -35,7 +35,7 @@ from pipeline.delta.write import WriteResult, write
 from pipeline.errors import DuplicateKeysError, TableExistsError
 from pipeline_tests.delta.lost_answers import lose_answers
 from pipeline_tests.delta.sample import commit_info, frame_in, note, ordered, versions_of
-from pipeline_tests.tiers import first_in_both_modes, first_is_quick
+from pipeline_tests.tiers import first_in_both_modes, first_is_quick, some_are_quick
 
 case = pytest.mark.case
 
@@ -145,7 +145,7 @@ MODES: dict[str, tuple[WriteMode, bool]] = {
 }
 
 
-@pytest.mark.parametrize("name", MODES)
+@pytest.mark.parametrize("name", some_are_quick(MODES, "append", "merge", "changelog", "replace"))
 def test_a_write_whose_answer_was_lost_is_told_with_its_own_version_and_its_replay_changes_nothing(
     classic: SparkSession, root: str, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:

@@ -70,7 +70,7 @@ def assert_alone_means_at_once(children: list[Child]) -> None:
 def test_four_clients_that_merge_and_append_lose_and_double_nothing(
     classic: SparkSession, remote_url: str, root: str, spark_settings: SparkSettings
 ) -> None:
-    work = {"counters": 3, "append": 2}
+    work = {"counters": 3, "append": 1}
     for kind in work:
         open_or_create(classic, DATASETS[kind], DATASETS[kind].location(root))
     children = run_writers(root, remote_url, spark_settings, work)

@@ -38,6 +38,7 @@ from pipeline.errors import CheckViolationError, DeclarationError, NullViolation
 from pipeline_tests.delta.lost_answers import lose_answers
 from pipeline_tests.delta.quarantine_child import ORDERS, ROW, batch_of, orders
 from pipeline_tests.delta.sample import frame_in, frame_of, jobs, note, ordered, put, rows_of, versions_of
+from pipeline_tests.tiers import first_is_quick
 
 MANY_ROWS = 100_000
 
@@ -95,8 +96,11 @@ def test_many_rows_are_judged_in_one_pass_and_each_row_is_somewhere(classic: Spa
     assert kept[3] + result.rows_dropped == 4000
 
 
-@pytest.mark.parametrize("mode", [Append(), Replace(), Merge(), Merge(order_by="amount"), InsertNew(), ErrorIfExists()],
-                         ids=str)  # fmt: skip
+@pytest.mark.parametrize(
+    "mode",
+    first_is_quick([Append(), Replace(), Merge(order_by="amount"), Merge(), InsertNew(), ErrorIfExists()], count=3),
+    ids=str,
+)
 def test_in_every_mode_the_good_rows_are_written_and_the_others_kept_with_their_reasons(
     classic: SparkSession, root: str, mode: WriteMode
 ) -> None:
@@ -170,7 +174,7 @@ def kill_between_the_commits(remote: str, root: str, mode: str, epoch: int) -> N
     assert done.returncode == -signal.SIGKILL
 
 
-@pytest.mark.parametrize("mode", ["append", "replace"])
+@pytest.mark.parametrize("mode", first_is_quick(["append", "replace"]))
 def test_a_replay_after_a_kill_between_the_commits_writes_neither_twice(
     classic: SparkSession, remote_url: str, root: str, mode: str
 ) -> None:
@@ -211,6 +215,7 @@ class Killed(BaseException):
     """Nothing that is written to take it back is run by what is caught as an error."""
 
 
+@pytest.mark.exhaustive
 def test_a_consumer_that_is_killed_or_overtaken_leaves_each_bad_row_in_quarantine_once(
     classic: SparkSession, root: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

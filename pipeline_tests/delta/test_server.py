@@ -35,6 +35,7 @@ def family(server: Server) -> list[psutil.Process]:
     return [process, *process.children(recursive=True)]
 
 
+@pytest.mark.exhaustive
 def test_a_server_is_started_once_serves_delta_and_leaves_nothing_when_it_is_stopped(folder: Path) -> None:
     server = servers.start(folder, free_port())
     assert servers.running(folder) == server

@@ -323,7 +323,7 @@ def run_many_flushes(spark: SparkSession, settings: Settings, flushes: int, opti
 def test_compaction_bounds_the_files_of_a_stream_and_neither_readers_nor_consumers_notice(
     classic: SparkSession, settings: Settings
 ) -> None:
-    print(run_many_flushes(classic, settings, 6, replace(BY_HAND, compact_after=2)))
+    print(run_many_flushes(classic, settings, 4, replace(BY_HAND, compact_after=2)))
 
 
 def test_a_compaction_by_schedule_beside_a_live_sink_loses_nothing_and_stops_nobody(

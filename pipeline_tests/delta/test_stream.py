@@ -63,7 +63,7 @@ def test_each_batch_is_an_epoch_and_one_that_is_repeated_is_skipped(spark: Spark
     assert {e.writer.partition("/")[0] for e in epochs(location)} == {"stream"}
 
 
-@pytest.mark.parametrize("kind", first_is_quick(["embedded", "connect"]))
+@pytest.mark.parametrize("kind", first_is_quick(["connect", "embedded"]))
 def test_a_query_whose_process_is_killed_is_gone_on_with_and_no_row_is_doubled(
     classic: SparkSession, remote_url: str, spark_settings: SparkSettings, tmp_path: Path, kind: str
 ) -> None:
@@ -76,7 +76,7 @@ def test_a_query_whose_process_is_killed_is_gone_on_with_and_no_row_is_doubled(
         root=root, folder=str(folder), checkpoint=checkpoint, cache=str(spark_settings.cache),
         remote=remote_url if kind == "connect" else None, conf=brief_conf(spark_settings),
     )  # fmt: skip
-    for wanted in (2, 5) if kind == "connect" else (3,):
+    for wanted in (3,):
         child = StreamChild(job)
         try:
             deadline = time.monotonic() + 120
@@ -96,7 +96,6 @@ def test_a_query_whose_process_is_killed_is_gone_on_with_and_no_row_is_doubled(
     assert len({e.writer for e in epochs(location)}) == 1
 
 
-@pytest.mark.both_modes
 def test_a_batch_that_is_refused_is_told_as_it_is_and_begun_with_the_next_time(
     spark: SparkSession, tmp_path: Path
 ) -> None:

@@ -10,6 +10,7 @@ import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
+import psutil
 import pytest
 from playwright.sync_api import Locator, Page, expect, sync_playwright
 
@@ -19,6 +20,7 @@ from pipeline_tests.end_to_end.conftest import PROJECTS, ProjectFolder, Up
 pytestmark = pytest.mark.browser
 
 WAIT_SECONDS = 240
+INTERRUPTED = 130
 ARGUMENTS = (
     "--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run",
     "--disable-background-networking", "--disable-component-update", "--disable-sync",
@@ -46,8 +48,13 @@ def outside(project_folder: ProjectFolder) -> ProjectFolder:
 
 @pytest.fixture(scope="module")
 def up(outside: ProjectFolder) -> Iterator[Up]:
+    """The running project; it ends on Ctrl-C and leaves no process behind."""
     with outside.up() as found:
         yield found
+        family = psutil.Process(found.process.pid).children(recursive=True)
+        assert found.interrupt() == INTERRUPTED
+    _, alive = psutil.wait_procs(family, timeout=10)
+    assert alive == []
 
 
 @pytest.fixture(scope="module")

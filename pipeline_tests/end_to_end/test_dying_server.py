@@ -17,7 +17,6 @@ from pipeline.delta import server as servers
 from pipeline.delta.server import Server
 from pipeline_tests.conftest import free_port
 from pipeline_tests.end_to_end.conftest import BRIEF, COMMAND_SECONDS, PROJECTS, SCRIPTS, ProjectFolder
-from pipeline_tests.tiers import first_is_quick
 
 
 @pytest.fixture(scope="module")
@@ -127,7 +126,8 @@ def line(number: int) -> str:
     return f"{json.dumps(record)}\n"
 
 
-@pytest.mark.parametrize("deaths", first_is_quick([1, 2]))
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("deaths", [1, 2])
 def test_a_sink_goes_on_with_the_server_that_is_started_in_the_place_of_one_that_died(
     project: ProjectFolder, deaths: int
 ) -> None:

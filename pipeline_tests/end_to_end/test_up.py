@@ -21,6 +21,7 @@ def ask(url: str, query: str) -> dict:
         return json.load(answer)["data"]
 
 
+@pytest.mark.exhaustive
 def test_the_ui_and_a_warm_spark_come_up_together_and_nothing_is_left_after_ctrl_c(
     project_folder: ProjectFolder,
 ) -> None:

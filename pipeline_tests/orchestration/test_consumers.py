@@ -278,10 +278,15 @@ def data_files(root: str) -> set[Path]:
     return found
 
 
-def test_a_run_that_is_killed_on_either_side_of_its_commit_is_made_good_by_the_next(
-    seen: Project, spark_settings: SparkSettings, remote_url: str, tmp_path: Path
+# What the log of changes holds once the second look at `seen` is in it.
+LOGGED = [(1, "insert"), (2, "insert"), (3, "delete"), (3, "insert"), (4, "insert")]
+
+
+@pytest.mark.exhaustive
+def test_a_run_that_is_killed_before_its_commit_is_made_good_by_the_next(
+    seen: Project, spark_settings: SparkSettings, tmp_path: Path
 ) -> None:
-    told_first = data_version(run(seen, log), LOG)
+    run(seen, log)
     see(seen, 2, 4)
     gate, before = tmp_path / "gate", data_files(seen.root)
     os.mkfifo(gate)
@@ -300,14 +305,24 @@ def test_a_run_that_is_killed_on_either_side_of_its_commit_is_made_good_by_the_n
         os.close(os.open(gate, os.O_WRONLY | os.O_NONBLOCK))
     assert data_files(seen.root) > before
     assert versions_of(LOG, seen.root) == [0, 1]
+    assert told(run(seen, log), LOG)["delta/verdict"] == "changes"
+    assert rows_of(LOG, seen.root) == LOGGED
+    assert versions_of(LOG, seen.root) == [0, 1, 2]
 
-    with start(replace(job, remote=remote_url, gate=None)) as child:
+
+def test_a_run_that_is_killed_behind_its_commit_is_made_good_by_the_next(
+    seen: Project, spark_settings: SparkSettings, remote_url: str
+) -> None:
+    told_first = data_version(run(seen, log), LOG)
+    see(seen, 2, 4)
+    job = Job(root=seen.root, cache=str(spark_settings.cache), remote=remote_url, gate=None, conf=())
+    with start(job) as child:
         assert child.wait(300) == -signal.SIGKILL
     assert versions_of(LOG, seen.root) == [0, 1, 2]
 
     after = run(seen, log)
     assert told(after, LOG)["delta/verdict"] == "nothing new"
-    assert rows_of(LOG, seen.root) == [(1, "insert"), (2, "insert"), (3, "delete"), (3, "insert"), (4, "insert")]
+    assert rows_of(LOG, seen.root) == LOGGED
     assert data_version(after, LOG) != told_first
     assert data_version(after, LOG).endswith("/2")
 

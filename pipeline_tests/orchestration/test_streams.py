@@ -48,7 +48,6 @@ def checkpoint(root: str) -> Path:
     return found
 
 
-@pytest.mark.both_modes
 def test_a_run_writes_what_is_there_and_the_next_one_only_what_has_come_since(project: Project, tmp_path: Path) -> None:
     folder = tmp_path / "in"
     asset = asset_of(ARRIVED, folder)
