@@ -613,6 +613,19 @@ class CommitUnknownError(TableError):
 
 
 @dataclass(eq=False, kw_only=True)
+class AfterCommitError(TableError):
+    """Rows were committed as `version`, and something that follows the commit failed; the commit stands."""
+
+    version: int
+    reason: str
+
+    sentence = (
+        "Dataset {dataset!r} at {location} was committed as version {version}; what follows the commit failed: {reason}"
+    )
+    next_step = "The rows are there, so don't write them again: `pipeline history {dataset}` shows the commit."
+
+
+@dataclass(eq=False, kw_only=True)
 class DemoError(PipelineError):
     """The demonstration could not be run to its end."""
 

@@ -25,7 +25,7 @@ from pipeline.delta.failures import LOST_OR_REFUSED, read_failure
 from pipeline.delta.log import FORMAT, Commit, commit_file, commit_of, read_commit_file, token_of
 from pipeline.delta.session import clone_connect, end_connect, hold_statements, is_connect
 from pipeline.delta.snapshot import local_folder
-from pipeline.errors import CommitUnknownError
+from pipeline.errors import AfterCommitError, CommitUnknownError
 
 # How far back the history is searched for a mark that the newest own commit does not carry.
 HISTORY_LIMIT = 100
@@ -132,6 +132,26 @@ def runtime_profile(session: SparkSession) -> dict[str, str]:
         "python": platform.python_version(),
         "mode": mode,
     }
+
+
+class BehindCommit:
+    """The block after a commit: whatever fails in it is raised with the version that stands.
+
+    Raises:
+        AfterCommitError: from any exception of the block that is not an interrupt.
+    """
+
+    def __init__(self, dataset_name: str, location: str, version: int) -> None:
+        self._place = (dataset_name, location, version)
+
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        if isinstance(error, Exception) and not isinstance(error, AfterCommitError):
+            name, location, version = self._place
+            reason = f"{type(error).__name__}: {read_failure(error).summary}"
+            raise AfterCommitError(dataset=name, location=location, version=version, reason=reason) from error
 
 
 @contextmanager

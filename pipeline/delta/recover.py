@@ -14,8 +14,8 @@ from pyspark.sql import SparkSession
 
 from pipeline.dataset import Dataset
 from pipeline.delta import sql
-from pipeline.delta.commit import CommitNote, marked_commit, own_commit, private_session, write_confs
-from pipeline.delta.failures import LOST_OR_REFUSED, SPARK_ERRORS, read_failure
+from pipeline.delta.commit import BehindCommit, CommitNote, marked_commit, own_commit, private_session, write_confs
+from pipeline.delta.failures import LOST_OR_REFUSED, read_failure
 from pipeline.delta.read import ReadOptions, resolve
 from pipeline.delta.replay import Replay, replay
 from pipeline.delta.snapshot import local_folder, table_facts
@@ -120,7 +120,8 @@ def restore(session: SparkSession, dataset: Dataset, plan: RestorePlan, note: Co
 
     Raises:
         CommitConflictError: another commit came first; nothing was restored.
-        StorageError: the restore, or what is applied after it, failed.
+        StorageError: the restore failed.
+        AfterCommitError: the table is restored, and what is declared could not be applied again.
     """
     if not plan.changes:
         return RestoreResult(plan=plan, version=plan.version, latest=plan.version)
@@ -138,9 +139,10 @@ def restore(session: SparkSession, dataset: Dataset, plan: RestorePlan, note: Co
     if commit is None:  # another restore to the same version came first, and there is nothing left to do
         latest = existing(session, dataset, plan.location).version
         return RestoreResult(plan=plan, version=latest, latest=latest)
-    state = _apply_declared(session, dataset, plan, commit.version)
-    written = commit_result(dataset, state, note.mark, commit)
-    return RestoreResult(plan=plan, version=commit.version, latest=state.version, written=written)
+    with BehindCommit(dataset.name, plan.location, commit.version):
+        state = _apply_declared(session, dataset, plan, commit.version)
+        written = commit_result(dataset, state, note.mark, commit)
+        return RestoreResult(plan=plan, version=commit.version, latest=state.version, written=written)
 
 
 def _apply_declared(session: SparkSession, dataset: Dataset, plan: RestorePlan, restored: int) -> TableState:
@@ -151,12 +153,9 @@ def _apply_declared(session: SparkSession, dataset: Dataset, plan: RestorePlan, 
         INCARNATION: str(restored)
     }
     pairs = ", ".join(f"{sql.string(name)} = {sql.string(value)}" for name, value in properties.items())
-    try:
-        session.sql(f"ALTER TABLE {table} SET TBLPROPERTIES ({pairs})").collect()
-        for name, condition in checks.items():
-            session.sql(f"ALTER TABLE {table} ADD CONSTRAINT {sql.identifier(name)} CHECK ({condition})").collect()
-    except SPARK_ERRORS as error:
-        raise _translated(error, dataset, plan) from error
+    session.sql(f"ALTER TABLE {table} SET TBLPROPERTIES ({pairs})").collect()
+    for name, condition in checks.items():
+        session.sql(f"ALTER TABLE {table} ADD CONSTRAINT {sql.identifier(name)} CHECK ({condition})").collect()
     return existing(session, dataset, plan.location)
 
 

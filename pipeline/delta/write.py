@@ -11,7 +11,7 @@ from __future__ import annotations
 import datetime as dt
 import uuid
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field
 from dataclasses import replace as changed
 
@@ -20,7 +20,15 @@ from pyspark.sql import DataFrame, SparkSession
 from pipeline.dataset import Dataset, ErrorIfExists, Ignore, InsertNew, Merge, Replace
 from pipeline.delta import merge, overwrite, quarantine, sql
 from pipeline.delta.apply import Applied
-from pipeline.delta.commit import CommitNote, Mark, marked_commit, own_commit, private_session, write_confs
+from pipeline.delta.commit import (
+    BehindCommit,
+    CommitNote,
+    Mark,
+    marked_commit,
+    own_commit,
+    private_session,
+    write_confs,
+)
 from pipeline.delta.failures import (
     CAUSE_UNTOLD,
     CHECK_BROKEN,
@@ -40,7 +48,7 @@ from pipeline.delta.slices import Slice
 from pipeline.delta.statement import write_statement
 from pipeline.delta.table import TableState, conform, existing, opened
 from pipeline.delta.transaction import Identifier, cursor_identifier, first_load, holder, identifier
-from pipeline.errors import CommitConflictError, CommitUnknownError, PipelineError, TableExistsError
+from pipeline.errors import AfterCommitError, CommitConflictError, CommitUnknownError, PipelineError, TableExistsError
 from pipeline.expectations import QUARANTINE_SUFFIX
 from pipeline.policy import storage_confs
 
@@ -95,6 +103,10 @@ class WriteResult:
         """Whether the commit has changed rows: one that only records an identifier has not."""
         return self.committed and bool(self.files_added or self.files_removed)
 
+    def behind(self) -> AbstractContextManager[None]:
+        """A block that follows this write: what fails in it is raised with the version that stands, if one does."""
+        return BehindCommit(self.dataset, self.location, self.version) if self.committed else nullcontext()
+
 
 def write(
     frame: DataFrame,
@@ -130,6 +142,7 @@ def write(
         CommitConflictError: other commits came first, at every attempt.
         SparkUnavailableError: the server was gone before the write began.
         CommitUnknownError: it went while it wrote, and can't be asked what became of it.
+        AfterCommitError: the rows are committed, and something that follows the commit failed.
     """
     selected = select_list(dataset, frame.schema)
     # From here on the frame has the declared columns under the declared names.
@@ -153,10 +166,12 @@ def write(
 
         with apart.withdrawn_on_failure():
             result = retried(attempt, retry or RetryPolicy(), dataset.name)
-        return changed(
-            result, violations=found.violations, rows_dropped=found.rows_dropped,
-            rows_quarantined=found.rows_quarantined, quarantined=apart.result, **overwrite.evolution(dataset, tables),
-        )  # fmt: skip
+        with result.behind():
+            return changed(
+                result, violations=found.violations, rows_dropped=found.rows_dropped,
+                rows_quarantined=found.rows_quarantined, quarantined=apart.result,
+                **overwrite.evolution(dataset, tables),
+            )  # fmt: skip
 
 
 def _is_held(found: Judged, dataset: Dataset, within: Slice | None) -> bool:
@@ -211,7 +226,7 @@ class _SetApart:
         """Take the rows back where the rest of the write is known not to be there."""
         try:
             yield
-        except CommitUnknownError:
+        except (AfterCommitError, CommitUnknownError):
             raise
         except (PipelineError, *SPARK_ERRORS):
             rows, to = self.found.set_apart, self.dataset.quarantine
@@ -241,10 +256,11 @@ def _attempt(
         confs = (known.confs if known is not None else {}) | (_AS_IT_IS if is_fixed else {})
         commit = _run(statement, frame, dataset, table, note=note, within=within, confs=confs, view=view)
     if commit is not None:
-        if table.overwrites:
-            state = conform(session, dataset, location).after
-        apart.settle(session, anew=anew)
-        return commit_result(dataset, state, note.mark, commit)
+        with BehindCommit(dataset.name, location, commit.version):
+            if table.overwrites:
+                state = conform(session, dataset, location).after
+            apart.settle(session, anew=anew)
+            return commit_result(dataset, state, note.mark, commit)
     if note.cursors is not None:  # Delta commits an identifier even without rows, unless another run was first
         raise CommitConflictError(dataset=dataset.name, location=location, condition=CURSOR_MOVED)
     # Delta made none: there was nothing to write, or it was written before.

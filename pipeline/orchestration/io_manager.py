@@ -95,6 +95,7 @@ class DeltaIOManager(ConfigurableIOManager):
 
         Raises:
             PipelineError: the frame, its rows or the table are not as declared; nothing is written.
+            AfterCommitError: the rows are committed, and could not be reported.
         """
         keys = _output_keys(context)
         dataset, obj, table_declares = self._dataset_of_output(context, obj, partitioned=keys is not None)
@@ -113,16 +114,17 @@ class DeltaIOManager(ConfigurableIOManager):
             started = dt.datetime.now(dt.timezone.utc)
             with _told(table_declares):
                 results, told_too = self._write(obj, dataset, note, within, found=found, reads=reads.values())
-        seconds = (dt.datetime.now(dt.timezone.utc) - started).total_seconds()
         result = together(results)
-        metadata = write_metadata(dataset, result, note.sources) | {"delta/write_seconds": seconds} | told_too
-        if found is not None:
-            metadata |= changes_metadata(found.changes)
-        told = self._told_version(context, step, keys, result)
-        for one in results:
-            metadata |= self._kept(context, dataset, one, note, reads=reads.values(), found=found)
-            self._tell_quarantine(context, dataset, one, note)
-        _tell(context, dataset, result, keys, told=told, metadata=metadata)
+        with result.behind():
+            told_too |= {"delta/write_seconds": (dt.datetime.now(dt.timezone.utc) - started).total_seconds()}
+            metadata = write_metadata(dataset, result, note.sources) | told_too
+            if found is not None:
+                metadata |= changes_metadata(found.changes)
+            told = self._told_version(context, step, keys, result)
+            for one in results:
+                metadata |= self._kept(context, dataset, one, note, reads=reads.values(), found=found)
+                self._tell_quarantine(context, dataset, one, note)
+            _tell(context, dataset, result, keys, told=told, metadata=metadata)
 
     def _write(
         self,
@@ -150,7 +152,8 @@ class DeltaIOManager(ConfigurableIOManager):
                 result = write_consumed(
                     frame.sparkSession, frame, found, dataset=dataset, location=location, note=note, within=within
                 )
-            return (result,), lineage_metadata(frame, dataset, reads)
+            with result.behind():
+                return (result,), lineage_metadata(frame, dataset, reads)
 
     def load_input(self, context: InputContext) -> Any:
         """The source's frame, restricted to the partitions that Dagster maps to this step.
@@ -250,15 +253,9 @@ class DeltaIOManager(ConfigurableIOManager):
         return now
 
     def _kept(
-        self,
-        context: OutputContext,
-        dataset: Dataset,
-        result: WriteResult,
-        note: CommitNote,
-        *,
-        reads: Iterable[InputRead] = (),
-        found: Reading | None = None,
-    ) -> dict[str, str]:
+        self, context: OutputContext, dataset: Dataset, result: WriteResult, note: CommitNote, *,
+        reads: Iterable[InputRead] = (), found: Reading | None = None,
+    ) -> dict[str, str]:  # fmt: skip
         """Keep the record of the commit beside the tables; the commit stands whatever becomes of its record."""
         try:
             path = write_record(

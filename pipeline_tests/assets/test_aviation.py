@@ -55,7 +55,6 @@ def broken(landing: LandingFolder, tmp_path: Path):
     return change
 
 
-@pytest.mark.both_modes
 def test_new_year_s_day_has_its_842_sightings_as_declared(spark, landing: LandingFolder) -> None:
     flights = read_csv_files(spark, landing.flights(["2013-01-01"]), FLIGHTS_FILE, belongs_to_its_day)
     sightings = sightings_from_flights(flights)

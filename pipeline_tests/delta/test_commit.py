@@ -88,7 +88,6 @@ def test_the_version_is_that_of_our_own_commit_although_another_lands_before_we_
     assert rows_of(dataset, root) == [(day(1), 1, "ours"), (day(9), 99, "foreign")]
 
 
-@pytest.mark.both_modes
 def test_of_two_writers_that_race_each_reports_the_versions_that_carry_its_own_marks(
     spark: SparkSession, root: str
 ) -> None:

@@ -27,6 +27,12 @@ def differing(session: SparkSession, dataset: Dataset, root: str, first: int) ->
 
 
 @pytest.mark.both_modes
+def test_what_differs_is_read_from_the_feed(spark: SparkSession, root: str) -> None:
+    put(spark, REPLACED, root, [(1, "a"), (2, "b")])
+    put(spark, REPLACED, root, [(1, "a"), (2, "B"), (5, None)])
+    assert differing(spark, REPLACED, root, 1) == (None, [("update_postimage", "2", "B"), ("insert", "5", None)])
+
+
 def test_a_comparison_of_two_versions_says_what_the_feed_says(spark: SparkSession, root: str) -> None:
     put(spark, REPLACED, root, [(1, "a"), (2, "b"), (3, "c"), (4, "d")])
     put(spark, REPLACED, root, [(1, "a"), (2, "B"), (4, "d")])

@@ -102,6 +102,7 @@ def test_another_writer_and_a_write_without_an_epoch_are_no_repeats(classic: Spa
     assert rows_in(dataset, root) == batch * 5
 
 
+@pytest.mark.exhaustive
 @case("T-MERGE-CONF")
 def test_two_threads_that_merge_under_two_writers_leave_nothing_in_the_callers_session(
     spark: SparkSession, root: str

@@ -109,6 +109,7 @@ def test_a_checkpoint_writes_its_file_and_the_pointer_and_commits_nothing(
     assert rows_of(APPENDED, root) == rows == [(day(1), 0, "a"), (day(1), 1, "a")]
 
 
+@pytest.mark.exhaustive
 def test_a_vacuum_takes_files_that_no_commit_ever_named(classic: SparkSession, root: str) -> None:
     """What a killed writer leaves behind is in no log, and so in no version."""
     dataset = days(Append(), properties=FORGETFUL.properties)

@@ -320,6 +320,7 @@ def run_many_flushes(spark: SparkSession, settings: Settings, flushes: int, opti
     return f"{reader.reads} reads; files {files}; seconds by tenths {[round(s, 2) for s in tenths]}"
 
 
+@pytest.mark.exhaustive
 def test_compaction_bounds_the_files_of_a_stream_and_neither_readers_nor_consumers_notice(
     classic: SparkSession, settings: Settings
 ) -> None:

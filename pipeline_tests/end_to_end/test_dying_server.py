@@ -88,9 +88,7 @@ def numbers(project: ProjectFolder, name: str) -> tuple[int, list[int]]:
     return table.version(), sorted(table.to_pyarrow_table()["n"].to_pylist())
 
 
-def test_a_server_that_dies_in_a_write_is_named_nothing_is_half_written_and_the_retry_works(
-    project: ProjectFolder,
-) -> None:
+def test_a_server_that_dies_in_a_write_is_named_and_nothing_is_half_written(project: ProjectFolder) -> None:
     server = start(project)
     done = project.command(*command("first"), SPARK_REMOTE=server.remote)
     assert done.returncode == 0, done.stderr
@@ -102,6 +100,9 @@ def test_a_server_that_dies_in_a_write_is_named_nothing_is_half_written_and_the_
     status = project.command("pipeline", "spark", "status")
     assert (status.returncode, status.stdout.strip()) == (1, "No server runs.")
 
+
+@pytest.mark.exhaustive
+def test_the_run_after_a_server_that_died_in_a_write_works_with_the_next_one(project: ProjectFolder) -> None:
     server = start(project)
     done = project.command(*command("first,second"), SPARK_REMOTE=server.remote)
     assert done.returncode == 0, done.stderr

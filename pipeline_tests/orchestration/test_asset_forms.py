@@ -239,6 +239,7 @@ def wrong_frame() -> pl.DataFrame:
     return pl.DataFrame({"n": ["text"]})
 
 
+@pytest.mark.exhaustive
 @classic_only
 @pytest.mark.case("D-KEY-COLLISION")
 def test_keys_that_end_or_read_alike_are_separate_tables(project: Project) -> None:

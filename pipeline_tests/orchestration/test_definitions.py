@@ -33,16 +33,15 @@ def measured(what: str) -> dict:
 
 def test_loading_the_definitions_starts_no_jvm_and_stays_under_four_seconds() -> None:
     """Processor time in a process of its own, the best of three: a busy machine is not a slow load."""
-    found = [measured("definitions") for _ in range(3)]
-    assert not any(one["jvm"] for one in found)
-    assert min(one["seconds"] for one in found) < LOAD_SECONDS
+    first = measured("definitions")
+    assert not first["jvm"]
+    assert first["seconds"] < LOAD_SECONDS or min(measured("definitions")["seconds"] for _ in range(2)) < LOAD_SECONDS
 
 
 def test_help_comes_in_under_a_second_and_loads_neither_spark_nor_dagster() -> None:
-    found = [measured("help") for _ in range(3)]
-    assert [one["status"] for one in found] == [0, 0, 0]
-    assert found[0]["heavy"] == []
-    assert min(one["seconds"] for one in found) < HELP_SECONDS
+    first = measured("help")
+    assert (first["status"], first["heavy"]) == (0, [])
+    assert first["seconds"] < HELP_SECONDS or min(measured("help")["seconds"] for _ in range(2)) < HELP_SECONDS
 
 
 def test_the_shipped_definitions_hold_the_assets_of_every_subject_with_their_lineage(settings: Settings) -> None:

@@ -100,6 +100,7 @@ def handed(dataset: Dataset, partitions_def: PartitionsDefinition, keys: list[st
     )
 
 
+@pytest.mark.exhaustive
 def test_two_of_three_static_keys_are_two_runs_and_the_one_between_is_untouched(project: Project) -> None:
     project.run_range("A", "C", lettered(1))
     before = {path for path in files_of(LETTERED, project.root) if "letter=B" in path}
@@ -199,6 +200,7 @@ def test_keys_of_any_characters_address_their_own_partition_only(project: Projec
     assert set(rows_of(LETTERED, project.root)) == {(key, 2 if key in keys[:4] else 1) for key in keys}
 
 
+@pytest.mark.exhaustive
 @pytest.mark.case("D-SWALLOWED-ERROR")
 def test_days_of_a_text_column_are_all_there_after_three_runs(project: Project) -> None:
     """A DATE literal against a string column would fail; the failure must never pass for 'no table yet'."""
@@ -209,6 +211,7 @@ def test_days_of_a_text_column_are_all_there_after_three_runs(project: Project) 
     assert rows_of(LETTERED, project.root) == [(day, 1) for day in days]
 
 
+@pytest.mark.exhaustive
 @pytest.mark.case("D-YEAR-FMT")
 def test_a_year_of_a_date_column_is_replaced_whole(project: Project) -> None:
     yearly = TimeWindowPartitionsDefinition(start="2024", fmt="%Y", cron_schedule="0 0 1 1 *", end_offset=1)
