@@ -35,8 +35,9 @@ _LAST_COMMIT = "spark.databricks.delta.lastCommitVersionInSession"
 # Commits that Delta makes by itself after ours, in the same session and so with the same user metadata.
 _FOLLOW_UPS = frozenset({"OPTIMIZE"})
 _COMMIT_SCHEMA = (
-    "add STRUCT<path: STRING, partitionValues: MAP<STRING, STRING>, size: BIGINT, dataChange: BOOLEAN, stats: STRING>, "
-    "remove STRUCT<path: STRING, dataChange: BOOLEAN>, "
+    "add STRUCT<path: STRING, partitionValues: MAP<STRING, STRING>, size: BIGINT, dataChange: BOOLEAN, stats: STRING, "
+    "deletionVector: STRUCT<cardinality: BIGINT>>, "
+    "remove STRUCT<path: STRING, partitionValues: MAP<STRING, STRING>, dataChange: BOOLEAN>, "
     "commitInfo STRUCT<timestamp: BIGINT, inCommitTimestamp: BIGINT, operation: STRING, "
     "operationMetrics: MAP<STRING, STRING>, userMetadata: STRING, readVersion: BIGINT>"
 )

@@ -24,7 +24,7 @@ from dagster import (
     StepExecutionContext,
 )
 
-from pipeline.dataset import Dataset, Replace, table_location
+from pipeline.dataset import Dataset, table_location
 from pipeline.delta.changes import Changes, Source
 from pipeline.delta.commit import CommitNote, Mark, rows_changed
 from pipeline.delta.consume import Reading, Touched, write_consumed
@@ -41,8 +41,6 @@ from pipeline.orchestration.consumers import consumer_of, read_changes, sources_
 from pipeline.orchestration.derived import dataset_of_table, derived_dataset
 from pipeline.orchestration.identity import writer
 from pipeline.orchestration.metadata import (
-    PARTITION_ROWS,
-    TABLE_ROWS,
     VERDICT,
     VERSION,
     changes_metadata,
@@ -54,7 +52,7 @@ from pipeline.orchestration.metadata import (
     version_in,
     write_metadata,
 )
-from pipeline.orchestration.partitions import PARTITION_EXPR, rows_by_key, slice_of
+from pipeline.orchestration.partitions import PARTITION_EXPR, slice_of
 from pipeline.orchestration.reads import (
     InputRead,
     changes_read,
@@ -63,6 +61,7 @@ from pipeline.orchestration.reads import (
     reads_of,
     version_written_in_run,
 )
+from pipeline.orchestration.reporting import Partitions, report_of, rows_that_replace, tell
 from pipeline.orchestration.resources import DeltaSparkResource
 from pipeline.orchestration.streams import is_stream, write_stream
 from pipeline.record import write_record
@@ -116,13 +115,12 @@ class DeltaIOManager(ConfigurableIOManager):
         seconds = (dt.datetime.now(dt.timezone.utc) - started).total_seconds()
         result = together(results)
         metadata = write_metadata(dataset, result, note.sources) | {"delta/write_seconds": seconds} | told_too
-        if found is not None:
-            metadata |= changes_metadata(found.changes)
+        metadata |= rows_that_replace(dataset, result) if found is None else changes_metadata(found.changes)
         told = self._told_version(context, step, keys, result)
         for one in results:
             metadata |= self._kept(context, dataset, one, note, reads=reads.values(), found=found)
             self._tell_quarantine(context, dataset, one, note)
-        _tell(context, dataset, result, keys, told=told, metadata=metadata)
+        tell(context, step, report_of(dataset, result, metadata, _partitions(context, keys)), told)
 
     def _write(
         self,
@@ -343,6 +341,12 @@ def _output_keys(context: OutputContext) -> list[str] | None:
     return None
 
 
+def _partitions(context: OutputContext, keys: list[str] | None) -> Partitions | None:
+    if keys is None:
+        return None
+    return Partitions(partitions_def=context.asset_partitions_def, keys=keys, expr=_expr(context))
+
+
 def _expr(context: OutputContext | InputContext) -> object | None:
     return plain((context.definition_metadata or {}).get(PARTITION_EXPR))
 
@@ -352,30 +356,6 @@ def _mark(context: OutputContext, step: StepExecutionContext | None, dataset: Da
     if step is None:
         return Mark(writer=f"{dataset.name}/{context.run_id}")
     return Mark(writer=writer(dataset, step, within), epoch=0, attempt=step.previous_attempt_count + 1)
-
-
-def _tell(
-    context: OutputContext,
-    dataset: Dataset,
-    result: WriteResult,
-    keys: list[str] | None,
-    *,
-    told: DataVersion,
-    metadata: dict[str, Any],
-) -> None:
-    """Hand metadata, per-partition counts and the data version to Dagster."""
-    step = _step_of(context)
-    context.add_output_metadata(metadata)
-    if step is not None:
-        step.set_data_version(context.asset_key, told)
-    if keys is None:
-        # Dagster means the rows of the table, which a replace of all of it has just written.
-        if result.committed and isinstance(dataset.write, Replace):
-            context.add_output_metadata({TABLE_ROWS: result.rows_written})
-    elif step is not None and result.rows_by_partition is not None:
-        counts = rows_by_key(dataset, context.asset_partitions_def, keys, result.rows_by_partition, _expr(context))
-        for key, rows in counts.items():
-            step.add_asset_metadata({PARTITION_ROWS: rows}, context.asset_key, key)
 
 
 def _step_of(context: InputContext | OutputContext) -> StepExecutionContext | None:
