@@ -23,13 +23,14 @@ from dagster import (
     OutputContext,
     StepExecutionContext,
 )
+from pyspark.sql.types import StructType
 
 from pipeline.dataset import Dataset, table_location
 from pipeline.delta.changes import Changes, Source
 from pipeline.delta.commit import CommitNote, Mark, rows_changed
 from pipeline.delta.consume import Reading, Touched, write_consumed
 from pipeline.delta.failures import SPARK_ERRORS
-from pipeline.delta.frames import KINDS, SPARK, from_spark, kind_of, to_spark, with_schema
+from pipeline.delta.frames import empty, from_spark, to_spark, with_schema
 from pipeline.delta.read import ReadFacts, ReadOptions, read
 from pipeline.delta.slices import Slice
 from pipeline.delta.staging import STAGING
@@ -40,6 +41,7 @@ from pipeline.errors import FrameKindError, FrameMismatchError, PartitionKeyErro
 from pipeline.orchestration.consumers import consumer_of, read_changes, sources_of, written
 from pipeline.orchestration.derived import dataset_of_table, derived_dataset
 from pipeline.orchestration.identity import writer
+from pipeline.orchestration.inputs import annotated_kind, input_slice, may_be_missing, shown, tell_input
 from pipeline.orchestration.metadata import (
     VERDICT,
     VERSION,
@@ -153,30 +155,38 @@ class DeltaIOManager(ConfigurableIOManager):
     def load_input(self, context: InputContext) -> Any:
         """The source's frame, restricted to the partitions that Dagster maps to this step.
 
-        Of a source whose changes the step's dataset reads: what has changed since it was last written.
+        Of a source whose changes the step's dataset reads: what has changed since it was last written. An empty frame
+        where no partition is mapped, or where the asset reads itself and was never written.
 
         Raises:
-            TableNotFoundError: the source was never materialized.
+            TableNotFoundError: the source was never materialized, and there should be something to read.
             FrameKindError, FrameTooLargeError: the parameter's annotation names no frame, or one that would not fit.
         """
-        dataset = self._dataset_of_source(context.asset_key, _metadata(context.upstream_output))
         step = _step_of(context)
+        dataset = self._dataset_to_read(context, step)
         consumer = consumer_of(step)
         if step is not None and consumer is not None:
             taken = sources_of(step, consumer)
             if context.asset_key in taken.values():
                 return self._changes(context, step, consumer, taken.values())
-        kind = _annotated_kind(context, dataset)
-        location, within = dataset.location(self.root), _input_slice(context, step, dataset)
+        kind = annotated_kind(context)
+        if dataset is None:
+            return empty(StructType([]), kind, "/".join(context.asset_key.path), lambda: self.spark.spark_session)
+        location, within = dataset.location(self.root), input_slice(context, step, dataset)
         pin = ReadOptions(version=None if step is None else version_written_in_run(step, context.asset_key))
-        found = read(self.spark.spark_session, dataset, location, pin, within=within)
+        try:
+            found = read(self.spark.spark_session, dataset, location, pin, within=within)
+        except TableNotFoundError:
+            if not may_be_missing(context, step):
+                raise
+            return empty(dataset.schema, kind, dataset.name, lambda: self.spark.spark_session)
         if step is not None:
             filters = () if within is None else (within.predicate(dataset),)
             facts = ReadFacts(
                 name=dataset.name, dataset=dataset.name, kind="table", version=found.version, pushed_filters=filters
             )
             note_read(step, InputRead(facts, location))
-            _tell_input(context, {VERSION: found.version})
+            tell_input(context, {VERSION: found.version})
         return from_spark(found.frame, kind, dataset, max_bytes=self.local_frame_max_bytes, staging=self._staging)
 
     def _changes(
@@ -190,13 +200,13 @@ class DeltaIOManager(ConfigurableIOManager):
         dataset = by_key[context.asset_key]
         annotation = context.dagster_type.typing_type
         if annotation not in (Any, Changes):
-            raise FrameKindError(dataset=dataset.name, annotation=_shown(annotation), kinds=(_shown(Changes),))
+            raise FrameKindError(dataset=dataset.name, annotation=shown(annotation), kinds=(shown(Changes),))
         found = read_changes(
             self.spark.spark_session, step, consumer, consumer.location(self.root),
             [Source(dataset=source, location=source.location(self.root)) for source in by_key.values()],
         )  # fmt: skip
         changes = found.changes[dataset.name]
-        _tell_input(context, {VERSION: changes.verdict.version, VERDICT: str(changes.verdict)})
+        tell_input(context, {VERSION: changes.verdict.version, VERDICT: str(changes.verdict)})
         return changes
 
     def _dataset_of_output(
@@ -222,6 +232,15 @@ class DeltaIOManager(ConfigurableIOManager):
             name = "/".join(key.path)
             raise TableNotFoundError(dataset=name, location=table_location(self.root, name))
         return dataset_of_table(key, metadata, state)
+
+    def _dataset_to_read(self, context: InputContext, step: StepExecutionContext | None) -> Dataset | None:
+        """The dataset of a source; None for a plain asset that has nothing to read yet, of unknown columns."""
+        try:
+            return self._dataset_of_source(context.asset_key, _metadata(context.upstream_output))
+        except TableNotFoundError:
+            if not may_be_missing(context, step):
+                raise
+            return None
 
     def _table_at(self, key: AssetKey) -> TableState | None:
         name = "/".join(key.path)
@@ -305,23 +324,6 @@ def _metadata(context: OutputContext | None) -> Mapping[str, Any]:
     return (context.definition_metadata if context is not None else None) or {}
 
 
-def _annotated_kind(context: InputContext, dataset: Dataset) -> str:
-    annotation = context.dagster_type.typing_type
-    kind = SPARK if annotation is Any else kind_of(annotation)
-    if kind is None:
-        raise FrameKindError(dataset=dataset.name, annotation=_shown(annotation), kinds=KINDS)
-    return kind
-
-
-def _shown(annotation: object) -> str:
-    return f"{annotation.__module__}.{annotation.__qualname__}" if isinstance(annotation, type) else str(annotation)
-
-
-def _tell_input(context: InputContext, metadata: dict[str, Any]) -> None:
-    if not context.has_asset_partitions:  # Dagster can't say it of several partitions at once
-        context.add_input_metadata(metadata)
-
-
 def _output_keys(context: OutputContext) -> list[str] | None:
     """The partition keys that this run writes; None for an asset without partitions.
 
@@ -364,17 +366,3 @@ def _step_of(context: InputContext | OutputContext) -> StepExecutionContext | No
         return context.step_context
     except DagsterInvariantViolationError:
         return None
-
-
-def _input_slice(context: InputContext, step: StepExecutionContext | None, dataset: Dataset) -> Slice | None:
-    """The slice of the mapped partitions; None where the source has none, or an asset without any reads them all."""
-    if not context.has_asset_partitions:
-        return None
-    keys = context.asset_partition_keys
-    partitions_def = context.asset_partitions_def
-    if step is not None and (step.assets_def is None or step.assets_def.partitions_def is None):
-        known = partitions_def.get_partition_keys(dynamic_partitions_store=step.instance)
-        if set(keys) == set(known):
-            return None
-    upstream = context.upstream_output
-    return slice_of(dataset, partitions_def, keys, _expr(upstream) if upstream is not None else None)
