@@ -27,7 +27,7 @@ from pyspark.sql.types import StructType
 
 from pipeline.dataset import Dataset, table_location
 from pipeline.delta.changes import Changes, Source
-from pipeline.delta.commit import CommitNote, Mark, rows_changed
+from pipeline.delta.commit import CommitNote, Mark
 from pipeline.delta.consume import Reading, Touched, write_consumed
 from pipeline.delta.failures import SPARK_ERRORS
 from pipeline.delta.frames import empty, from_spark, to_spark, with_schema
@@ -63,7 +63,7 @@ from pipeline.orchestration.reads import (
     reads_of,
     version_written_in_run,
 )
-from pipeline.orchestration.reporting import Partitions, report_of, rows_that_replace, tell
+from pipeline.orchestration.reporting import Partitions, changed_since, report_of, rows_that_replace, tell
 from pipeline.orchestration.resources import DeltaSparkResource
 from pipeline.orchestration.streams import is_stream, write_stream
 from pipeline.record import write_record
@@ -118,7 +118,7 @@ class DeltaIOManager(ConfigurableIOManager):
         result = together(results)
         metadata = write_metadata(dataset, result, note.sources) | {"delta/write_seconds": seconds} | told_too
         metadata |= rows_that_replace(dataset, result) if found is None else changes_metadata(found.changes)
-        told = self._told_version(context, step, keys, result)
+        told = self._told_version(context, step, dataset, result)
         for one in results:
             metadata |= self._kept(context, dataset, one, note, reads=reads.values(), found=found)
             self._tell_quarantine(context, dataset, one, note)
@@ -247,7 +247,7 @@ class DeltaIOManager(ConfigurableIOManager):
         return look_at(self.spark.spark_session, name, table_location(self.root, name))
 
     def _told_version(
-        self, context: OutputContext, step: StepExecutionContext | None, keys: list[str] | None, result: WriteResult
+        self, context: OutputContext, step: StepExecutionContext | None, dataset: Dataset, result: WriteResult
     ) -> DataVersion:
         """The version of the rows: where a write has changed none, the one that was told before.
 
@@ -256,13 +256,16 @@ class DeltaIOManager(ConfigurableIOManager):
         now = data_version(result.table_id, result.version)
         if step is None or result.changes_rows or result.skipped:
             return now
-        asked = AssetRecordsFilter(asset_key=context.asset_key, asset_partitions=keys)
+        partitions = _partitions(context, _output_keys(context))
+        asked = AssetRecordsFilter(
+            asset_key=context.asset_key, asset_partitions=None if partitions is None else partitions.keys
+        )
         for record in step.instance.fetch_materializations(asked, limit=1).records:
             told = data_version_told(record.asset_materialization)
             number = None if told is None else version_in(told, result.table_id)
-            if told is None or keys is not None or number is None:
-                return told or now
-            changed = rows_changed(self.spark.spark_session, result.location, number, result.version)
+            if told is None or number is None:
+                return now
+            changed = changed_since(self.spark.spark_session, dataset, result, number, partitions)
             return now if changed else told
         return now
 

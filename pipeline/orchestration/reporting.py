@@ -14,12 +14,15 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from dagster import DataVersion, MetadataValue, OutputContext, PartitionsDefinition, StepExecutionContext
+from pyspark.sql import SparkSession
 
 from pipeline.dataset import Append, Dataset, Replace
+from pipeline.delta.commit import rows_changed
 from pipeline.delta.counts import TableRows, table_rows
 from pipeline.delta.log import PartitionCounts
 from pipeline.delta.quarantine import LeftOut
 from pipeline.delta.snapshot import local_folder
+from pipeline.delta.table import existing
 from pipeline.delta.write import WriteResult
 from pipeline.orchestration.metadata import (
     BYTES_ADDED,
@@ -75,6 +78,20 @@ def rows_that_replace(dataset: Dataset, result: WriteResult) -> dict[str, Any]:
     """The rows of a table that a replace has just made whole, where its log can't be read without Spark."""
     known = isinstance(dataset.write, Replace) and result.committed and local_folder(result.location) is None
     return {TABLE_ROWS: MetadataValue.int(result.rows_written)} if known else {}
+
+
+def changed_since(
+    session: SparkSession, dataset: Dataset, result: WriteResult, version: int, partitions: Partitions | None
+) -> bool:
+    """Whether rows of the table, or of these partitions, have changed between a version and that of the result."""
+    if partitions is None:
+        return rows_changed(session, result.location, version, result.version)
+    partition_by = existing(session, dataset, result.location).log_partition_by
+    find = KeyFinder(dataset, partitions.partitions_def, partitions.keys, partitions.expr)
+    return rows_changed(
+        session, result.location, version, result.version, partition_by=partition_by,
+        is_ours=lambda values: find.of_texts(values) is not None,
+    )  # fmt: skip
 
 
 def tell(context: OutputContext, step: StepExecutionContext | None, report: Report, told: DataVersion) -> None:
