@@ -71,7 +71,7 @@ def table_rows(location: str, version: int) -> TableRows | None:
         return None
     try:
         files = _files_at(folder, version)
-    except (OSError, ValueError, KeyError):  # damaged, gone, or in a form that this does not read
+    except (OSError, ValueError, KeyError, NotImplementedError):  # damaged, gone, or in a form that this does not read
         return None
     if files.metadata is None:
         return None

@@ -56,6 +56,8 @@ from pipeline.orchestration.partitions import PARTITION_EXPR, KeyFinder, summed
 # What one look at a table reads and reports at most; a commit is reported whole.
 COMMITS_AT_ONCE = 100
 EVENTS_AT_ONCE = 1000
+# Of so many of the newest commits the rows of the table are counted; each count replays the log from its checkpoint.
+COUNTED_AT_ONCE = 10
 _UNKNOWN = "unknown"
 
 
@@ -121,23 +123,26 @@ def unreported(
     known.setdefault("table_id", None)
     if not numbers:
         return []
-    reader = _Reader(table, location, instance)
-    first = reader.commit(numbers[0])
+    first = read_commit_file(location, numbers[0], ())
     if first.table_id is not None and first.table_id != known["table_id"]:
         known |= {"version": -1, "table_id": first.table_id, "waiting": []}
     waiting = [number for number in known.pop("waiting", []) if number in numbers]
     ahead = [number for number in numbers if number > known["version"]][:COMMITS_AT_ONCE]
+    if not waiting and not ahead:
+        return []
+    reader = _Reader(table, location, instance)
     events: list[AssetMaterialization] = []
     still_waiting = []
-    for number in [*waiting, *ahead]:
-        if len(events) >= EVENTS_AT_ONCE and number in ahead:
+    commits = [reader.commit(number) for number in (*waiting, *ahead)]
+    counted = [commit.version for commit in commits if commit.changes_rows][-COUNTED_AT_ONCE:]
+    for commit in commits:
+        if len(events) >= EVENTS_AT_ONCE and commit.version in ahead:
             break
-        known["version"] = max(number, known["version"])
-        commit = reader.commit(number)
+        known["version"] = max(commit.version, known["version"])
         if reader.may_still_be_reported(commit):
-            still_waiting.append(number)
+            still_waiting.append(commit.version)
         else:
-            events += reader.events(commit, known["table_id"])
+            events += reader.events(commit, known["table_id"], has_rows=commit.version in counted)
     if still_waiting:
         known["waiting"] = still_waiting
     return events
@@ -149,7 +154,6 @@ class _Reader:
     def __init__(self, table: AssetTable, location: str, instance: DagsterInstance) -> None:
         self.table, self.location, self.instance = table, location, instance
         state = state_in_log(location)
-        self.newest = None if state is None else state.version
         self.table_id = None if state is None else state.table_id
         self.dataset = table.dataset
         if self.dataset is None and state is not None:
@@ -174,12 +178,17 @@ class _Reader:
         note = note_of(commit.user_metadata) or {}
         return note.get("run_id") if self.table.has_runs and note.get("asset") else None
 
-    def events(self, commit: Commit, table_id: str | None) -> Iterator[AssetMaterialization]:
-        """The materializations of a commit, of each partition that it has changed; none of what was reported."""
+    def events(self, commit: Commit, table_id: str | None, *, has_rows: bool) -> Iterator[AssetMaterialization]:
+        """The materializations of a commit, of each partition that it has changed; none of what was reported.
+
+        Args:
+            has_rows: whether they say how many rows the table and the partition have since.
+        """
         run_id = self._run_of(commit)
         if not commit.changes_rows or (run_id is not None and self.instance.get_run_by_id(run_id) is None):
             return  # the run is one of another instance, or was deleted in this one
-        table_id = table_id or self.table_id or _UNKNOWN
+        # As the IO manager names it; a table that was replaced in place may have got another id since its first commit.
+        table_id = self.table_id or table_id or _UNKNOWN
         changed = self._changed(commit)
         unknown = [key for key in changed if key not in self._reported]
         if unknown:
@@ -187,7 +196,7 @@ class _Reader:
         new = {key: counts for key, counts in changed.items() if not self._is_known(key, table_id, commit.version)}
         if not new:
             return
-        rows = table_rows(self.location, commit.version) if commit.version == self.newest else None
+        rows = table_rows(self.location, commit.version) if has_rows else None
         by_key = self._rows_by_key(rows, [key for key in new if key is not None])
         for key, counts in new.items():
             tags = data_version_tag(table_id, commit.version)
