@@ -30,7 +30,7 @@ from dagster import (
 # Dagster's own name for the tags of a key of several dimensions; not public.
 from dagster._core.storage.tags import MULTIDIMENSIONAL_PARTITION_PREFIX
 
-from pipeline.dataset import Dataset, table_location
+from pipeline.dataset import Append, Dataset, table_location
 from pipeline.delta.counts import TableRows, table_rows
 from pipeline.delta.log import Commit, PartitionCounts, note_of, read_commit_file, versions
 from pipeline.delta.table import state_in_log
@@ -197,7 +197,7 @@ class _Reader:
         if not new:
             return
         rows = table_rows(self.location, commit.version) if has_rows else None
-        by_key = self._rows_by_key(rows, [key for key in new if key is not None])
+        by_key = self._rows_by_key(rows, new)
         for key, counts in new.items():
             tags = data_version_tag(table_id, commit.version)
             self._reported[key] = next(iter(tags.values()))
@@ -264,10 +264,17 @@ class _Reader:
         reported = None if told is None else version_in(DataVersion(told), table_id)
         return reported is not None and reported >= version
 
-    def _rows_by_key(self, rows: TableRows | None, keys: list[str]) -> Mapping[str, int]:
-        if rows is None or not keys:
+    def _rows_by_key(self, table: TableRows | None, new: Mapping[str | None, PartitionCounts]) -> Mapping[str, int]:
+        """By key, what is told as the rows of its partition: of an append those that came, as of one by a run."""
+        keys = [key for key in new if key is not None]
+        if not keys:
             return {}
-        return dict.fromkeys(keys, 0) | summed(rows.by_partition, self._finder().of_texts)
+        appends = self.dataset is not None and isinstance(self.dataset.write, Append)
+        came = {key: counts.rows for key, counts in new.items() if key is not None and counts.rows is not None}
+        if table is None:
+            return came if appends else {}
+        held = dict.fromkeys(keys, 0) | summed(table.by_partition, self._finder().of_texts)
+        return held | came if appends else held
 
 
 def _metadata(

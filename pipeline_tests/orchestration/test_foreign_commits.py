@@ -37,7 +37,7 @@ from dagster._core.test_utils import create_run_for_test
 from deltalake import CommitProperties, DeltaTable, write_deltalake
 from pyspark.sql.types import DateType, LongType, StringType, StructField, StructType
 
-from pipeline.dataset import Dataset
+from pipeline.dataset import Append, Dataset
 from pipeline.definitions import build_definitions
 from pipeline.delta.log import FORMAT, commit_file
 from pipeline.orchestration import dataset_asset
@@ -173,6 +173,16 @@ def test_a_foreign_update_and_a_delete_are_told_of_the_partitions_that_they_chan
     assert event.metadata["dagster/partition_row_count"].value == 3
     DeltaTable(location).optimize.compact()
     assert watch.tick() == []
+
+
+def test_of_an_append_the_rows_that_came_are_told_as_a_run_tells_them(root: str, instance: DagsterInstance) -> None:
+    appended = Dataset(name="feed/days", schema=BY_DAY.schema, partition_by=("day",), write=Append())
+    watch = Watch(root, instance, AssetTable(key=KEY, dataset=appended, partitions_def=DAYS, has_runs=True))
+    put(appended.location(root), {FIRST: [1, 2]})
+    put(appended.location(root), {FIRST: [3]})
+    assert told(watch.tick()) == {FIRST: (1, 1)}
+    DeltaTable(appended.location(root)).delete("n = 1")
+    assert told(watch.tick()) == {FIRST: (2, 2)}
 
 
 def test_what_a_run_has_reported_is_not_told_again_and_a_late_look_sets_no_version_back(
