@@ -49,10 +49,14 @@ class Partitions:
 
 @dataclass
 class Report:
-    """The metadata of a run's materializations: what all of them carry, and by key what only one does."""
+    """The metadata of a run's materializations: what all of them carry, and by key what only one does.
+
+    `together` are the counts of all keys under the names that they have at each.
+    """
 
     shared: dict[str, Any]
     by_key: dict[str, dict[str, Any]] = field(default_factory=dict)
+    together: dict[str, Any] = field(default_factory=dict)
 
 
 def report_of(
@@ -71,7 +75,7 @@ def report_of(
         own[key] = totals | own[key]
     for key, count in _rows_of_partitions(dataset, result, rows, find, partitions.keys).items():
         own[key][PARTITION_ROWS] = MetadataValue.int(count)
-    return Report(shared | table, own)
+    return Report(shared | table, own, totals)
 
 
 def rows_that_replace(dataset: Dataset, result: WriteResult) -> dict[str, Any]:
@@ -96,17 +100,14 @@ def changed_since(
 
 def tell(context: OutputContext, step: StepExecutionContext | None, report: Report, told: DataVersion) -> None:
     """Hand a report and the data version to Dagster."""
-    if step is None:  # outside a run nobody asks for more than one partition
-        context.add_output_metadata(report.shared | (_only(report.by_key) or {}))
+    if step is None:  # outside a run there is one place for all keys
+        only = next(iter(report.by_key.values())) if len(report.by_key) == 1 else {}
+        context.add_output_metadata(report.shared | report.together | only)
         return
     context.add_output_metadata(report.shared)
     step.set_data_version(context.asset_key, told)
     for key, own in report.by_key.items():
         step.add_asset_metadata(own, context.asset_key, key)
-
-
-def _only(by_key: Mapping[str, dict[str, Any]]) -> dict[str, Any] | None:
-    return next(iter(by_key.values())) if len(by_key) == 1 else None
 
 
 def _counts(result: WriteResult, find: KeyFinder, keys: list[str]) -> dict[str, dict[str, Any]]:
