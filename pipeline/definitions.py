@@ -39,8 +39,9 @@ from pipeline.orchestration.automation import (
 )
 from pipeline.orchestration.consumers import refuse_partitions
 from pipeline.orchestration.dataset_asset import IO_MANAGER
+from pipeline.orchestration.foreign import AssetTable, asset_tables
 from pipeline.orchestration.maintenance import maintenance_jobs, maintenance_schedules
-from pipeline.orchestration.metadata import DATASET, FED_ELSEWHERE
+from pipeline.orchestration.metadata import DATASET
 from pipeline.registry import Registry, load_datasets
 from pipeline.settings import DEFAULT_DATASETS, Settings, load_settings
 
@@ -85,7 +86,8 @@ def build_definitions(
     jobs = maintenance_jobs(registry, settings.root)
     schedules = _schedules(settings, jobs, shipped)
     watched = [registry.by_asset_key(spec.key.path) for spec in specs if spec.key not in reported]
-    sensors = _sensors(settings, registry, written, watched, shipped)
+    quarantines = [registry.by_asset_key(key.path) for key in reported]
+    sensors = _sensors(settings, written, watched, quarantines, shipped=shipped)
     _refuse_unknown(settings.running, [part.name for part in (*schedules, *sensors)])
     return Definitions(
         assets=[*written, *specs],
@@ -106,14 +108,18 @@ def _schedules(settings: Settings, jobs: list[JobDefinition], shipped: bool) -> 
 
 
 def _sensors(
-    settings: Settings, registry: Registry, written: list[AssetsDefinition], watched: list[Dataset], shipped: bool
+    settings: Settings,
+    written: list[AssetsDefinition],
+    watched: list[Dataset],
+    quarantines: list[Dataset],
+    *,
+    shipped: bool,
 ) -> list[SensorDefinition]:
     sensors = [_arrivals(settings)] if shipped else []
-    ours = [spec for asset in written for spec in asset.specs]
-    shared = [registry.by_asset_key(spec.key.path) for spec in ours if FED_ELSEWHERE in spec.metadata]
+    shared: list[Dataset | AssetTable] = [*asset_tables(written, IO_MANAGER), *quarantines]
     if watched or shared:
         sensors.append(table_sensor(watched, settings.root, shared=shared, running=TABLE_SENSOR in settings.running))
-    if any(spec.automation_condition is not None for spec in ours):
+    if any(spec.automation_condition is not None for asset in written for spec in asset.specs):
         sensors.append(change_sensor(running=CHANGE_SENSOR in settings.running))
     return sensors
 

@@ -139,9 +139,9 @@ class SchemaCheck:
 
 @dataclass(frozen=True, kw_only=True)
 class RowCount:
-    """How many rows a write may have, as an asset check: at each partition key of a run, or in all where it has none.
+    """How many rows there may be after a write, as an asset check: at each partition key of a run, or in all.
 
-    After a replace these are the rows that the partition or table holds, after an append those that came. None as
+    They are those that the partition or table holds, whatever the write mode; after an append those that came. None as
     `maximum` means any number; `severity` and `blocking` are as in `SchemaCheck`.
     """
 

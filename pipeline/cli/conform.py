@@ -10,9 +10,11 @@ from typing import Any
 import click
 from pyspark.sql import SparkSession
 
+from pipeline.cli.dagster_instance import report_changes
 from pipeline.cli.output import print_json
 from pipeline.cli.registry import declared
 from pipeline.dataset import Dataset
+from pipeline.delta.commit import rows_changed
 from pipeline.delta.conform import Plan
 from pipeline.delta.session import open_session
 from pipeline.delta.table import conform as do_conform
@@ -74,16 +76,19 @@ def apply_command(ctx: click.Context, names: tuple[str, ...], as_json: bool) -> 
 
     The exit status is 0 where every table is as declared afterwards, and 1 where one is not.
     """
-    told = _Told()
+    told, changed = _Told(), list[str]()
     settings = load_settings()
     for session, dataset in _each(settings, names):
         with _collected(told, dataset):
             done = do_conform(session, dataset, dataset.location(settings.root))
             versions = {"before": done.before.version, "after": done.after.version}
+            if rows_changed(session, done.after.location, done.before.version, done.after.version):
+                changed.append(dataset.name)
             told.documents.append({"dataset": dataset.name, "applied": list(done.steps), "versions": versions})
             if not as_json:
                 taken = "".join(f"\n  {step}" for step in done.steps)
                 click.echo(f"{dataset.name} (version {done.after.version}): {taken or 'as declared'}")
+    report_changes(settings, changed)
     _end(ctx, told, as_json=as_json)
 
 

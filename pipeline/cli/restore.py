@@ -8,6 +8,7 @@ from dataclasses import asdict
 
 import click
 
+from pipeline.cli.dagster_instance import report_changes
 from pipeline.cli.options import as_instant
 from pipeline.cli.output import count, print_json, print_pairs
 from pipeline.cli.registry import declared
@@ -48,6 +49,7 @@ def restore(name: str, version: int | None, timestamp: dt.datetime | None, apply
         if result.written is not None:
             options = dict(settings.spark.conf)
             write_record(session, dataset, result.written, root=settings.root, run_id=run, sources={}, options=options)
+            report_changes(settings, [dataset.name])
     if as_json:
         print_json(_document(plan, result))
         return

@@ -12,7 +12,7 @@ from __future__ import annotations
 import json
 import platform
 import uuid
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field
 from importlib.metadata import PackageNotFoundError, version
@@ -22,7 +22,7 @@ from pyspark.sql import SparkSession
 
 from pipeline.delta import sql
 from pipeline.delta.failures import LOST_OR_REFUSED, read_failure
-from pipeline.delta.log import FORMAT, Commit, commit_file, commit_of, read_commit_file, token_of
+from pipeline.delta.log import FORMAT, Commit, PartitionValues, commit_file, commit_of, read_commit_file, token_of
 from pipeline.delta.session import clone_connect, end_connect, hold_statements, is_connect
 from pipeline.delta.snapshot import local_folder
 from pipeline.errors import AfterCommitError, CommitUnknownError
@@ -35,8 +35,9 @@ _LAST_COMMIT = "spark.databricks.delta.lastCommitVersionInSession"
 # Commits that Delta makes by itself after ours, in the same session and so with the same user metadata.
 _FOLLOW_UPS = frozenset({"OPTIMIZE"})
 _COMMIT_SCHEMA = (
-    "add STRUCT<path: STRING, partitionValues: MAP<STRING, STRING>, size: BIGINT, dataChange: BOOLEAN, stats: STRING>, "
-    "remove STRUCT<path: STRING, dataChange: BOOLEAN>, "
+    "add STRUCT<path: STRING, partitionValues: MAP<STRING, STRING>, size: BIGINT, dataChange: BOOLEAN, stats: STRING, "
+    "deletionVector: STRUCT<cardinality: BIGINT>>, "
+    "remove STRUCT<path: STRING, partitionValues: MAP<STRING, STRING>, dataChange: BOOLEAN>, "
     "commitInfo STRUCT<timestamp: BIGINT, inCommitTimestamp: BIGINT, operation: STRING, "
     "operationMetrics: MAP<STRING, STRING>, userMetadata: STRING, readVersion: BIGINT>"
 )
@@ -238,14 +239,27 @@ def find_mark(session: SparkSession, location: str, mark: Mark) -> int | None:
     return None
 
 
-def rows_changed(session: SparkSession, location: str, after: int, until: int) -> bool:
-    """Whether a commit above `after`, up to `until`, has changed rows, or can't be asked; the newest are read first."""
+def rows_changed(
+    session: SparkSession, location: str, after: int, until: int, *, partition_by: tuple[str, ...] = (),
+    is_ours: Callable[[PartitionValues], bool] | None = None,
+) -> bool:  # fmt: skip
+    """Whether a commit above `after`, up to `until`, has changed rows, or can't be asked; the newest are read first.
+
+    Args:
+        partition_by: the partition columns under the names by which the log keeps their values.
+        is_ours: whether the rows of a partition count; all do where None.
+    """
     if until - after > HISTORY_LIMIT:
         return True
     try:
-        return any(read_commit(session, location, number, ()).changes_rows for number in range(until, after, -1))
+        commits = (read_commit(session, location, number, partition_by) for number in range(until, after, -1))
+        return any(commit.changes_rows and _concerns(commit, is_ours) for commit in commits)
     except LOST_OR_REFUSED:  # it is gone
         return True
+
+
+def _concerns(commit: Commit, is_ours: Callable[[PartitionValues], bool] | None) -> bool:
+    return is_ours is None or commit.partitions is None or any(map(is_ours, commit.partitions))
 
 
 def read_commit(session: SparkSession, location: str, number: int, partition_by: tuple[str, ...]) -> Commit:

@@ -7,18 +7,21 @@ enforced in the write is `quality`'s; what follows from a finding is for who ask
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812  Spark's own name for it
 
-from pipeline.dataset import Dataset, FreshWithin, References, RowCount, Unique, table_location
+from pipeline.dataset import Append, Dataset, FreshWithin, References, RowCount, Unique, table_location
 from pipeline.delta import quality, sql
 from pipeline.delta.commit import read_commit
+from pipeline.delta.counts import table_rows
 from pipeline.delta.describe import TableDescription, describe
+from pipeline.delta.log import PartitionValues
 from pipeline.delta.quality import EXAMPLES, Broken
+from pipeline.delta.slices import count_by_values, partition_value
 from pipeline.delta.table import load, look_at
 from pipeline.errors import TableNotFoundError
 from pipeline.expectations import Expectation, Severity, expectation_name, label, null_label
@@ -173,20 +176,64 @@ def _of_expectations(
 
 
 def _of_rows(session: SparkSession, dataset: Dataset, location: str, found: TableDescription) -> Iterator[Finding]:
-    """The rows of the newest write: at each partition that it addressed, or in all where it addressed none."""
+    """The rows of the newest write, or those that it left: by partition where it addressed some, else in all."""
     declared, newest = dataset.row_count, found.last_write
     if declared is None or newest is None:
         return
-    rows = {"": newest.rows_written}
-    if newest.note is not None and newest.note.get("partitions") is not None:
-        by_partition = read_commit(session, location, newest.version, dataset.partition_by).rows_by_partition or {}
-        rows = {"/".join(str(value) for value in values): count for values, count in by_partition.items()}
+    rows: dict[str, int | None] = {"": newest.rows_written}
+    addressed = newest.note is not None and newest.note.get("partitions") is not None
+    if addressed or not judges_the_write(dataset):
+        by_partition = _counted(session, dataset, location, newest.version)
+        rows = {"": sum(by_partition.values())}
+        if addressed:
+            rows = {"/".join(str(value) for value in values): count for values, count in by_partition.items()}
     outside = {name: count for name, count in rows.items() if not allowed(declared, count)}
     told = ", ".join(f"{name or 'in all'}: {count}" for name, count in list(outside.items())[:EXAMPLES])
     yield _finding(
         dataset, newest.version, "row_count", not outside and bool(rows), told or "as many as declared",
         severity=declared.severity,
     )  # fmt: skip
+
+
+def _counted(session: SparkSession, dataset: Dataset, location: str, version: int) -> Mapping[tuple[Any, ...], int]:
+    """By partition, the rows that a commit has added, or those that each partition it changed holds since."""
+    state = look_at(session, dataset.name, location)
+    if state is None:
+        raise TableNotFoundError(dataset=dataset.name, location=location)
+    commit = read_commit(session, location, version, state.log_partition_by)
+    if judges_the_write(dataset):
+        return commit.rows_by_partition or {}
+    held = rows_held(lambda: session, dataset, location, version)
+    changed = [typed_values(dataset, values) for values in commit.partitions or {}]
+    return {values: held.get(values, 0) for values in changed} if commit.partitions is not None else held
+
+
+def judges_the_write(dataset: Dataset) -> bool:
+    """Whether the rows of a write count, and not those that the table holds after it: so after an append alone.
+
+    What a merge or an insert of new rows writes says nothing of how many rows there are.
+    """
+    return isinstance(dataset.write, Append)
+
+
+def rows_held(
+    session: Callable[[], SparkSession], dataset: Dataset, location: str, version: int
+) -> Mapping[tuple[Any, ...], int]:
+    """By typed partition values, the rows of a version; a partition without rows may be missing.
+
+    From the log where it says them; a Spark job else, which reads no row of a file that has statistics.
+    """
+    rows = table_rows(location, version)
+    if rows is not None:
+        return {typed_values(dataset, values): count for values, count in rows.by_partition.items()}
+    counts = count_by_values(load(session(), location, version), dataset.partition_by, ("TRUE",))
+    return {values: count for values, (count,) in counts.items()}
+
+
+def typed_values(dataset: Dataset, values: PartitionValues) -> tuple[Any, ...]:
+    """Partition values as the log spells them, as values of their columns."""
+    columns = zip(dataset.partition_by, values, strict=True)
+    return tuple(partition_value(text, dataset.field(column).dataType) for column, text in columns)
 
 
 def allowed(declared: RowCount, rows: int | None) -> bool:

@@ -229,16 +229,39 @@ def from_spark(frame: DataFrame, kind: str, dataset: Dataset, *, max_bytes: int,
     """
     if kind == SPARK:
         return frame
-    if holds_variant(frame.schema):
-        raise FrameKindError(dataset=dataset.name, annotation=f"{kind}, for it holds variants", kinds=(SPARK,))
     import pyarrow as pa
 
-    schema = pa.schema(list(arrow_type(frame.schema)))
+    schema = _arrow_schema(frame.schema, kind, dataset.name)
     if kind == ARROW_READER:
         return pa.RecordBatchReader.from_batches(schema, _streamed(frame, dataset, staging, schema))
     _refuse_large(_file_bytes(frame), kind, dataset, max_bytes)
     table = frame.toArrow().cast(schema)
     _refuse_large(table.nbytes, kind, dataset, max_bytes)
+    return _of_kind(table, kind)
+
+
+def empty(schema: StructType, kind: str, name: str, open_session: Callable[[], SparkSession]) -> Any:
+    """No rows of these columns, as a frame of that kind; a session is asked for where the frame is Spark's.
+
+    Raises:
+        FrameKindError: a column is a variant, which none but Spark's frames can hold.
+    """
+    if kind == SPARK:
+        return open_session().createDataFrame([], schema)
+    table = _arrow_schema(schema, kind, name).empty_table()
+    return table.to_reader() if kind == ARROW_READER else _of_kind(table, kind)
+
+
+def _arrow_schema(schema: StructType, kind: str, name: str) -> Any:
+    if holds_variant(schema):
+        raise FrameKindError(dataset=name, annotation=f"{kind}, for it holds variants", kinds=(SPARK,))
+    import pyarrow as pa
+
+    return pa.schema(list(arrow_type(schema)))
+
+
+def _of_kind(table: Any, kind: str) -> Any:
+    """An Arrow table as a local frame of that kind."""
     if kind == PANDAS:
         return table.to_pandas(types_mapper=importlib.import_module("pandas").ArrowDtype)
     if kind in (POLARS, POLARS_LAZY):

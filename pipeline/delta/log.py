@@ -12,7 +12,7 @@ import os
 import re
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -23,13 +23,39 @@ _COMMIT_NAME = re.compile(r"(\d{20})\.json")
 
 
 @dataclass(frozen=True, kw_only=True)
+class PartitionCounts:
+    """What a commit did to one partition, or to several together.
+
+    `rows` are those that were inserted or updated; None where a file carries no statistics, or where the commit has
+    also written rows again that it left as they were.
+    """
+
+    rows: int | None = 0
+    files_added: int = 0
+    files_removed: int = 0
+    bytes_added: int = 0
+
+    def __add__(self, other: PartitionCounts) -> PartitionCounts:
+        return PartitionCounts(
+            rows=None if self.rows is None or other.rows is None else self.rows + other.rows,
+            files_added=self.files_added + other.files_added,
+            files_removed=self.files_removed + other.files_removed,
+            bytes_added=self.bytes_added + other.bytes_added,
+        )
+
+
+PartitionValues = tuple[str | None, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
 class Commit:
     """One commit as it stands in the log (Delta protocol, "Delta Log Entries").
 
     `changes_rows` is false for a commit that only rearranges files or sets properties. `rows_by_partition` counts the
     rows of the added files by partition values in the order of the partition columns; None where a file carries no
-    statistics. `timestamp` is the one by which Delta finds a version: that in the commit where the table keeps such, or
-    else the time of change of the commit's file; in UTC.
+    statistics. `partitions` are the counts by partition values of every partition that the commit has changed; None
+    where a removed file does not name its partition. `timestamp` is the one by which Delta finds a version: that in the
+    commit where the table keeps such, or else the time of change of the commit's file; in UTC.
     """
 
     version: int
@@ -41,7 +67,8 @@ class Commit:
     files_added: int
     bytes_added: int
     files_removed: int
-    rows_by_partition: Mapping[tuple[str | None, ...], int] | None
+    partitions: Mapping[PartitionValues, PartitionCounts] | None
+    rows_by_partition: Mapping[PartitionValues, int] | None
     table_id: str | None = None
 
     @property
@@ -114,22 +141,68 @@ def commit_of(
         files_added=len(added),
         bytes_added=sum(file["size"] for file in added),
         files_removed=len(removed),
-        rows_by_partition=_rows_by_partition(added, partition_by),
+        partitions=_exact(_partitions(added, removed, partition_by), rows_written(info.get("operationMetrics") or {})),
+        rows_by_partition=_rows_by_partition(added, removed, partition_by),
         table_id=metadata.get("id"),
     )
 
 
-def _rows_by_partition(
-    added: list[Mapping[str, Any]], partition_by: tuple[str, ...]
-) -> dict[tuple[str | None, ...], int] | None:
-    rows: dict[tuple[str | None, ...], int] = {}
+def rows_of_file(added: Mapping[str, Any]) -> int | None:
+    """The rows of a file that its deletion vector leaves, from its statistics; None where it carries none."""
+    records = json.loads(added["stats"]).get("numRecords") if added.get("stats") else None
+    if records is None:  # a checkpoint may keep them apart from the text, or only so (Delta protocol, "Checkpoints")
+        records = (added.get("stats_parsed") or {}).get("numRecords")
+    deleted = (added.get("deletionVector") or {}).get("cardinality") or 0
+    return None if records is None else int(records) - int(deleted)
+
+
+def values_of_file(file: Mapping[str, Any], partition_by: tuple[str, ...]) -> PartitionValues:
+    """The partition values of a file; in Parquet a map comes as a list of pairs."""
+    values = dict(file.get("partitionValues") or {})
+    return tuple(values.get(column) for column in partition_by)
+
+
+def _partitions(
+    added: list[Mapping[str, Any]], removed: list[Mapping[str, Any]], partition_by: tuple[str, ...]
+) -> dict[PartitionValues, PartitionCounts] | None:
+    known = {file["path"]: values_of_file(file, partition_by) for file in added}
+    counts: dict[PartitionValues, PartitionCounts] = {}
+    for file in removed:
+        # The field may be missing (Delta protocol, "Add File and Remove File").
+        if file.get("partitionValues") is None and partition_by and file["path"] not in known:
+            return None
+        named = file.get("partitionValues") is not None
+        values = values_of_file(file, partition_by) if named or not partition_by else known[file["path"]]
+        counts[values] = counts.get(values, PartitionCounts()) + PartitionCounts(files_removed=1)
+    before = {file["path"] for file in removed}
     for file in added:
-        count = json.loads(file["stats"]).get("numRecords") if file.get("stats") else None
+        values, rows = known[file["path"]], 0 if file["path"] in before else rows_of_file(file)
+        one = PartitionCounts(rows=rows, files_added=1, bytes_added=file["size"])
+        counts[values] = counts.get(values, PartitionCounts()) + one
+    return counts
+
+
+def _exact(
+    counts: dict[PartitionValues, PartitionCounts] | None, written: int | None
+) -> dict[PartitionValues, PartitionCounts] | None:
+    """The counts without rows where those of the new files may not all have been written, but copied."""
+    together = sum((counts or {}).values(), PartitionCounts())
+    if counts is None or together.rows == written or (written is None and not together.files_removed):
+        return counts
+    return {values: replace(one, rows=None) if one.files_added else one for values, one in counts.items()}
+
+
+def _rows_by_partition(
+    added: list[Mapping[str, Any]], removed: list[Mapping[str, Any]], partition_by: tuple[str, ...]
+) -> dict[PartitionValues, int] | None:
+    before = {file["path"] for file in removed}
+    rows: dict[PartitionValues, int] = {}
+    for file in added:
+        count = 0 if file["path"] in before else rows_of_file(file)
         if count is None:
             return None
-        values = file.get("partitionValues") or {}
-        key = tuple(values.get(column) for column in partition_by)
-        rows[key] = rows.get(key, 0) + count
+        values = values_of_file(file, partition_by)
+        rows[values] = rows.get(values, 0) + count
     return rows
 
 

@@ -13,9 +13,9 @@ Columns that we add to a frame have a space in their names, which no declared co
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from pyspark.sql import DataFrame, SparkSession
@@ -26,7 +26,7 @@ from pipeline.delta.changelog import stands_alone
 from pipeline.delta.commit import CommitNote, private_session, write_confs
 from pipeline.delta.failures import LOST_OR_REFUSED, read_failure
 from pipeline.delta.retry import RetryPolicy, retried
-from pipeline.delta.slices import Box, Slice, Values
+from pipeline.delta.slices import Box, Slice, Values, count_by_values
 from pipeline.delta.table import look
 from pipeline.errors import CommitConflictError
 from pipeline.expectations import EPOCH, REASONS, TOKEN, WRITER, OnViolation, label, null_label
@@ -53,12 +53,23 @@ class Violation:
     examples: tuple[str, ...] = ()
 
 
+@dataclass(frozen=True)
+class LeftOut:
+    """How many rows of one partition were set apart, and how many dropped."""
+
+    quarantined: int = 0
+    dropped: int = 0
+
+    def __add__(self, other: LeftOut) -> LeftOut:
+        return LeftOut(self.quarantined + other.quarantined, self.dropped + other.dropped)
+
+
 @dataclass(frozen=True, kw_only=True)
 class Judged:
     """A frame that was judged: the rows that go on, those to be set apart, and what was counted.
 
     `frame` and `set_apart` are materialized where `is_held`. `is_refused` says that rows which go on break what the
-    write would fail on.
+    write would fail on. `left_out` are the rows of the slice that don't go on, by the values of the partition columns.
     """
 
     frame: DataFrame
@@ -67,6 +78,7 @@ class Judged:
     violations: tuple[Violation, ...] = ()
     rows_quarantined: int = 0
     rows_dropped: int = 0
+    left_out: Mapping[tuple[Any, ...], LeftOut] = field(default_factory=dict)
     is_refused: bool = False
 
 
@@ -161,8 +173,19 @@ def _counted(held: DataFrame, dataset: Dataset, within: Slice | None) -> Judged:
         violations=violations,
         rows_quarantined=row["quarantined"],
         rows_dropped=row["dropped"],
+        left_out=_left_out(held, dataset, within) if row["quarantined"] or row["dropped"] else {},
         is_refused=bool(row["unfit"]) or any(v.rows for v in violations if v.on_violation == "fail"),
     )
+
+
+def _left_out(held: DataFrame, dataset: Dataset, within: Slice | None) -> dict[tuple[Any, ...], LeftOut]:
+    """By partition, the rows of the slice that are left out; one Spark job over rows that are held."""
+    if within is None or not dataset.partition_by:
+        return {}
+    fate = sql.identifier(_FATE)
+    rows = held.filter(within.predicate(dataset)).filter(f"{fate} IN ('quarantine', 'drop')")
+    counts = count_by_values(rows, dataset.partition_by, (f"{fate} = 'quarantine'", f"{fate} = 'drop'"))
+    return {values: LeftOut(quarantined, dropped) for values, (quarantined, dropped) in counts.items()}
 
 
 # --- what was set apart, and by whom ----------------------------------------------------------------------------------

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from decimal import Decimal
 from typing import Any
 
-from pyspark.sql import DataFrame
+from pyspark.sql import DataFrame, Row
 from pyspark.sql.types import (
     BooleanType,
     DataType,
@@ -130,16 +130,38 @@ def of_rows(frame: DataFrame, columns: Sequence[str], at_most: int) -> Slice | N
 
     One Spark job.
     """
-    is_instant = {c: isinstance(frame.schema[c].dataType, TimestampType) for c in columns}
-    # As microseconds, so that no session's or client's zone is asked.
-    shown = [f"unix_micros({q}) AS {q}" if is_instant[c] else q for c in columns for q in [sql.identifier(c)]]
-    found = frame.selectExpr(*shown).distinct().limit(at_most + 1).collect()
+    found = frame.selectExpr(*_shown(frame, columns)).distinct().limit(at_most + 1).collect()
     if len(found) > at_most:
         return None
-    cells = [tuple(_instant(row[c]) if is_instant[c] else row[c] for c in columns) for row in found]
+    cells = [_cell(row, frame, columns) for row in found]
     if len(columns) == 1:
         return of_values(columns[0], (cell[0] for cell in cells))
     return Slice(tuple(Box(tuple((c, Values((v,))) for c, v in zip(columns, cell, strict=True))) for cell in cells))
+
+
+def count_by_values(
+    frame: DataFrame, columns: Sequence[str], conditions: Sequence[str]
+) -> dict[tuple[Any, ...], tuple[int, ...]]:
+    """By the values that a frame's rows hold in these columns, how many rows meet each condition. One Spark job."""
+    met = [f"CAST({condition} AS INT) AS met{position}" for position, condition in enumerate(conditions)]
+    names = [f"met{position}" for position in range(len(conditions))]
+    shown = frame.selectExpr(*_shown(frame, columns), *met)
+    rows = shown.groupBy(*(f"value{position}" for position in range(len(columns)))).sum(*names).collect()
+    return {_cell(row, frame, columns): tuple(row[f"sum({name})"] or 0 for name in names) for row in rows}
+
+
+def _shown(frame: DataFrame, columns: Sequence[str]) -> list[str]:
+    """SQL of these columns under names of their own; instants as microseconds, so that no zone is asked."""
+    instants = {column for column in columns if isinstance(frame.schema[column].dataType, TimestampType)}
+    quoted = [(column, sql.identifier(column)) for column in columns]
+    shown = [f"unix_micros({name})" if column in instants else name for column, name in quoted]
+    return [f"{expression} AS value{position}" for position, expression in enumerate(shown)]
+
+
+def _cell(row: Row, frame: DataFrame, columns: Sequence[str]) -> tuple[Any, ...]:
+    values = [row[f"value{position}"] for position in range(len(columns))]
+    instants = [isinstance(frame.schema[column].dataType, TimestampType) for column in columns]
+    return tuple(_instant(value) if instant else value for value, instant in zip(values, instants, strict=True))
 
 
 def _instant(microseconds: int | None) -> dt.datetime | None:

@@ -96,6 +96,7 @@ def together(results: Sequence[WriteResult]) -> WriteResult:
         files_removed=sum(result.files_removed for result in results),
         bytes_added=sum(result.bytes_added for result in results),
         rows_by_partition=None,
+        partitions=None,
         violations=_violations(results),
         rows_dropped=sum(result.rows_dropped for result in results),
         rows_quarantined=sum(result.rows_quarantined for result in results),

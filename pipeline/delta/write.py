@@ -14,6 +14,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field
 from dataclasses import replace as changed
+from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
 
@@ -40,8 +41,8 @@ from pipeline.delta.failures import (
     read_failure,
 )
 from pipeline.delta.fit import select_list
-from pipeline.delta.log import Commit
-from pipeline.delta.quarantine import Judged, Violation, judged
+from pipeline.delta.log import Commit, PartitionCounts, PartitionValues
+from pipeline.delta.quarantine import Judged, LeftOut, Violation, judged
 from pipeline.delta.refusal import violation_of
 from pipeline.delta.retry import RetryPolicy, retried
 from pipeline.delta.slices import Slice
@@ -65,8 +66,10 @@ class WriteResult:
     `version` is that of our own commit; of the commit that holds the rows where the write was `skipped`, since it had
     been made before; or the current one where there was nothing to commit.
     `rows_by_partition` counts the rows written by partition values as the log spells them; empty where nothing was
-    written, None where Delta kept no statistics or a merge has written untouched rows again. `rows_written` are those
-    inserted and updated. `rows_deleted` is None where Delta does not say, `rows_updated` for all but a merge.
+    written, None where Delta kept no statistics or a merge has written untouched rows again. `partitions` are all
+    counts of the commit by the same values; None where a stream has made several. `left_out` are the rows of the slice
+    that constraints kept out, by typed values. `rows_written` are those inserted and updated. `rows_deleted` is None
+    where Delta does not say, `rows_updated` for all but a merge.
     `violations` are what was looked for before the write, with the rows that were left out of it; `quarantined` is the
     commit of those that were set apart, None where none were. `fingerprint_before` is that of the table's schema where
     the schema policy let this write change it, by the steps in `schema_changes`; None where the write left it.
@@ -85,7 +88,9 @@ class WriteResult:
     files_added: int
     files_removed: int
     bytes_added: int
-    rows_by_partition: Mapping[tuple[str | None, ...], int] | None
+    rows_by_partition: Mapping[PartitionValues, int] | None
+    partitions: Mapping[PartitionValues, PartitionCounts] | None = field(default_factory=dict)
+    left_out: Mapping[tuple[Any, ...], LeftOut] = field(default_factory=dict)
     schema_fingerprint: str
     timestamp: dt.datetime | None
     mark: Mark
@@ -169,7 +174,7 @@ def write(
         with result.behind():
             return changed(
                 result, violations=found.violations, rows_dropped=found.rows_dropped,
-                rows_quarantined=found.rows_quarantined, quarantined=apart.result,
+                rows_quarantined=found.rows_quarantined, left_out=found.left_out, quarantined=apart.result,
                 **overwrite.evolution(dataset, tables),
             )  # fmt: skip
 
@@ -389,6 +394,7 @@ def commit_result(dataset: Dataset, state: TableState, mark: Mark, commit: Commi
         files_removed=commit.files_removed,
         bytes_added=commit.bytes_added,
         rows_by_partition=None if is_merge else commit.rows_by_partition,
+        partitions=commit.partitions,
         schema_fingerprint=dataset.fingerprint,
         timestamp=commit.timestamp,
         mark=mark,

@@ -6,7 +6,7 @@ asks for nothing twice.
 """
 
 import json
-from collections.abc import Callable, Collection, Container, Iterable, Mapping
+from collections.abc import Callable, Container, Iterable
 from typing import Any
 
 from dagster import (
@@ -17,7 +17,6 @@ from dagster import (
     AutomationConditionSensorDefinition,
     DefaultScheduleStatus,
     DefaultSensorStatus,
-    MetadataValue,
     RunRequest,
     SensorDefinition,
     SensorEvaluationContext,
@@ -27,8 +26,9 @@ from dagster import (
 )
 
 from pipeline.dataset import Dataset
-from pipeline.delta.log import Commit, list_files, note_of, read_commit_file, versions
-from pipeline.orchestration.metadata import ROWS_WRITTEN, VERSION, data_version_tag
+from pipeline.delta.log import list_files
+from pipeline.errors import PipelineError
+from pipeline.orchestration.foreign import AssetTable, unreported
 
 CHANGE_SENSOR = "changed_sources"
 TABLE_SENSOR = "table_versions"
@@ -36,7 +36,6 @@ LANDING_SECONDS = 30
 LOG_SECONDS = 30
 # What one tick asks for at most, so that a year of files does not become 365 runs at once.
 RUNS_PER_TICK = 20
-COMMITS_PER_TICK = 100
 
 
 def on_changed_source() -> AutomationCondition[Any]:
@@ -126,31 +125,40 @@ def table_sensor(
     datasets: Iterable[Dataset],
     root: str,
     *,
-    shared: Collection[Dataset] = (),
+    shared: Iterable[Dataset | AssetTable] = (),
     name: str = TABLE_SENSOR,
     running: bool = False,
 ) -> SensorDefinition:
-    """The commits of tables that something else than Dagster writes, as materializations of their assets.
+    """The commits of tables that no run has reported, as materializations of their assets and partitions.
 
     A commit that changes no rows (optimize, vacuum, properties) is passed over. Metadata and data version are those of
     a write by the IO manager, so that what is downstream can't tell the two apart.
 
     Args:
+        datasets: tables that no asset writes.
         shared: tables that assets write too; what a run has committed there, the run has reported.
     """
-    watched = [*((dataset, False) for dataset in datasets), *((dataset, True) for dataset in shared)]
+    fed = [AssetTable(key=AssetKey(dataset.asset_key), dataset=dataset) for dataset in datasets]
+    watched = [*fed, *(table if isinstance(table, AssetTable) else _written(table) for table in shared)]
 
     @sensor(
         name=name,
         minimum_interval_seconds=LOG_SECONDS,
         default_status=sensor_status(running),
-        description="Reports the commits of tables that are written elsewhere.",
+        description="Reports the commits of tables that no run has reported.",
     )
     def watch(context: SensorEvaluationContext) -> SensorResult | SkipReason:
         seen: dict[str, Any] = json.loads(context.cursor) if context.cursor else {}
         events: list[AssetMaterialization] = []
-        for dataset, is_shared in watched:
-            events += _new_commits(dataset, root, seen, is_shared=is_shared)
+        for table in watched:
+            known = dict(seen.get(table.name, {}))
+            try:
+                events += unreported(table, root, known, context.instance)
+            except (OSError, ValueError, PipelineError) as error:
+                # The cursor of this table stays; one table that can't be read keeps no other from being told.
+                context.log.warning(f"The log of {table.name} could not be read: {error}")
+            else:
+                seen[table.name] = known
         cursor = json.dumps(seen, sort_keys=True)
         if events:
             return SensorResult(asset_events=events, cursor=cursor)
@@ -160,39 +168,5 @@ def table_sensor(
     return watch
 
 
-def _new_commits(dataset: Dataset, root: str, seen: dict[str, Any], *, is_shared: bool) -> list[AssetMaterialization]:
-    """What a table has got since the cursor; moves the cursor. A table that was made anew is read from its start."""
-    location = dataset.location(root)
-    known = seen.setdefault(dataset.name, {"version": -1, "table_id": None})
-    there = versions(location)
-    if not there:
-        return []
-    first = read_commit_file(location, there[0], dataset.partition_by)
-    if first.table_id is not None and first.table_id != known["table_id"]:
-        known |= {"version": -1, "table_id": first.table_id}
-    events = []
-    for number in [number for number in there if number > known["version"]][:COMMITS_PER_TICK]:
-        commit = read_commit_file(location, number, dataset.partition_by)
-        known["version"] = number
-        if commit.changes_rows and not (is_shared and (note_of(commit.user_metadata) or {}).get("run_id")):
-            events.append(_materialization(dataset, location, known["table_id"], commit))
-    return events
-
-
-def _materialization(dataset: Dataset, location: str, table_id: str | None, commit: Commit) -> AssetMaterialization:
-    rows = commit.rows_written
-    metadata: Mapping[str, Any] = {
-        VERSION: MetadataValue.int(commit.version),
-        "delta/operation": commit.operation,
-        "delta/files_added": MetadataValue.int(commit.files_added),
-        "delta/files_removed": MetadataValue.int(commit.files_removed),
-        "delta/bytes_added": MetadataValue.int(commit.bytes_added),
-        "delta/timestamp": MetadataValue.timestamp(commit.timestamp),
-        "dagster/uri": location,
-    }
-    counted = {ROWS_WRITTEN: MetadataValue.int(rows)} if rows is not None else {}
-    return AssetMaterialization(
-        asset_key=AssetKey(dataset.asset_key),
-        metadata={**metadata, **counted},
-        tags=data_version_tag(table_id or "unknown", commit.version),
-    )
+def _written(dataset: Dataset) -> AssetTable:
+    return AssetTable(key=AssetKey(dataset.asset_key), dataset=dataset, has_runs=True)

@@ -26,33 +26,24 @@ from dagster import (
     DagsterEventType,
     EventLogEntry,
     MetadataValue,
+    PartitionsDefinition,
     multi_asset_check,
 )
 
 # Dagster's own name for the run of an event that no run has made; not public.
 from dagster._core.instance.utils import RUNLESS_RUN_ID
 
-from pipeline.dataset import Dataset, RowCount
-from pipeline.delta.expect import allowed
+from pipeline.dataset import Dataset
 from pipeline.delta.table import TableState, compare, observe, state_in_log
 from pipeline.errors import TableNotFoundError
-from pipeline.orchestration import quality_checks
+from pipeline.orchestration import quality_checks, row_counts
 from pipeline.orchestration.dataset_asset import IO_MANAGER
 from pipeline.orchestration.io_manager import DeltaIOManager
-from pipeline.orchestration.metadata import (
-    PARTITION_ROWS,
-    ROWS_WRITTEN,
-    TABLE_ROWS,
-    VERSION,
-    at_key,
-    column_schema,
-    table_schema,
-)
+from pipeline.orchestration.metadata import VERSION, at_key, column_schema, plain, table_schema
+from pipeline.orchestration.partitions import PARTITION_EXPR
+from pipeline.orchestration.row_counts import ROW_COUNT
 
 SCHEMA = "schema"
-ROW_COUNT = "row_count"
-# Partitions out of range that a result names; a year of hours has more.
-NAMED_PARTITIONS = 100
 _LOSSY = re.compile(r"[.-]|__")
 
 
@@ -78,7 +69,10 @@ def _checks(dataset: Dataset, io_manager_key: str) -> AssetChecksDefinition:
         manager = getattr(context.resources, io_manager_key)
         for key in sorted(context.selected_asset_check_keys):
             if key.name == ROW_COUNT and dataset.row_count is not None:
-                yield _row_count_result(key.asset_key, dataset.row_count, _last_write(context, key.asset_key))
+                table = row_counts.Table(
+                    at_key(dataset, key.asset_key), manager, *_partitioning(context, key.asset_key)
+                )
+                yield row_counts.result(key.asset_key, dataset.row_count, _last_write(context, key.asset_key), table)
             elif key.name in declared:
                 written, moved = _last_write(context, key.asset_key), at_key(dataset, key.asset_key)
                 yield quality_checks.result(key.asset_key, key.name, dataset=moved, written=written, manager=manager)
@@ -106,7 +100,7 @@ def _specs(dataset: Dataset) -> list[AssetCheckSpec]:
         )
     ]
     if dataset.row_count is not None:
-        text = f"The write has {_range(dataset.row_count)}, at each partition key of the run where it has some."
+        text = row_counts.described(dataset, dataset.row_count)
         specs.append(AssetCheckSpec(ROW_COUNT, asset=key, description=text, blocking=dataset.row_count.blocking))
     return [*specs, *quality_checks.specs(dataset)]
 
@@ -139,6 +133,17 @@ def _found(state: TableState) -> dict[str, Any]:
     }
 
 
+def _partitioning(
+    context: AssetCheckExecutionContext, key: AssetKey
+) -> tuple[PartitionsDefinition[Any] | None, object | None]:
+    """How the asset is partitioned, and the columns that its keys stand for."""
+    layer = context.job_def.asset_layer
+    if not layer.has(key):
+        return None, None
+    node = layer.get(key)
+    return node.partitions_def, plain(node.metadata.get(PARTITION_EXPR))
+
+
 def _last_write(context: AssetCheckExecutionContext, key: AssetKey) -> dict[str | None, Mapping[str, Any]]:
     """By partition key, what this run has recorded of the asset, or else the last that has; empty where none has."""
     found = _recorded(context, context.run.run_id, key)
@@ -164,54 +169,3 @@ def _by_partition(entries: Iterable[EventLogEntry], key: AssetKey) -> dict[str |
         for one in found
         if one is not None and one.asset_key == key
     }
-
-
-def _row_count_result(
-    key: AssetKey, declared: RowCount, written: Mapping[str | None, Mapping[str, Any]]
-) -> AssetCheckResult:
-    rows = {partition: _rows(partition, metadata, len(written)) for partition, metadata in written.items()}
-    outside = {partition: count for partition, count in rows.items() if not allowed(declared, count)}
-    named = dict(sorted((str(partition), count) for partition, count in outside.items() if partition is not None))
-    versions = {metadata[VERSION] for metadata in written.values() if VERSION in metadata}
-    found = _told(rows)
-    metadata: dict[str, Any] = {"expected": _range(declared), "found": found, "partitions": len(rows) - (None in rows)}
-    if named:
-        metadata["outside"] = MetadataValue.json(dict(list(named.items())[:NAMED_PARTITIONS]))
-    if versions:
-        metadata[VERSION] = MetadataValue.int(max(versions))
-    return AssetCheckResult(
-        asset_key=key,
-        check_name=ROW_COUNT,
-        passed=bool(rows) and not outside,
-        severity=quality_checks.severity(declared.severity),
-        description=f"Expected {_range(declared)}, found {found}.",
-        metadata=metadata,
-    )
-
-
-def _rows(partition: str | None, metadata: Mapping[str, Any], written: int) -> int | None:
-    """The rows that were recorded; None where several partitions share one count that can't be told apart."""
-    names = [ROWS_WRITTEN, TABLE_ROWS]
-    if partition is not None:
-        names = [PARTITION_ROWS, ROWS_WRITTEN] if written == 1 else [PARTITION_ROWS]
-    return next((int(metadata[name]) for name in names if name in metadata), None)
-
-
-def _range(declared: RowCount) -> str:
-    if declared.maximum is None:
-        return f"at least {_counted(declared.minimum)}"
-    return f"{declared.minimum} to {_counted(declared.maximum)}"
-
-
-def _told(rows: Mapping[str | None, int | None]) -> str:
-    counts = [count for count in rows.values() if count is not None]
-    if not rows:
-        return "no write that was recorded"
-    if len(counts) < len(rows):
-        return "a write whose rows were not counted"
-    fewest, most = min(counts), max(counts)
-    return _counted(most) if fewest == most else f"{fewest} to {_counted(most)}"
-
-
-def _counted(rows: int) -> str:
-    return "1 row" if rows == 1 else f"{rows} rows"

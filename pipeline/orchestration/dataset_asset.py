@@ -60,7 +60,7 @@ def dataset_asset(
     Args:
         partition_expr: the partition column that the keys stand for, where the table has several.
         automation_condition: one that the declaration has no word for, where it doesn't say `starts_on_change`.
-        is_fed_elsewhere: whether a sink or another project writes the table too, so that its commits are reported.
+        is_fed_elsewhere: whether a sink or another project writes the table too; its definition says so.
 
     Raises:
         DeclarationError: the partition keys can't address the table, two sources share a parameter name, the freshness

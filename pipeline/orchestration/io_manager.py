@@ -23,13 +23,14 @@ from dagster import (
     OutputContext,
     StepExecutionContext,
 )
+from pyspark.sql.types import StructType
 
-from pipeline.dataset import Dataset, Replace, table_location
+from pipeline.dataset import Dataset, table_location
 from pipeline.delta.changes import Changes, Source
-from pipeline.delta.commit import CommitNote, Mark, rows_changed
+from pipeline.delta.commit import CommitNote, Mark
 from pipeline.delta.consume import Reading, Touched, write_consumed
 from pipeline.delta.failures import SPARK_ERRORS
-from pipeline.delta.frames import KINDS, SPARK, from_spark, kind_of, to_spark, with_schema
+from pipeline.delta.frames import empty, from_spark, to_spark, with_schema
 from pipeline.delta.read import ReadFacts, ReadOptions, read
 from pipeline.delta.slices import Slice
 from pipeline.delta.staging import STAGING
@@ -40,9 +41,8 @@ from pipeline.errors import FrameKindError, FrameMismatchError, PartitionKeyErro
 from pipeline.orchestration.consumers import consumer_of, read_changes, sources_of, written
 from pipeline.orchestration.derived import dataset_of_table, derived_dataset
 from pipeline.orchestration.identity import writer
+from pipeline.orchestration.inputs import annotated_kind, input_slice, may_be_missing, shown, tell_input
 from pipeline.orchestration.metadata import (
-    PARTITION_ROWS,
-    TABLE_ROWS,
     VERDICT,
     VERSION,
     changes_metadata,
@@ -54,7 +54,7 @@ from pipeline.orchestration.metadata import (
     version_in,
     write_metadata,
 )
-from pipeline.orchestration.partitions import PARTITION_EXPR, rows_by_key, slice_of
+from pipeline.orchestration.partitions import PARTITION_EXPR, slice_of
 from pipeline.orchestration.reads import (
     InputRead,
     changes_read,
@@ -63,6 +63,7 @@ from pipeline.orchestration.reads import (
     reads_of,
     version_written_in_run,
 )
+from pipeline.orchestration.reporting import Partitions, changed_since, report_of, rows_that_replace, tell
 from pipeline.orchestration.resources import DeltaSparkResource
 from pipeline.orchestration.streams import is_stream, write_stream
 from pipeline.record import write_record
@@ -118,13 +119,12 @@ class DeltaIOManager(ConfigurableIOManager):
         with result.behind():
             told_too |= {"delta/write_seconds": (dt.datetime.now(dt.timezone.utc) - started).total_seconds()}
             metadata = write_metadata(dataset, result, note.sources) | told_too
-            if found is not None:
-                metadata |= changes_metadata(found.changes)
-            told = self._told_version(context, step, keys, result)
+            metadata |= rows_that_replace(dataset, result) if found is None else changes_metadata(found.changes)
+            told = self._told_version(context, step, dataset, result)
             for one in results:
                 metadata |= self._kept(context, dataset, one, note, reads=reads.values(), found=found)
                 self._tell_quarantine(context, dataset, one, note)
-            _tell(context, dataset, result, keys, told=told, metadata=metadata)
+            tell(context, step, report_of(dataset, result, metadata, _partitions(context, keys)), told)
 
     def _write(
         self,
@@ -158,30 +158,38 @@ class DeltaIOManager(ConfigurableIOManager):
     def load_input(self, context: InputContext) -> Any:
         """The source's frame, restricted to the partitions that Dagster maps to this step.
 
-        Of a source whose changes the step's dataset reads: what has changed since it was last written.
+        Of a source whose changes the step's dataset reads: what has changed since it was last written. An empty frame
+        where no partition is mapped, or where the asset reads itself and was never written.
 
         Raises:
-            TableNotFoundError: the source was never materialized.
+            TableNotFoundError: the source was never materialized, and there should be something to read.
             FrameKindError, FrameTooLargeError: the parameter's annotation names no frame, or one that would not fit.
         """
-        dataset = self._dataset_of_source(context.asset_key, _metadata(context.upstream_output))
         step = _step_of(context)
+        dataset = self._dataset_to_read(context, step)
         consumer = consumer_of(step)
         if step is not None and consumer is not None:
             taken = sources_of(step, consumer)
             if context.asset_key in taken.values():
                 return self._changes(context, step, consumer, taken.values())
-        kind = _annotated_kind(context, dataset)
-        location, within = dataset.location(self.root), _input_slice(context, step, dataset)
+        kind = annotated_kind(context)
+        if dataset is None:
+            return empty(StructType([]), kind, "/".join(context.asset_key.path), lambda: self.spark.spark_session)
+        location, within = dataset.location(self.root), input_slice(context, step, dataset)
         pin = ReadOptions(version=None if step is None else version_written_in_run(step, context.asset_key))
-        found = read(self.spark.spark_session, dataset, location, pin, within=within)
+        try:
+            found = read(self.spark.spark_session, dataset, location, pin, within=within)
+        except TableNotFoundError:
+            if not may_be_missing(context, step):
+                raise
+            return empty(dataset.schema, kind, dataset.name, lambda: self.spark.spark_session)
         if step is not None:
             filters = () if within is None else (within.predicate(dataset),)
             facts = ReadFacts(
                 name=dataset.name, dataset=dataset.name, kind="table", version=found.version, pushed_filters=filters
             )
             note_read(step, InputRead(facts, location))
-            _tell_input(context, {VERSION: found.version})
+            tell_input(context, {VERSION: found.version})
         return from_spark(found.frame, kind, dataset, max_bytes=self.local_frame_max_bytes, staging=self._staging)
 
     def _changes(
@@ -195,13 +203,13 @@ class DeltaIOManager(ConfigurableIOManager):
         dataset = by_key[context.asset_key]
         annotation = context.dagster_type.typing_type
         if annotation not in (Any, Changes):
-            raise FrameKindError(dataset=dataset.name, annotation=_shown(annotation), kinds=(_shown(Changes),))
+            raise FrameKindError(dataset=dataset.name, annotation=shown(annotation), kinds=(shown(Changes),))
         found = read_changes(
             self.spark.spark_session, step, consumer, consumer.location(self.root),
             [Source(dataset=source, location=source.location(self.root)) for source in by_key.values()],
         )  # fmt: skip
         changes = found.changes[dataset.name]
-        _tell_input(context, {VERSION: changes.verdict.version, VERDICT: str(changes.verdict)})
+        tell_input(context, {VERSION: changes.verdict.version, VERDICT: str(changes.verdict)})
         return changes
 
     def _dataset_of_output(
@@ -228,12 +236,21 @@ class DeltaIOManager(ConfigurableIOManager):
             raise TableNotFoundError(dataset=name, location=table_location(self.root, name))
         return dataset_of_table(key, metadata, state)
 
+    def _dataset_to_read(self, context: InputContext, step: StepExecutionContext | None) -> Dataset | None:
+        """The dataset of a source; None for a plain asset that has nothing to read yet, of unknown columns."""
+        try:
+            return self._dataset_of_source(context.asset_key, _metadata(context.upstream_output))
+        except TableNotFoundError:
+            if not may_be_missing(context, step):
+                raise
+            return None
+
     def _table_at(self, key: AssetKey) -> TableState | None:
         name = "/".join(key.path)
         return look_at(self.spark.spark_session, name, table_location(self.root, name))
 
     def _told_version(
-        self, context: OutputContext, step: StepExecutionContext | None, keys: list[str] | None, result: WriteResult
+        self, context: OutputContext, step: StepExecutionContext | None, dataset: Dataset, result: WriteResult
     ) -> DataVersion:
         """The version of the rows: where a write has changed none, the one that was told before.
 
@@ -242,13 +259,16 @@ class DeltaIOManager(ConfigurableIOManager):
         now = data_version(result.table_id, result.version)
         if step is None or result.changes_rows or result.skipped:
             return now
-        asked = AssetRecordsFilter(asset_key=context.asset_key, asset_partitions=keys)
+        partitions = _partitions(context, _output_keys(context))
+        asked = AssetRecordsFilter(
+            asset_key=context.asset_key, asset_partitions=None if partitions is None else partitions.keys
+        )
         for record in step.instance.fetch_materializations(asked, limit=1).records:
             told = data_version_told(record.asset_materialization)
             number = None if told is None else version_in(told, result.table_id)
-            if told is None or keys is not None or number is None:
-                return told or now
-            changed = rows_changed(self.spark.spark_session, result.location, number, result.version)
+            if told is None or number is None:
+                return now
+            changed = changed_since(self.spark.spark_session, dataset, result, number, partitions)
             return now if changed else told
         return now
 
@@ -304,23 +324,6 @@ def _metadata(context: OutputContext | None) -> Mapping[str, Any]:
     return (context.definition_metadata if context is not None else None) or {}
 
 
-def _annotated_kind(context: InputContext, dataset: Dataset) -> str:
-    annotation = context.dagster_type.typing_type
-    kind = SPARK if annotation is Any else kind_of(annotation)
-    if kind is None:
-        raise FrameKindError(dataset=dataset.name, annotation=_shown(annotation), kinds=KINDS)
-    return kind
-
-
-def _shown(annotation: object) -> str:
-    return f"{annotation.__module__}.{annotation.__qualname__}" if isinstance(annotation, type) else str(annotation)
-
-
-def _tell_input(context: InputContext, metadata: dict[str, Any]) -> None:
-    if not context.has_asset_partitions:  # Dagster can't say it of several partitions at once
-        context.add_input_metadata(metadata)
-
-
 def _output_keys(context: OutputContext) -> list[str] | None:
     """The partition keys that this run writes; None for an asset without partitions.
 
@@ -340,6 +343,12 @@ def _output_keys(context: OutputContext) -> list[str] | None:
     return None
 
 
+def _partitions(context: OutputContext, keys: list[str] | None) -> Partitions | None:
+    if keys is None:
+        return None
+    return Partitions(partitions_def=context.asset_partitions_def, keys=keys, expr=_expr(context))
+
+
 def _expr(context: OutputContext | InputContext) -> object | None:
     return plain((context.definition_metadata or {}).get(PARTITION_EXPR))
 
@@ -351,47 +360,9 @@ def _mark(context: OutputContext, step: StepExecutionContext | None, dataset: Da
     return Mark(writer=writer(dataset, step, within), epoch=0, attempt=step.previous_attempt_count + 1)
 
 
-def _tell(
-    context: OutputContext,
-    dataset: Dataset,
-    result: WriteResult,
-    keys: list[str] | None,
-    *,
-    told: DataVersion,
-    metadata: dict[str, Any],
-) -> None:
-    """Hand metadata, per-partition counts and the data version to Dagster."""
-    step = _step_of(context)
-    context.add_output_metadata(metadata)
-    if step is not None:
-        step.set_data_version(context.asset_key, told)
-    if keys is None:
-        # Dagster means the rows of the table, which a replace of all of it has just written.
-        if result.committed and isinstance(dataset.write, Replace):
-            context.add_output_metadata({TABLE_ROWS: result.rows_written})
-    elif step is not None and result.rows_by_partition is not None:
-        counts = rows_by_key(dataset, context.asset_partitions_def, keys, result.rows_by_partition, _expr(context))
-        for key, rows in counts.items():
-            step.add_asset_metadata({PARTITION_ROWS: rows}, context.asset_key, key)
-
-
 def _step_of(context: InputContext | OutputContext) -> StepExecutionContext | None:
     """The step of a context; None outside a run, as for `load_asset_value` or a context that a test has built."""
     try:
         return context.step_context
     except DagsterInvariantViolationError:
         return None
-
-
-def _input_slice(context: InputContext, step: StepExecutionContext | None, dataset: Dataset) -> Slice | None:
-    """The slice of the mapped partitions; None where the source has none, or an asset without any reads them all."""
-    if not context.has_asset_partitions:
-        return None
-    keys = context.asset_partition_keys
-    partitions_def = context.asset_partitions_def
-    if step is not None and (step.assets_def is None or step.assets_def.partitions_def is None):
-        known = partitions_def.get_partition_keys(dynamic_partitions_store=step.instance)
-        if set(keys) == set(known):
-            return None
-    upstream = context.upstream_output
-    return slice_of(dataset, partitions_def, keys, _expr(upstream) if upstream is not None else None)

@@ -40,6 +40,18 @@ TABLE_ROWS = "dagster/row_count"
 PARTITION_ROWS = "dagster/partition_row_count"
 VIOLATIONS = "delta/violations"
 SOURCES = "delta/sources"
+COMMITTED = "delta/committed"
+SKIPPED = "delta/skipped"
+FILES_ADDED = "delta/files_added"
+FILES_REMOVED = "delta/files_removed"
+BYTES_ADDED = "delta/bytes_added"
+ROWS_DROPPED = "delta/rows_dropped"
+ROWS_QUARANTINED = "delta/rows_quarantined"
+# What is counted of a commit, and of each partition where a run has several.
+_COUNTED = (
+    ROWS_WRITTEN, "delta/rows_updated", "delta/rows_deleted", FILES_ADDED, FILES_REMOVED, BYTES_ADDED, ROWS_DROPPED,
+    ROWS_QUARANTINED, VIOLATIONS,
+)  # fmt: skip
 
 
 def declared_dataset(key: AssetKey, metadata: Mapping[str, Any]) -> Dataset | None:
@@ -129,19 +141,31 @@ def changes_metadata(changes: SourceChanges) -> dict[str, Any]:
     return {VERDICT: overall.value, "delta/changes": MetadataValue.json(changes.facts)}
 
 
+def of_commit(name: str) -> str:
+    """The name under which the total of a commit stands in the metadata of one partition: delta/commit_rows_written."""
+    return name.replace("delta/", "delta/commit_", 1)
+
+
+def with_totals_apart(metadata: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The metadata of a commit with its counts under the names of totals, and those counts under their own names."""
+    counts = {name: metadata[name] for name in _COUNTED if name in metadata}
+    rest = {name: value for name, value in metadata.items() if name not in counts}
+    return rest | {of_commit(name): value for name, value in counts.items()}, counts
+
+
 def write_metadata(dataset: Dataset, result: WriteResult, sources: Mapping[str, int]) -> dict[str, Any]:
-    """The metadata of a materialization; rows and bytes are those of this commit."""
+    """The metadata of a write; rows, files and bytes are those of its commit."""
     commit: dict[str, Any] = {
         VERSION: MetadataValue.int(result.version),
         "delta/table_id": result.table_id,
         "delta/schema_fingerprint": result.schema_fingerprint,
         "delta/operation": result.operation,
-        "delta/committed": MetadataValue.bool(result.committed),
-        "delta/skipped": MetadataValue.bool(result.skipped),
+        COMMITTED: MetadataValue.bool(result.committed),
+        SKIPPED: MetadataValue.bool(result.skipped),
         ROWS_WRITTEN: MetadataValue.int(result.rows_written),
-        "delta/files_added": MetadataValue.int(result.files_added),
-        "delta/files_removed": MetadataValue.int(result.files_removed),
-        "delta/bytes_added": MetadataValue.int(result.bytes_added),
+        FILES_ADDED: MetadataValue.int(result.files_added),
+        FILES_REMOVED: MetadataValue.int(result.files_removed),
+        BYTES_ADDED: MetadataValue.int(result.bytes_added),
         "delta/attempts": MetadataValue.int(result.mark.attempt),
         "delta/features": MetadataValue.json(list(result.features)),
         SOURCES: MetadataValue.json(dict(sources)),
@@ -172,6 +196,6 @@ def _left_out(result: WriteResult) -> dict[str, Any]:
     apart = result.quarantined
     return {
         VIOLATIONS: MetadataValue.json(each),
-        "delta/rows_dropped": MetadataValue.int(result.rows_dropped),
-        "delta/rows_quarantined": MetadataValue.int(result.rows_quarantined),
+        ROWS_DROPPED: MetadataValue.int(result.rows_dropped),
+        ROWS_QUARANTINED: MetadataValue.int(result.rows_quarantined),
     } | ({} if apart is None else {"delta/quarantine": apart.dataset, "delta/quarantine_version": apart.version})

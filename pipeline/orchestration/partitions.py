@@ -18,7 +18,7 @@ from collections import defaultdict
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from decimal import Decimal, InvalidOperation
 from itertools import product
-from typing import Any
+from typing import Any, Protocol, TypeVar
 
 from dagster import MultiPartitionsDefinition, PartitionsDefinition, TimeWindow, TimeWindowPartitionsDefinition
 from pyspark.sql.types import (
@@ -306,6 +306,37 @@ def _products(cells: list[tuple[str, ...]]) -> list[tuple[tuple[str, ...], ...]]
     return [(*group, tuple(last_of[prefixes[0]])) for prefixes in sharing.values() for group in _products(prefixes)]
 
 
+class KeyFinder:
+    """From the partition values of a table back to the one of these keys that stands for them.
+
+    Raises:
+        PartitionKeyError: a key can't become a value of its column.
+    """
+
+    def __init__(
+        self,
+        dataset: Dataset,
+        partitions_def: PartitionsDefinition[Any],
+        keys: Iterable[str],
+        expr: object | None = None,
+    ) -> None:
+        cells = _cells(partitions_def, keys)
+        self._keys: dict[tuple[str | None, ...], str] = {cell: key for key, cell in cells.items()}
+        self._finders = [
+            (dataset.partition_by.index(column), dataset.field(column).dataType, _finder(parts))
+            for column, parts in _parts(dataset, partitions_def, cells, expr)
+        ]
+
+    def of_values(self, values: Sequence[Any]) -> str | None:
+        """The key for typed values of the partition columns; None where no key stands for them."""
+        return self._keys.get(tuple(find(values[position]) for position, _, find in self._finders))
+
+    def of_texts(self, values: Sequence[str | None]) -> str | None:
+        """The key for values as the log spells them; None where no key stands for them."""
+        cell = tuple(find(partition_value(values[position], data_type)) for position, data_type, find in self._finders)
+        return self._keys.get(cell)
+
+
 def rows_by_key(
     dataset: Dataset,
     partitions_def: PartitionsDefinition[Any],
@@ -313,17 +344,30 @@ def rows_by_key(
     rows_by_partition: Mapping[tuple[str | None, ...], int],
     expr: object | None = None,
 ) -> dict[str, int]:
-    """By key, the rows of a commit, given by partition values as the log spells them; 0 for a key that got none."""
-    cells = _cells(partitions_def, keys)
-    columns = _parts(dataset, partitions_def, cells, expr)
-    finders = [
-        (dataset.partition_by.index(column), dataset.field(column).dataType, _finder(p)) for column, p in columns
-    ]
-    by_cell: dict[tuple[str | None, ...], int] = defaultdict(int)
-    for values, count in rows_by_partition.items():
-        cell = tuple(find(partition_value(values[position], data_type)) for position, data_type, find in finders)
-        by_cell[cell] += count
-    return {key: by_cell.get(cell, 0) for key, cell in cells.items()}
+    """By key, the rows that are given by partition values as the log spells them; 0 for a key that has none."""
+    find = KeyFinder(dataset, partitions_def, keys, expr).of_texts
+    return dict.fromkeys(keys, 0) | summed(rows_by_partition, find)
+
+
+class Count(Protocol):
+    """What can be added to another of its kind."""
+
+    def __add__(self, other: Any, /) -> Any: ...
+
+
+_Count = TypeVar("_Count", bound=Count)
+
+
+def summed(
+    counts: Mapping[tuple[Any, ...], _Count], find: Callable[[tuple[Any, ...]], str | None]
+) -> dict[str, _Count]:
+    """By key, the sum of counts that are given by partition values; those of no key are left out."""
+    by_key: dict[str, _Count] = {}
+    for values, count in counts.items():
+        key = find(values)
+        if key is not None:
+            by_key[key] = by_key[key] + count if key in by_key else count
+    return by_key
 
 
 def _finder(parts: Mapping[str, Part]) -> Callable[[Any], str | None]:

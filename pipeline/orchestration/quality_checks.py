@@ -20,7 +20,7 @@ from pipeline.delta.table import look
 from pipeline.errors import TableNotFoundError
 from pipeline.expectations import Constraint, Expectation, expectation_name, label
 from pipeline.orchestration.io_manager import DeltaIOManager
-from pipeline.orchestration.metadata import SOURCES, VERSION, VIOLATIONS
+from pipeline.orchestration.metadata import SOURCES, VERSION, VIOLATIONS, of_commit
 
 _PLAIN = re.compile(r"[A-Za-z0-9_]+")
 _FOLLOWS = {"fail": "others refuse the write", "drop": "others are dropped", "quarantine": "others go to quarantine"}
@@ -100,7 +100,8 @@ def _recorded(declared: Constraint, written: Written) -> tuple[Broken, dict[str,
     """What the writes have counted; where they counted nothing, Delta would have refused a row that breaks it."""
     facts: dict[str, Any] = {"on_violation": declared.on_violation}
     commits = {metadata.get(VERSION): metadata for metadata in written.values()}
-    found = [metadata.get(VIOLATIONS, {}).get(label(declared)) for metadata in commits.values()]
+    judged = [metadata.get(VIOLATIONS) or metadata.get(of_commit(VIOLATIONS)) or {} for metadata in commits.values()]
+    found = [violations.get(label(declared)) for violations in judged]
     counted = [one for one in found if one is not None]
     versions = [version for version in commits if version is not None]
     if versions:

@@ -50,7 +50,8 @@ def test_a_range_is_one_commit_with_a_count_for_each_key(project: Project) -> No
     counts = {key: metadata["dagster/partition_row_count"] for key, metadata in found.items()}
     assert counts == {"2026-01-02": 1, "2026-01-03": 2, "2026-01-04": 0, "2026-01-05": 3}
     assert {metadata["delta/version"] for metadata in found.values()} == {1}
-    assert {metadata["delta/rows_written"] for metadata in found.values()} == {6}
+    assert {key: metadata["delta/rows_written"] for key, metadata in found.items()} == counts
+    assert {metadata["delta/commit_rows_written"] for metadata in found.values()} == {6}
     assert project.version(DAYS) == 1
 
 

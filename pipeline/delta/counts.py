@@ -1,0 +1,130 @@
+"""How many rows a version of a table holds, in all and by partition, from its log on this machine's disk; no Spark.
+
+Here belongs the sum over the files of a version (Delta protocol, "Action Reconciliation"): the rows of each by its
+statistics, without those that its deletion vector takes away. What one commit did is `log`'s to say.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from pipeline.delta.log import PartitionValues, commit_file, rows_of_file, values_of_file
+from pipeline.delta.replay import log_files
+from pipeline.delta.snapshot import local_folder
+from pipeline.delta.state import PHYSICAL_NAME
+
+# What is read of a checkpoint; statistics of single columns are most of its size.
+_CHECKPOINT_COLUMNS = [
+    "add.path", "add.partitionValues", "add.stats", "add.stats_parsed.numRecords", "add.deletionVector", "remove.path",
+    "remove.deletionVector", "metaData.id", "metaData.schemaString", "metaData.partitionColumns", "sidecar.path",
+]  # fmt: skip
+# A file is another one with another deletion vector (Delta protocol, "Add File and Remove File").
+_File = tuple[str, str]
+
+
+@dataclass(frozen=True, kw_only=True)
+class TableRows:
+    """The rows of a table at one version, by partition values as the log spells them.
+
+    The values are in the order of the table's partition columns. A partition without files is not among them.
+    """
+
+    table_id: str
+    version: int
+    by_partition: Mapping[PartitionValues, int]
+
+    @cached_property
+    def total(self) -> int:
+        """The rows of the whole table."""
+        return sum(self.by_partition.values())
+
+
+@dataclass
+class _Files:
+    """The files that the actions so far have left, and the newest metadata."""
+
+    added: dict[_File, Mapping[str, Any]] = field(default_factory=dict)
+    metadata: Mapping[str, Any] | None = None
+
+    def apply(self, actions: Iterable[Mapping[str, Any]]) -> None:
+        actions = list(actions)
+        # Within a commit their order says nothing.
+        for removed in (action["remove"] for action in actions if action.get("remove")):
+            self.added.pop(_identity(removed), None)
+        for added in (action["add"] for action in actions if action.get("add")):
+            self.added[_identity(added)] = added
+        self.metadata = next((a["metaData"] for a in actions if a.get("metaData")), self.metadata)
+
+
+def table_rows(location: str, version: int) -> TableRows | None:
+    """The rows of a version; None where the log does not say: a file without statistics, or part of the log gone.
+
+    None as well where the table does not lie on this machine's disk.
+    """
+    folder = local_folder(location)
+    if folder is None:
+        return None
+    try:
+        files = _files_at(folder, version)
+    except (OSError, ValueError, KeyError, NotImplementedError):  # damaged, gone, or in a form that this does not read
+        return None
+    if files.metadata is None:
+        return None
+    partition_by = _physical(files.metadata)
+    rows: dict[PartitionValues, int] = {}
+    for added in files.added.values():
+        count = rows_of_file(added)
+        if count is None:
+            return None
+        values = values_of_file(added, partition_by)
+        rows[values] = rows.get(values, 0) + count
+    return TableRows(table_id=files.metadata["id"], version=version, by_partition=rows)
+
+
+def _files_at(folder: Path, version: int) -> _Files:
+    """The files of a version.
+
+    Raises:
+        OSError, ValueError: part of the log is gone or damaged.
+    """
+    log = log_files(str(folder))
+    start = max((number for number in log.checkpoints if number <= version), default=None)
+    files = _Files()
+    if start is not None:
+        actions = [a for name in log.checkpoints[start] for a in _checkpoint(folder / "_delta_log" / name)]
+        sidecars = [action["sidecar"]["path"] for action in actions if action.get("sidecar")]
+        actions += [a for name in sidecars for a in _checkpoint(folder / "_delta_log" / "_sidecars" / name)]
+        files.apply(actions)
+    for number in range(0 if start is None else start + 1, version + 1):
+        text = Path(commit_file(str(folder), number)).read_text(encoding="utf-8")
+        files.apply([json.loads(line) for line in text.split("\n") if line.strip()])
+    return files
+
+
+def _checkpoint(path: Path) -> list[dict[str, Any]]:
+    """The actions of one file of a checkpoint, or of a sidecar (Delta protocol, "V2 Spec")."""
+    import pyarrow.parquet
+
+    if path.suffix == ".json":
+        lines = path.read_text(encoding="utf-8").split("\n")
+        return [json.loads(line) for line in lines if line.strip()]
+    rows: list[dict[str, Any]] = pyarrow.parquet.ParquetFile(path).read(columns=_CHECKPOINT_COLUMNS).to_pylist()
+    return rows
+
+
+def _identity(file: Mapping[str, Any]) -> _File:
+    vector = file.get("deletionVector")
+    if not vector:
+        return file["path"], ""
+    return file["path"], f"{vector['storageType']}{vector['pathOrInlineDv']}@{vector.get('offset') or 0}"
+
+
+def _physical(metadata: Mapping[str, Any]) -> tuple[str, ...]:
+    """The partition columns under the names by which the log keeps their values."""
+    fields = {column["name"]: column["metadata"] for column in json.loads(metadata["schemaString"])["fields"]}
+    return tuple(fields[name].get(PHYSICAL_NAME, name) for name in metadata.get("partitionColumns") or ())

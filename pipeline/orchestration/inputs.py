@@ -1,0 +1,89 @@
+"""What a step is given of a source: the slice of the partitions that Dagster maps to it, in the frame it asks for.
+
+Here belong the slice, the kind of frame, and the source that has nothing to read yet. How a partition key becomes a
+slice is `partitions`'s to say; what was read is noted by `reads`.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from dagster import (
+    AllPartitionMapping,
+    DynamicPartitionsDefinition,
+    InputContext,
+    MultiPartitionsDefinition,
+    PartitionsDefinition,
+    StepExecutionContext,
+)
+
+from pipeline.dataset import Dataset
+from pipeline.delta.frames import KINDS, SPARK, kind_of
+from pipeline.delta.slices import Slice
+from pipeline.errors import FrameKindError
+from pipeline.orchestration.metadata import plain
+from pipeline.orchestration.partitions import PARTITION_EXPR, slice_of
+
+
+def input_slice(context: InputContext, step: StepExecutionContext | None, dataset: Dataset) -> Slice | None:
+    """The slice of the mapped partitions; None where the source has none, or all that its table holds is asked for."""
+    if not context.has_asset_partitions or (step is not None and _takes_all(context, step)):
+        return None
+    upstream = context.upstream_output
+    expr = None if upstream is None else plain((upstream.definition_metadata or {}).get(PARTITION_EXPR))
+    return slice_of(dataset, context.asset_partitions_def, context.asset_partition_keys, expr)
+
+
+def _takes_all(context: InputContext, step: StepExecutionContext) -> bool:
+    """Whether the step depends on every partition, whatever keys Dagster knows at the moment.
+
+    A key of a dynamic definition can be deleted in Dagster, and its rows stay in the table: all partitions are then all
+    rows, for a reader with partitions of its own as for one without.
+    """
+    reader = None if step.assets_def is None else step.assets_def.partitions_def
+    mapping = None if step.assets_def is None else step.assets_def.get_partition_mapping_for_dep(context.asset_key)
+    if mapping is None and reader is not None:
+        return False  # Dagster then maps each key to that of its name
+    takes_all = mapping is None or isinstance(mapping, AllPartitionMapping)
+    return takes_all and (reader is None or _has_dynamic_keys(context.asset_partitions_def))
+
+
+def _has_dynamic_keys(partitions_def: PartitionsDefinition[Any]) -> bool:
+    if isinstance(partitions_def, MultiPartitionsDefinition):
+        return any(_has_dynamic_keys(dimension.partitions_def) for dimension in partitions_def.partitions_defs)
+    return isinstance(partitions_def, DynamicPartitionsDefinition)
+
+
+def may_be_missing(context: InputContext, step: StepExecutionContext | None) -> bool:
+    """Whether a source without a table has nothing to read, and is not one that should have been written before.
+
+    So where no keys are mapped to the step, and where the step writes the source itself: its first partition reads what
+    came before it.
+    """
+    if context.has_asset_partitions and not context.asset_partition_keys:
+        return True
+    return step is not None and step.assets_def is not None and context.asset_key in step.assets_def.keys
+
+
+def annotated_kind(context: InputContext) -> str:
+    """The kind of frame that the parameter's annotation names; without one a Spark frame.
+
+    Raises:
+        FrameKindError: it names no frame.
+    """
+    annotation = context.dagster_type.typing_type
+    kind = SPARK if annotation is Any else kind_of(annotation)
+    if kind is None:
+        raise FrameKindError(dataset="/".join(context.asset_key.path), annotation=shown(annotation), kinds=KINDS)
+    return kind
+
+
+def shown(annotation: object) -> str:
+    """An annotation as an error names it."""
+    return f"{annotation.__module__}.{annotation.__qualname__}" if isinstance(annotation, type) else str(annotation)
+
+
+def tell_input(context: InputContext, metadata: dict[str, Any]) -> None:
+    """Hand what was read to Dagster, which takes it of one partition at most."""
+    if not context.has_asset_partitions:
+        context.add_input_metadata(metadata)

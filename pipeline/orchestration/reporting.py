@@ -1,0 +1,141 @@
+"""What a run reports to Dagster of a write: metadata, the counts of each partition, and the data version.
+
+Here belongs what each materialization of a run carries. The names of the metadata, and what is said of a commit as a
+whole, are `metadata`'s; commits that no run has made are `foreign`'s to report.
+
+Every partition of a run has its own counts, by the actions of the commit in the log. What cannot be told apart is left
+out of them, and stands only among the totals of the commit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from dagster import DataVersion, MetadataValue, OutputContext, PartitionsDefinition, StepExecutionContext
+from pyspark.sql import SparkSession
+
+from pipeline.dataset import Append, Dataset, Replace
+from pipeline.delta.commit import rows_changed
+from pipeline.delta.counts import TableRows, table_rows
+from pipeline.delta.log import PartitionCounts
+from pipeline.delta.quarantine import LeftOut
+from pipeline.delta.snapshot import local_folder
+from pipeline.delta.table import existing
+from pipeline.delta.write import WriteResult
+from pipeline.orchestration.metadata import (
+    BYTES_ADDED,
+    FILES_ADDED,
+    FILES_REMOVED,
+    PARTITION_ROWS,
+    ROWS_DROPPED,
+    ROWS_QUARANTINED,
+    ROWS_WRITTEN,
+    TABLE_ROWS,
+    with_totals_apart,
+)
+from pipeline.orchestration.partitions import KeyFinder, summed
+
+
+@dataclass(frozen=True, kw_only=True)
+class Partitions:
+    """The partition keys of a run, and how they name the partitions of the table."""
+
+    partitions_def: PartitionsDefinition[Any]
+    keys: list[str]
+    expr: object | None = None
+
+
+@dataclass
+class Report:
+    """The metadata of a run's materializations: what all of them carry, and by key what only one does.
+
+    `together` are the counts of all keys under the names that they have at each.
+    """
+
+    shared: dict[str, Any]
+    by_key: dict[str, dict[str, Any]] = field(default_factory=dict)
+    together: dict[str, Any] = field(default_factory=dict)
+
+
+def report_of(
+    dataset: Dataset, result: WriteResult, metadata: Mapping[str, Any], partitions: Partitions | None
+) -> Report:
+    """What a write is reported as; `metadata` is that of its commit."""
+    rows = table_rows(result.location, result.version)
+    table = {} if rows is None else {TABLE_ROWS: MetadataValue.int(rows.total)}
+    if partitions is None:
+        return Report(dict(metadata) | table)
+    shared, totals = with_totals_apart(metadata)
+    find = KeyFinder(dataset, partitions.partitions_def, partitions.keys, partitions.expr)
+    own = _counts(result, find, partitions.keys)
+    if len(partitions.keys) == 1:
+        (key,) = partitions.keys
+        own[key] = totals | own[key]
+    for key, count in _rows_of_partitions(dataset, result, rows, find, partitions.keys).items():
+        own[key][PARTITION_ROWS] = MetadataValue.int(count)
+    return Report(shared | table, own, totals)
+
+
+def rows_that_replace(dataset: Dataset, result: WriteResult) -> dict[str, Any]:
+    """The rows of a table that a replace has just made whole, where its log can't be read without Spark."""
+    known = isinstance(dataset.write, Replace) and result.committed and local_folder(result.location) is None
+    return {TABLE_ROWS: MetadataValue.int(result.rows_written)} if known else {}
+
+
+def changed_since(
+    session: SparkSession, dataset: Dataset, result: WriteResult, version: int, partitions: Partitions | None
+) -> bool:
+    """Whether rows of the table, or of these partitions, have changed between a version and that of the result."""
+    if partitions is None:
+        return rows_changed(session, result.location, version, result.version)
+    partition_by = existing(session, dataset, result.location).log_partition_by
+    find = KeyFinder(dataset, partitions.partitions_def, partitions.keys, partitions.expr)
+    return rows_changed(
+        session, result.location, version, result.version, partition_by=partition_by,
+        is_ours=lambda values: find.of_texts(values) is not None,
+    )  # fmt: skip
+
+
+def tell(context: OutputContext, step: StepExecutionContext | None, report: Report, told: DataVersion) -> None:
+    """Hand a report and the data version to Dagster."""
+    if step is None:  # outside a run there is one place for all keys
+        only = next(iter(report.by_key.values())) if len(report.by_key) == 1 else {}
+        context.add_output_metadata(report.shared | report.together | only)
+        return
+    context.add_output_metadata(report.shared)
+    step.set_data_version(context.asset_key, told)
+    for key, own in report.by_key.items():
+        step.add_asset_metadata(own, context.asset_key, key)
+
+
+def _counts(result: WriteResult, find: KeyFinder, keys: list[str]) -> dict[str, dict[str, Any]]:
+    """By key, the counts of the commit that are known of its partition."""
+    if result.partitions is None:
+        return {key: {} for key in keys}
+    counts = dict.fromkeys(keys, PartitionCounts()) | summed(result.partitions, find.of_texts)
+    unknown = [key for key, one in counts.items() if one.rows is None]
+    if len(unknown) == 1:  # what the others don't have
+        others = sum(one.rows or 0 for one in counts.values())
+        counts[unknown[0]] = replace(counts[unknown[0]], rows=result.rows_written - others)
+    left_out = dict.fromkeys(keys, LeftOut()) | summed(result.left_out, find.of_values)
+    return {key: _own(one, left_out[key] if result.violations else None) for key, one in counts.items()}
+
+
+def _own(counts: PartitionCounts, left_out: LeftOut | None) -> dict[str, Any]:
+    own = {FILES_ADDED: counts.files_added, FILES_REMOVED: counts.files_removed, BYTES_ADDED: counts.bytes_added}
+    if counts.rows is not None:
+        own[ROWS_WRITTEN] = counts.rows
+    if left_out is not None:
+        own |= {ROWS_QUARANTINED: left_out.quarantined, ROWS_DROPPED: left_out.dropped}
+    return {name: MetadataValue.int(count) for name, count in own.items()}
+
+
+def _rows_of_partitions(
+    dataset: Dataset, result: WriteResult, table: TableRows | None, find: KeyFinder, keys: list[str]
+) -> dict[str, int]:
+    """By key, the rows that its partition holds, or those that an append has added; empty where they are not known."""
+    appends = isinstance(dataset.write, Append)
+    counts = result.rows_by_partition if appends or table is None else table.by_partition
+    return {} if counts is None else dict.fromkeys(keys, 0) | summed(counts, find.of_texts)

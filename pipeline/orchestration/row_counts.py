@@ -1,0 +1,141 @@
+"""The asset check of a declared row count: had the write, or has what it left, as many rows as it may?
+
+Here belongs which rows are judged. After an append they are those that came. After any other write they are those that
+the table holds, or the partition: what a merge writes says nothing of how many rows there are. The run has recorded
+both; where it has not, the log is asked, and Spark where the log doesn't say.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from dagster import AssetCheckResult, AssetKey, MetadataValue, PartitionsDefinition
+
+from pipeline.dataset import Append, Dataset, Replace, RowCount
+from pipeline.delta.commit import read_commit
+from pipeline.delta.expect import allowed, judges_the_write, rows_held, typed_values
+from pipeline.delta.log import read_commit_file
+from pipeline.delta.snapshot import local_folder
+from pipeline.delta.table import observe, state_in_log
+from pipeline.orchestration import quality_checks
+from pipeline.orchestration.io_manager import DeltaIOManager
+from pipeline.orchestration.metadata import COMMITTED, PARTITION_ROWS, ROWS_WRITTEN, SKIPPED, TABLE_ROWS, VERSION
+from pipeline.orchestration.partitions import KeyFinder, summed
+
+ROW_COUNT = "row_count"
+# Partitions out of range that a result names; a year of hours has more.
+NAMED_PARTITIONS = 100
+
+
+@dataclass(frozen=True)
+class Table:
+    """A table that is checked, and how its asset is partitioned."""
+
+    dataset: Dataset
+    manager: DeltaIOManager
+    partitions_def: PartitionsDefinition[Any] | None = None
+    expr: object | None = None
+
+    @property
+    def location(self) -> str:
+        """Where it lies."""
+        return self.dataset.location(self.manager.root)
+
+
+def described(dataset: Dataset, declared: RowCount) -> str:
+    """What the check says of itself."""
+    of = "The write has" if isinstance(dataset.write, Append | Replace) else "After the write there are"
+    return f"{of} {_range(declared)}, at each partition key of the run where it has some."
+
+
+def result(
+    key: AssetKey, declared: RowCount, written: Mapping[str | None, Mapping[str, Any]], table: Table
+) -> AssetCheckResult:
+    """The result of the check, by what was recorded of the last write."""
+    rows = {partition: _rows(partition, metadata, len(written), table) for partition, metadata in written.items()}
+    outside = {partition: count for partition, count in rows.items() if not allowed(declared, count)}
+    named = dict(sorted((str(partition), count) for partition, count in outside.items() if partition is not None))
+    versions = {metadata[VERSION] for metadata in written.values() if VERSION in metadata}
+    found = _told(rows)
+    metadata: dict[str, Any] = {"expected": _range(declared), "found": found, "partitions": len(rows) - (None in rows)}
+    if named:
+        metadata["outside"] = MetadataValue.json(dict(list(named.items())[:NAMED_PARTITIONS]))
+    if versions:
+        metadata[VERSION] = MetadataValue.int(max(versions))
+    return AssetCheckResult(
+        asset_key=key,
+        check_name=ROW_COUNT,
+        passed=bool(rows) and not outside,
+        severity=quality_checks.severity(declared.severity),
+        description=f"Expected {_range(declared)}, found {found}.",
+        metadata=metadata,
+    )
+
+
+def _rows(partition: str | None, metadata: Mapping[str, Any], written: int, table: Table) -> int | None:
+    """The rows to be judged; None where several partitions share one count that can't be told apart."""
+    mode = table.dataset.write
+    if judges_the_write(table.dataset):
+        if metadata.get(SKIPPED):  # an earlier try has written them
+            return _rows_of_commit(partition, metadata[VERSION], table)
+        names = [PARTITION_ROWS, ROWS_WRITTEN] if partition is not None else [ROWS_WRITTEN]
+        names = names if partition is None or written == 1 else [PARTITION_ROWS]
+    else:
+        names = [TABLE_ROWS] if partition is None else [PARTITION_ROWS]
+        if isinstance(mode, Replace) and metadata.get(COMMITTED, True) and (partition is None or written == 1):
+            names.append(ROWS_WRITTEN)
+    known = next((int(metadata[name]) for name in names if name in metadata), None)
+    if known is not None or judges_the_write(table.dataset) or VERSION not in metadata:
+        return known
+    return _rows_held(partition, metadata[VERSION], table)
+
+
+def _rows_held(partition: str | None, version: int, table: Table) -> int | None:
+    """The rows of the table, or of one partition, at the version of a write that has not recorded them."""
+    held = rows_held(lambda: table.manager.spark.spark_session, table.dataset, table.location, version)
+    return _at(partition, held, table)
+
+
+def _rows_of_commit(partition: str | None, version: int, table: Table) -> int | None:
+    """The rows that a commit has added, to one partition or in all; None where its entry does not say."""
+    state = state_in_log(table.location) or observe(table.manager.spark.spark_session, table.dataset, table.location)
+    if state is None:
+        return None
+    if local_folder(table.location) is not None:
+        commit = read_commit_file(table.location, version, state.log_partition_by)
+    else:
+        commit = read_commit(table.manager.spark.spark_session, table.location, version, state.log_partition_by)
+    if commit.rows_by_partition is None:
+        return None
+    return _at(partition, {typed_values(table.dataset, v): n for v, n in commit.rows_by_partition.items()}, table)
+
+
+def _at(partition: str | None, rows: Mapping[tuple[Any, ...], int], table: Table) -> int | None:
+    if partition is None:
+        return sum(rows.values())
+    if table.partitions_def is None:
+        return None
+    find = KeyFinder(table.dataset, table.partitions_def, [partition], table.expr)
+    return summed(rows, find.of_values).get(partition, 0)
+
+
+def _range(declared: RowCount) -> str:
+    if declared.maximum is None:
+        return f"at least {_counted(declared.minimum)}"
+    return f"{declared.minimum} to {_counted(declared.maximum)}"
+
+
+def _told(rows: Mapping[str | None, int | None]) -> str:
+    counts = [count for count in rows.values() if count is not None]
+    if not rows:
+        return "no write that was recorded"
+    if len(counts) < len(rows):
+        return "a write whose rows were not counted"
+    fewest, most = min(counts), max(counts)
+    return _counted(most) if fewest == most else f"{fewest} to {_counted(most)}"
+
+
+def _counted(rows: int) -> str:
+    return "1 row" if rows == 1 else f"{rows} rows"

@@ -1,0 +1,60 @@
+"""What was just done to tables, told to the project's Dagster instance at once.
+
+Run as a child process of the command line, `python -m pipeline.table_report NAME…`, in the project's folder with
+`DAGSTER_HOME` set. Here belongs the finding of the project's assets; what a commit means to Dagster is
+`pipeline.orchestration.foreign`'s. Where nobody runs this, the sensor `table_versions` tells the same later.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Collection
+from pathlib import Path
+
+from dagster import AssetsDefinition, DagsterInstance
+
+# Dagster's own way from the name of a module to its definitions; not public.
+from dagster._core.definitions.reconstruct import repository_def_from_target_def
+from dagster._core.workspace.autodiscovery import loadable_targets_from_python_module
+
+from pipeline.orchestration.dataset_asset import IO_MANAGER
+from pipeline.orchestration.foreign import asset_tables, newest_unreported
+from pipeline.settings import dagster_module, load_settings
+
+
+def report(names: Collection[str], folder: Path, instance: DagsterInstance) -> int:
+    """Report the newest commits of these tables that the instance does not know; how many materializations they are.
+
+    A table that is no asset of the project's definitions is passed over.
+    """
+    module = dagster_module(folder)
+    if module is None:
+        return 0
+    root = load_settings(start=folder).root
+    events = [
+        event
+        for table in asset_tables(_assets(module, folder), IO_MANAGER)
+        if table.name in names
+        for event in newest_unreported(table, root, instance)
+    ]
+    for event in events:
+        instance.report_runless_asset_event(event)
+    return len(events)
+
+
+def _assets(module: str, folder: Path) -> list[AssetsDefinition]:
+    """The assets of a module's definitions."""
+    targets = loadable_targets_from_python_module(module, str(folder))
+    repositories = [repository_def_from_target_def(target.target_definition) for target in targets]
+    assets = [asset for found in repositories if found is not None for asset in found.assets_defs_by_key.values()]
+    return list({id(asset): asset for asset in assets}.values())
+
+
+def main() -> None:
+    """What the child process runs."""
+    with DagsterInstance.get() as instance:
+        report(sys.argv[1:], Path.cwd(), instance)
+
+
+if __name__ == "__main__":
+    main()
