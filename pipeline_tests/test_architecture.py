@@ -20,6 +20,7 @@ PACKAGE = "pipeline"
 
 # A module or package directly under `pipeline`, and its layer. Imports go to the same layer or a lower one.
 LAYERS = {
+    "listing": 0,
     "errors": 0,
     "write_mode": 1,
     "schema": 1,
@@ -58,8 +59,11 @@ DELTA_ORDER = (
     "runtime",
     "session",
     "log",
+    "query_log",
+    "replay",
     "state",
     "snapshot",
+    "restores",
     "files",
     "commit",
     "retry",
@@ -106,8 +110,8 @@ DELTA_ORDER = (
     "committer",
     "sink",
     "ndjson",
+    "stream_batches",
     "stream",
-    "replay",
     "doctor",
     "recover",
     "server",

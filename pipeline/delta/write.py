@@ -294,11 +294,7 @@ def _identifier(
         if found is None and isinstance(mode, ErrorIfExists):
             raise TableExistsError(dataset=dataset.name, location=state.location, version=state.version)
         return found
-    if isinstance(mode, Replace | InsertNew):
-        return None
-    if isinstance(mode, Merge) and not merge.repeats_differ(mode):
-        return None
-    return identifier(session, state, mark)
+    return identifier(session, state, mark) if merge.repeat_matters(mode) else None
 
 
 @contextmanager
