@@ -22,7 +22,8 @@ def bounded(values: Iterable[object], most: int = NAMED) -> list[str]:
 
 def listed(values: Iterable[object], most: int = NAMED, separator: str = ", ") -> str:
     """The same in one line."""
-    return separator.join(bounded(values, most))
+    told = bounded(values, most)
+    return separator.join([*told[:most], *(rest if separator == ", " else rest[len("and ") :] for rest in told[most:])])
 
 
 def _cut(told: list[tuple[str, int]], most: int) -> list[str]:

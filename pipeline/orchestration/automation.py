@@ -28,6 +28,7 @@ from dagster import (
 
 from pipeline.dataset import Dataset
 from pipeline.delta.log import Commit, list_files, note_of, read_commit_file, versions
+from pipeline.listing import listed
 from pipeline.orchestration.metadata import ROWS_WRITTEN, VERSION, data_version_tag
 
 CHANGE_SENSOR = "changed_sources"
@@ -117,7 +118,7 @@ def landing_sensor(
         if requests:
             return SensorResult(run_requests=requests, cursor=cursor)
         context.update_cursor(cursor)
-        return SkipReason(f"no partition for {', '.join(unknown)}" if unknown else f"nothing new in {folder}")
+        return SkipReason(f"no partition for {listed(unknown)}" if unknown else f"nothing new in {folder}")
 
     return watch
 
