@@ -24,7 +24,7 @@ from pipeline.dataset import Dataset
 from pipeline.delta import sql
 from pipeline.delta.commit import Cursor, Cursors, commit_entry, commit_lines, read_commit
 from pipeline.delta.log import commit_file, commit_info, note_of, versions
-from pipeline.delta.restores import RESTORE, restored_version
+from pipeline.delta.restores import RESTORE, is_true_to_files, restored_version
 from pipeline.delta.snapshot import local_folder, table_facts
 from pipeline.delta.state import PHYSICAL_NAME
 from pipeline.delta.table import CHANGE_FEED, TableState, existing
@@ -60,6 +60,7 @@ class Reason(Enum):
     SCHEMA_CHANGED = "the schema has changed in a way that the feed can't carry"
     FEED_OFF = "the change feed was off"
     CHANGE_FILES_GONE = "change files vacuumed"
+    RESTORE_UNTRUE = "a restore names files of which the table knows nothing"
     OTHER_SOURCE = "another source needs a full snapshot"
     ASKED_FOR = "a full refresh was asked for"
 
@@ -251,6 +252,8 @@ def _judge_window(session: SparkSession, state: TableState, verdict: Verdict, nu
     vacuumed = [commit.number for commit in commits if not _files_are_there(state.location, commit)]
     if vacuumed:
         return full(verdict, Reason.CHANGE_FILES_GONE, vacuumed)
+    if untrue := [c.number for c in commits if c.is_restore and not _is_true_to_files(state.location, c.number)]:
+        return full(verdict, Reason.RESTORE_UNTRUE, untrue)
     return replace(
         verdict, kind=Kind.CHANGES, window=(changing[0], changing[-1]),
         files=sum(len(commit.files) for commit in commits), bytes=sum(commit.bytes for commit in commits),
@@ -293,6 +296,7 @@ class _Commit:
     metadata: _Described | None
     files: tuple[str, ...]
     bytes: int
+    is_restore: bool
 
 
 def _versions(session: SparkSession, state: TableState, after: int) -> frozenset[int]:
@@ -329,7 +333,9 @@ def _commit(session: SparkSession, location: str, number: int) -> _Commit:
     # Protocol, "Change Data Files": where a commit has some, its changes are in them alone.
     read = changes or data
     size = sum(file.get("size") or 0 for file in read)
-    return _Commit(number, bool(read), metadata, tuple(unquote(file["path"]) for file in read), size)
+    files = tuple(unquote(file["path"]) for file in read)
+    is_restore = any((action.get("commitInfo") or {}).get("operation") == RESTORE for action in actions)
+    return _Commit(number, bool(read), metadata, files, size, is_restore)
 
 
 def _without_feed(commits: Sequence[_Commit], feed_on: bool) -> Iterator[int]:
@@ -340,6 +346,10 @@ def _without_feed(commits: Sequence[_Commit], feed_on: bool) -> Iterator[int]:
         begun = begun or commit.changes_rows
         if begun and not feed_on and (commit.changes_rows or commit.metadata is not None):
             yield commit.number
+
+
+def _is_true_to_files(location: str, number: int) -> bool:
+    return local_folder(location) is None or is_true_to_files(location, number)
 
 
 def _files_are_there(location: str, commit: _Commit) -> bool:

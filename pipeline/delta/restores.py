@@ -86,6 +86,33 @@ def _with_the_files_of(location: str, number: int) -> list[int]:
     return [version for version in sums if 0 <= version < number and sums[version] == total]
 
 
+def is_true_to_files(location: str, number: int) -> bool:
+    """Whether a commit removes only files that were in the table before it, and adds only others.
+
+    The feed of a restore is read from just these files, and one that does not tells of rows that did not change.
+    delta-rs names files by their decoded paths, which Spark takes for other files. True where the log no longer tells.
+    """
+    there = log_files(location)
+    start = max((version for version in there.checkpoints if version < number), default=-1)
+    files: set[_File] = set()
+    try:
+        if start >= 0:
+            _apply(files, (a for name in there.checkpoints[start] for a in checkpoint_actions(location, name)))
+        for version in range(start + 1, number):
+            _apply(files, read_actions(location, version))
+        actions = [action for action in read_actions(location, number) if _changes(action)]
+    except (OSError, ValueError):  # a commit is gone or cut off
+        return True
+    removed = {_key(action["remove"]) for action in actions if action.get("remove")}
+    added = {_key(action["add"]) for action in actions if action.get("add")}
+    return removed <= files and added.isdisjoint(files - removed)
+
+
+def _changes(action: Mapping[str, Any]) -> bool:
+    file = action.get("add") or action.get("remove") or {}
+    return bool(file.get("dataChange"))
+
+
 def _apply(files: set[_File], actions: Iterable[Mapping[str, Any]]) -> int:
     """Bring a set of files forward by the actions of one version; by how much the sum of its hashes has grown."""
     rows = list(actions)

@@ -19,7 +19,9 @@ from pipeline.delta import sql
 from pipeline.delta.commit import StreamBatch
 from pipeline.delta.log import note_of
 from pipeline.delta.query_log import batch_content
+from pipeline.delta.replay import replay
 from pipeline.delta.restores import counting_commits
+from pipeline.delta.snapshot import local_folder
 from pipeline.errors import StreamBatchError, StreamCheckpointError
 
 
@@ -93,6 +95,9 @@ def _refuse_others(
 
 
 def _holds_rows(session: SparkSession, location: str) -> bool:
+    if local_folder(location) is not None:
+        found = replay(location)
+        return found is not None and bool(found.files)
     return bool(session.sql(f"SELECT 1 AS one FROM {sql.path_table(location)} LIMIT 1").collect())  # noqa: S608  quoted
 
 

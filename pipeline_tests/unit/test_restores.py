@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+import json
 import os
 from pathlib import Path
 from typing import Any, cast
@@ -13,7 +14,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from pipeline.delta.log import commit_file, commit_info, entry_of
-from pipeline.delta.restores import restored_version
+from pipeline.delta.restores import is_true_to_files, restored_version
 
 NO_SESSION = cast(SparkSession, None)  # of a time in milliseconds nothing is asked of Spark
 START = dt.datetime.now(dt.timezone.utc).replace(microsecond=0) - dt.timedelta(days=3)
@@ -113,3 +114,23 @@ def test_two_commits_of_one_number_differ_and_copies_of_one_do_not() -> None:
     assert entry_of(one) == entry_of([f"{line}\n" for line in reversed(one)])
     assert entry_of(one) != entry_of(['{"commitInfo":{"timestamp":2}}', '{"add":{"path":"a"}}'])
     assert entry_of(['{"add":{"path":"a"}}']) != entry_of(['{"add":{"path":"b"}}'])
+
+
+def test_a_restore_is_true_to_the_files_if_it_names_what_was_there(tmp_path: Path) -> None:
+    location = str(tmp_path / "table")
+    for value in range(3):
+        append(location, value)
+    restored = restore_to(location, 0.5)
+    assert is_true_to_files(location, restored)
+    path = Path(commit_file(location, restored))
+    lines = path.read_text(encoding="utf-8").splitlines()
+    removed = next(json.loads(line)["remove"] for line in lines if line.startswith('{"remove"'))
+    for other in (
+        {"remove": removed | {"path": "another"}},
+        {"remove": removed | {"deletionVector": {"storageType": "u", "pathOrInlineDv": "x", "offset": 1}}},
+        {"add": removed | {"path": next(iter(deltalake.DeltaTable(location).file_uris())).rpartition("/")[2]}},
+    ):
+        path.write_text("\n".join([*lines, json.dumps(other)]), encoding="utf-8")
+        assert not is_true_to_files(location, restored)
+    Path(commit_file(location, 1)).unlink()
+    assert is_true_to_files(location, restored)  # nobody knows
