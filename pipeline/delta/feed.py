@@ -24,7 +24,7 @@ from pipeline.dataset import Dataset
 from pipeline.delta import sql
 from pipeline.delta.commit import Cursor, Cursors, commit_entry, commit_lines, read_commit
 from pipeline.delta.log import commit_file, commit_info, note_of, versions
-from pipeline.delta.restores import RESTORE, is_true_to_files, restored_version
+from pipeline.delta.restores import RESTORE, restored_version, untrue_commits
 from pipeline.delta.snapshot import local_folder, table_facts
 from pipeline.delta.state import PHYSICAL_NAME
 from pipeline.delta.table import CHANGE_FEED, TableState, existing
@@ -60,7 +60,7 @@ class Reason(Enum):
     SCHEMA_CHANGED = "the schema has changed in a way that the feed can't carry"
     FEED_OFF = "the change feed was off"
     CHANGE_FILES_GONE = "change files vacuumed"
-    RESTORE_UNTRUE = "a restore names files of which the table knows nothing"
+    FILES_UNKNOWN = "a commit removes files that the table does not have"
     OTHER_SOURCE = "another source needs a full snapshot"
     ASKED_FOR = "a full refresh was asked for"
 
@@ -252,8 +252,8 @@ def _judge_window(session: SparkSession, state: TableState, verdict: Verdict, nu
     vacuumed = [commit.number for commit in commits if not _files_are_there(state.location, commit)]
     if vacuumed:
         return full(verdict, Reason.CHANGE_FILES_GONE, vacuumed)
-    if untrue := [c.number for c in commits if c.is_restore and not _is_true_to_files(state.location, c.number)]:
-        return full(verdict, Reason.RESTORE_UNTRUE, untrue)
+    if untrue := untrue_commits(state.location, {commit.number for commit in commits if commit.is_doubtful}):
+        return full(verdict, Reason.FILES_UNKNOWN, untrue)
     return replace(
         verdict, kind=Kind.CHANGES, window=(changing[0], changing[-1]),
         files=sum(len(commit.files) for commit in commits), bytes=sum(commit.bytes for commit in commits),
@@ -289,14 +289,17 @@ class _Described:
 
 @dataclass(frozen=True)
 class _Commit:
-    """A commit of the source; `files` are those that its changes are read from, `bytes` their size."""
+    """A commit of the source; `files` are those that its changes are read from, `bytes` their size.
+
+    `is_doubtful` says that its files are to be compared with those of the table.
+    """
 
     number: int
     changes_rows: bool
     metadata: _Described | None
     files: tuple[str, ...]
     bytes: int
-    is_restore: bool
+    is_doubtful: bool
 
 
 def _versions(session: SparkSession, state: TableState, after: int) -> frozenset[int]:
@@ -334,8 +337,14 @@ def _commit(session: SparkSession, location: str, number: int) -> _Commit:
     read = changes or data
     size = sum(file.get("size") or 0 for file in read)
     files = tuple(unquote(file["path"]) for file in read)
-    is_restore = any((action.get("commitInfo") or {}).get("operation") == RESTORE for action in actions)
-    return _Commit(number, bool(read), metadata, files, size, is_restore)
+    return _Commit(number, bool(read), metadata, files, size, bool(data) and _is_doubtful(actions))
+
+
+def _is_doubtful(actions: Sequence[Mapping[str, Any]]) -> bool:
+    """Whether a commit may name files as Spark does not: it is a restore, or another engine's that removes some."""
+    info: Mapping[str, Any] = next((action["commitInfo"] for action in actions if action.get("commitInfo")), {})
+    is_spark = "Spark" in (info.get("engineInfo") or "Spark")
+    return info.get("operation") == RESTORE or (not is_spark and any(action.get("remove") for action in actions))
 
 
 def _without_feed(commits: Sequence[_Commit], feed_on: bool) -> Iterator[int]:
@@ -346,10 +355,6 @@ def _without_feed(commits: Sequence[_Commit], feed_on: bool) -> Iterator[int]:
         begun = begun or commit.changes_rows
         if begun and not feed_on and (commit.changes_rows or commit.metadata is not None):
             yield commit.number
-
-
-def _is_true_to_files(location: str, number: int) -> bool:
-    return local_folder(location) is None or is_true_to_files(location, number)
 
 
 def _files_are_there(location: str, commit: _Commit) -> bool:

@@ -10,7 +10,7 @@ the restore's own version. Time decides between versions with the same files.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Any
 
 from pyspark.sql import SparkSession
@@ -86,23 +86,32 @@ def _with_the_files_of(location: str, number: int) -> list[int]:
     return [version for version in sums if 0 <= version < number and sums[version] == total]
 
 
-def is_true_to_files(location: str, number: int) -> bool:
-    """Whether a commit removes only files that were in the table before it, and adds only others.
+def untrue_commits(location: str, numbers: Collection[int]) -> list[int]:
+    """Those of these commits that remove files which were not in the table before them, or add some that were.
 
-    The feed of a restore is read from just these files, and one that does not tells of rows that did not change.
-    delta-rs names files by their decoded paths, which Spark takes for other files. True where the log no longer tells.
+    Their change feed is read from just these files, and tells of rows that did not change. delta-rs may spell the path
+    of a file otherwise than Spark, which then takes it for another one. None where the log no longer tells.
     """
+    if not numbers or local_folder(location) is None:
+        return []
     there = log_files(location)
-    start = max((version for version in there.checkpoints if version < number), default=-1)
+    start = max((version for version in there.checkpoints if version < min(numbers)), default=-1)
     files: set[_File] = set()
+    found = []
     try:
         if start >= 0:
             _apply(files, (a for name in there.checkpoints[start] for a in checkpoint_actions(location, name)))
-        for version in range(start + 1, number):
-            _apply(files, read_actions(location, version))
-        actions = [action for action in read_actions(location, number) if _changes(action)]
+        for version in range(start + 1, max(numbers) + 1):
+            actions = read_actions(location, version)
+            if version in numbers and not _is_true(files, [action for action in actions if _changes(action)]):
+                found.append(version)
+            _apply(files, actions)
     except (OSError, ValueError):  # a commit is gone or cut off
-        return True
+        return []
+    return found
+
+
+def _is_true(files: set[_File], actions: list[dict[str, Any]]) -> bool:
     removed = {_key(action["remove"]) for action in actions if action.get("remove")}
     added = {_key(action["add"]) for action in actions if action.get("add")}
     return removed <= files and added.isdisjoint(files - removed)

@@ -14,7 +14,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from pipeline.delta.log import commit_file, commit_info, entry_of
-from pipeline.delta.restores import is_true_to_files, restored_version
+from pipeline.delta.restores import restored_version, untrue_commits
 
 NO_SESSION = cast(SparkSession, None)  # of a time in milliseconds nothing is asked of Spark
 START = dt.datetime.now(dt.timezone.utc).replace(microsecond=0) - dt.timedelta(days=3)
@@ -116,12 +116,12 @@ def test_two_commits_of_one_number_differ_and_copies_of_one_do_not() -> None:
     assert entry_of(['{"add":{"path":"a"}}']) != entry_of(['{"add":{"path":"b"}}'])
 
 
-def test_a_restore_is_true_to_the_files_if_it_names_what_was_there(tmp_path: Path) -> None:
+def test_a_commit_that_names_files_as_the_table_does_not_know_them_is_told_of(tmp_path: Path) -> None:
     location = str(tmp_path / "table")
     for value in range(3):
         append(location, value)
     restored = restore_to(location, 0.5)
-    assert is_true_to_files(location, restored)
+    assert untrue_commits(location, {1, 2, restored}) == []
     path = Path(commit_file(location, restored))
     lines = path.read_text(encoding="utf-8").splitlines()
     removed = next(json.loads(line)["remove"] for line in lines if line.startswith('{"remove"'))
@@ -131,6 +131,6 @@ def test_a_restore_is_true_to_the_files_if_it_names_what_was_there(tmp_path: Pat
         {"add": removed | {"path": next(iter(deltalake.DeltaTable(location).file_uris())).rpartition("/")[2]}},
     ):
         path.write_text("\n".join([*lines, json.dumps(other)]), encoding="utf-8")
-        assert not is_true_to_files(location, restored)
+        assert untrue_commits(location, {1, restored}) == [restored]
     Path(commit_file(location, 1)).unlink()
-    assert is_true_to_files(location, restored)  # nobody knows
+    assert untrue_commits(location, {restored}) == []  # nobody knows
