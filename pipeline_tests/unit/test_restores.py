@@ -7,6 +7,7 @@ import json
 import os
 from pathlib import Path
 from typing import Any, cast
+from urllib.parse import unquote
 
 import deltalake
 import pyarrow as pa
@@ -134,3 +135,24 @@ def test_a_commit_that_names_files_as_the_table_does_not_know_them_is_told_of(tm
         assert untrue_commits(location, {1, restored}) == [restored]
     Path(commit_file(location, 1)).unlink()
     assert untrue_commits(location, {restored}) == []  # nobody knows
+
+
+def test_a_file_that_delta_rs_removes_by_another_spelling_than_spark_s_is_told_of(tmp_path: Path) -> None:
+    """Spark writes a letter like ü into the log as it is; delta-rs spells it by percent signs: another file."""
+    location = tmp_path / "table"
+    schema = pa.schema([("a", pa.int64()), ("p", pa.string())])
+    for _ in range(2):
+        rows = pa.Table.from_pylist([{"a": 1, "p": "ü"}], schema)
+        deltalake.write_deltalake(location, rows, mode="append", partition_by=["p"])
+    path = Path(commit_file(str(location), 1))
+    lines = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+    added = next(line["add"] for line in lines if "add" in line)
+    folder, _, name = unquote(added["path"]).rpartition("/")
+    (location / "p=ü").mkdir()
+    (location / folder / name).rename(location / "p=ü" / name)
+    added["path"] = f"p=ü/{name}"
+    path.write_text("\n".join(json.dumps(line, ensure_ascii=False) for line in lines), encoding="utf-8")
+    deltalake.write_deltalake(location, rows, mode="append", partition_by=["p"])
+    deltalake.DeltaTable(location).restore(0)
+    assert untrue_commits(str(location), {3}) == [3]
+    assert deltalake.DeltaTable(location).to_pyarrow_table().num_rows == 2, "the file is still there"
