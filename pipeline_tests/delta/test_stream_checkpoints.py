@@ -16,7 +16,7 @@ from pipeline.delta.read import ReadOptions
 from pipeline.delta.recover import plan_restore, restore
 from pipeline.delta.stream import write_available
 from pipeline.delta.write import WriteResult
-from pipeline.errors import StreamBatchError, StreamCheckpointError
+from pipeline.errors import StreamBatchError, StreamCheckpointError, StreamError
 from pipeline_tests.delta.sample import note, rows_of
 from pipeline_tests.delta.sink_child import ARRIVALS
 from pipeline_tests.delta.stream_child import source
@@ -102,7 +102,7 @@ def lose_sources(checkpoint: Path) -> None:
 def replaced_id(checkpoint: Path) -> None:
     lose_all(checkpoint)
     checkpoint.mkdir()
-    (checkpoint / "metadata").write_text('{"id":"another"}', encoding="utf-8")
+    (checkpoint / "metadata").write_text('{"id":"00000000-0000-4000-8000-000000000000"}', encoding="utf-8")
 
 
 @pytest.mark.parametrize("lose", [lose_all, lose_id, lose_all_but_id, lose_sources, replaced_id])
@@ -115,7 +115,8 @@ def test_a_checkpoint_that_is_lost_in_whole_or_in_part_doubles_nothing(
     shutil.copytree(stream.checkpoint, tmp_path / "copy")
     lose(stream.checkpoint)
     stream.arrive(3)
-    with pytest.raises(StreamBatchError if lose in (lose_all_but_id, lose_sources) else StreamCheckpointError):
+    known = {lose_all_but_id: StreamBatchError, lose_sources: StreamError}  # Spark itself misses the files of a batch
+    with pytest.raises(known.get(lose, StreamCheckpointError)):
         stream.run()
     assert stream.numbers == [1, 2]
     shutil.rmtree(stream.checkpoint, ignore_errors=True)
