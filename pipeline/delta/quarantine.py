@@ -230,7 +230,7 @@ def leave_out_others(
 def take_out(session: SparkSession, quarantine: Dataset, location: str, note: CommitNote) -> Commit | None:
     """Delete what is in quarantine of this batch; None where there was nothing, and no commit was made.
 
-    A replace by no rows comes to the same, and Spark would leave a file without rows that no commit names.
+    A replace by no rows comes to the same, and leaves a file that no commit names also where there was nothing.
 
     Raises:
         CommitConflictError: other commits came first, at every attempt.
