@@ -11,6 +11,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any, ClassVar
 
+from pipeline.listing import bounded, listed
+
 
 def rebuilt(kind: type[PipelineError], values: dict[str, Any]) -> PipelineError:
     """An error that has come from another process, by its fields."""
@@ -18,11 +20,11 @@ def rebuilt(kind: type[PipelineError], values: dict[str, Any]) -> PipelineError:
 
 
 def _shown(value: object) -> object:
-    """A field inside a sentence: a tuple as a list of lines, counts by name as one line."""
+    """A field inside a sentence: a tuple as a list of lines, counts by name as one line; the first of many."""
     if isinstance(value, tuple):
-        return "".join(f"\n  - {line}" for line in value)
+        return "".join(f"\n  - {line}" for line in bounded(value))
     if isinstance(value, Mapping):
-        return ", ".join(f"{name}: {count} row{'s' if count != 1 else ''}" for name, count in value.items())
+        return listed(f"{name}: {count} row{'s' if count != 1 else ''}" for name, count in value.items())
     return value
 
 
@@ -92,7 +94,7 @@ class UnknownDatasetError(PipelineError):
         """The near misses, or else all names."""
         if self.near:
             return f"Did you mean {' or '.join(map(repr, self.near))}?"
-        return f"Declared are: {', '.join(self.known) or 'none'}."
+        return f"Declared are: {listed(self.known) or 'none'}."
 
 
 @dataclass(eq=False, kw_only=True)
@@ -309,8 +311,8 @@ class VersionVacuumedError(TableError):
         if not self.missing:
             kept = "delta.deletedFileRetentionDuration"
             return f"Version {self.version} of dataset {self.dataset!r} is older than {kept}: its files may be gone."
-        named = "".join(f"\n  - {path}" for path in self.missing[:10])
-        return f"{len(self.missing)} files of version {self.version} of dataset {self.dataset!r} were vacuumed:{named}"
+        files = f"{len(self.missing)} files of version {self.version} of dataset {self.dataset!r}"
+        return f"{files} were vacuumed:{_shown(self.missing)}"
 
     next_step = "Choose a later version: pipeline history {dataset}."
 
@@ -327,7 +329,7 @@ class ConsumerBehindError(TableError):
 
     def message(self) -> str:
         """Each consumer, and how far it has read."""
-        read = "".join(f"\n  - {consumer!r} has read to version {number}" for consumer, number in self.behind.items())
+        read = _shown(tuple(f"{consumer!r} has read to version {number}" for consumer, number in self.behind.items()))
         return (
             f"Changes of dataset {self.dataset!r} (version {self.version}) are not read yet; nothing was removed:{read}"
         )
@@ -727,6 +729,50 @@ class StreamError(PipelineError):
     reason: str
 
     sentence = "The stream into dataset {dataset!r} (checkpoint {checkpoint}) does not run: {reason}"
+
+
+@dataclass(eq=False, kw_only=True)
+class StreamBatchError(TableError):
+    """A batch of a stream was to be written whose checkpoint has other input under a number that the table holds.
+
+    `epoch` is that number and `version` the commit of it that counts; nothing was written.
+    """
+
+    checkpoint: str
+    epoch: int
+    version: int
+    before: int
+
+    sentence = (
+        "The checkpoint {checkpoint} has other input under batch {epoch} than version {version} of dataset {dataset!r} "
+        "was written from: it was set back or changed; nothing was written."
+    )
+    next_step = (
+        "Put the newest checkpoint back. Or bring the table back to where this one stands, and its batches are written "
+        "again: pipeline restore {dataset} --version {before} --apply."
+    )
+
+
+@dataclass(eq=False, kw_only=True)
+class StreamCheckpointError(TableError):
+    """A stream would begin anew into a table that holds its batches, since its checkpoint is lost or another one.
+
+    `epoch` and `version` are those of the newest batch that counts; nothing was written.
+    """
+
+    checkpoint: str
+    epoch: int
+    version: int
+    before: int
+
+    sentence = (
+        "The checkpoint {checkpoint} of a stream into dataset {dataset!r} is lost or new, and the table holds its "
+        "batches up to {epoch} (version {version}): they would be written again; nothing was written."
+    )
+    next_step = (
+        "Put the checkpoint back from a copy. To have everything read again, bring the table back to before its first "
+        "batch: pipeline restore {dataset} --version {before} --apply."
+    )
 
 
 # --- what is asked of tables and records ------------------------------------------------------------------------------

@@ -20,6 +20,7 @@ PACKAGE = "pipeline"
 
 # A module or package directly under `pipeline`, and its layer. Imports go to the same layer or a lower one.
 LAYERS = {
+    "listing": 0,
     "errors": 0,
     "arguments": 1,
     "write_mode": 1,
@@ -61,10 +62,12 @@ DELTA_ORDER = (
     "runtime",
     "session",
     "log",
+    "query_log",
+    "replay",
     "state",
     "snapshot",
-    "replay",
     "counts",
+    "restores",
     "files",
     "commit",
     "retry",
@@ -111,6 +114,7 @@ DELTA_ORDER = (
     "committer",
     "sink",
     "ndjson",
+    "stream_batches",
     "stream",
     "doctor",
     "recover",

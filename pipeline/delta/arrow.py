@@ -39,6 +39,7 @@ from pipeline.delta import sql
 from pipeline.delta.arrow_types import INTEGER_DIGITS, arrow_type, is_list
 from pipeline.delta.fit import passed_over
 from pipeline.errors import FrameMismatchError
+from pipeline.listing import listed
 
 # Spark documents DATE and TIMESTAMP for the years 1 to 9999; the integers behind them reach further.
 _EPOCH = dt.date(1970, 1, 1)
@@ -92,7 +93,7 @@ def _matched(dataset: Dataset, names: Sequence[str]) -> tuple[list[str], dict[st
     problems = [] if names else ["the frame has no columns"]
     folded = Counter(name.lower() for name in names)
     for low in (low for low, count in folded.items() if count > 1):
-        problems.append(f"columns {', '.join(n for n in names if n.lower() == low)}: differ by case only or not at all")
+        problems.append(f"columns {listed(n for n in names if n.lower() == low)}: differ by case only or not at all")
     problems += [
         f"column {name}: the change feed adds a column of that name itself"
         for name in names

@@ -16,7 +16,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from pipeline.dataset import Dataset
 from pipeline.delta import sql
-from pipeline.delta.commit import Cursor
+from pipeline.delta.commit import Cursor, commit_entry
 from pipeline.delta.failures import (
     BEYOND_RETENTION,
     FEED_MISSING,
@@ -32,6 +32,7 @@ from pipeline.delta.quality import row_value
 from pipeline.delta.slices import Slice, of_rows
 from pipeline.delta.table import existing, load
 from pipeline.errors import SettingsError, TableMismatchError
+from pipeline.listing import bounded
 
 CHANGE_TYPE, COMMIT_VERSION = "_change_type", "_commit_version"
 INSERT, UPDATED, DELETE = "insert", "update_postimage", "delete"
@@ -82,12 +83,15 @@ class Changes:
 
     @property
     def facts(self) -> dict[str, Any]:
-        """What was read and why, in JSON's types; counts are those of the raw feed, and there are none of all rows."""
+        """What was read and why, in JSON's types; counts are those of the raw feed, and there are none of all rows.
+
+        Versions at fault are told as ranges, the first of many.
+        """
         verdict = self.verdict
         return {
             "verdict": verdict.kind.value,
             "reason": None if verdict.reason is None else verdict.reason.value,
-            "at_fault": list(verdict.at_fault),
+            "at_fault": bounded(verdict.at_fault),
             "after": verdict.after,
             "version": verdict.version,
             "window": None if verdict.window is None else list(verdict.window),
@@ -288,7 +292,9 @@ def _snapshot(session: SparkSession, source: Source, verdict: Verdict) -> Change
             newest = existing(session, source.dataset, source.location)
             if newest.version == verdict.version or not read_failure(error).has(BEYOND_RETENTION | VERSION_GONE):
                 raise
-            return _snapshot(session, source, replace(verdict, version=newest.version, schema=newest.schema))
+            entry = commit_entry(session, source.location, newest.version)
+            newer = replace(verdict, version=newest.version, schema=newest.schema, entry=entry)
+            return _snapshot(session, source, newer)
     version = [] if source.dataset.keys else [f"{verdict.version}L AS {COMMIT_VERSION}"]
     frame = whole.selectExpr("*", f"'{INSERT}' AS {CHANGE_TYPE}", *version)
     return Changes(source=source, verdict=verdict, frame=frame)

@@ -21,8 +21,17 @@ from typing import Any
 from pyspark.sql import SparkSession
 
 from pipeline.delta import sql
-from pipeline.delta.failures import LOST_OR_REFUSED, read_failure
-from pipeline.delta.log import FORMAT, Commit, PartitionValues, commit_file, commit_of, read_commit_file, token_of
+from pipeline.delta.failures import LOST_OR_REFUSED, NOTHING_TO_READ, SPARK_ERRORS, read_failure
+from pipeline.delta.log import (
+    FORMAT,
+    Commit,
+    PartitionValues,
+    commit_file,
+    commit_of,
+    entry_of,
+    read_commit_file,
+    token_of,
+)
 from pipeline.delta.session import clone_connect, end_connect, hold_statements, is_connect
 from pipeline.delta.snapshot import local_folder
 from pipeline.errors import AfterCommitError, CommitUnknownError
@@ -64,10 +73,15 @@ class Mark:
 
 @dataclass(frozen=True, kw_only=True)
 class Cursor:
-    """How far a consumer has read a source: the last version consumed, of the table of that id."""
+    """How far a consumer has read a source: the last version consumed, of the table of that id.
+
+    `entry` is the identity of that version's commit: a table over which an older copy was put has another commit of
+    that number, or will have. None where it is not known.
+    """
 
     table_id: str
     version: int
+    entry: str | None = field(default=None, compare=False)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -94,11 +108,19 @@ class Cursors:
 
 
 @dataclass(frozen=True, kw_only=True)
+class StreamBatch:
+    """What a batch of a stream was: the query's checkpoint as seen from the table, and the identity of its input."""
+
+    checkpoint: str
+    content: str | None
+
+
+@dataclass(frozen=True, kw_only=True)
 class CommitNote:
     """What we write into a commit beside the rows.
 
     `sources` maps dataset names to the versions read; `partitions` says which slice was addressed, in words; `cursors`
-    are those of a consumer of changes, in force once the rows are.
+    are those of a consumer of changes, in force once the rows are; `stream` is the batch of a stream that they are.
     """
 
     mark: Mark
@@ -107,12 +129,14 @@ class CommitNote:
     partitions: str | None = None
     sources: Mapping[str, int] = field(default_factory=dict)
     cursors: Cursors | None = None
+    stream: StreamBatch | None = None
 
     def to_json(self, session: SparkSession, fingerprint: str) -> str:
         """The user metadata of the commit."""
         note = asdict(self) | {"sources": dict(self.sources)}
-        if self.cursors is None:
-            del note["cursors"]
+        for name in ("cursors", "stream"):
+            if note[name] is None:
+                del note[name]
         profile = runtime_profile(session)
         return json.dumps(
             {"pipeline": FORMAT} | note | {"schema_fingerprint": fingerprint, "runtime": profile}, sort_keys=True
@@ -260,6 +284,32 @@ def rows_changed(
 
 def _concerns(commit: Commit, is_ours: Callable[[PartitionValues], bool] | None) -> bool:
     return is_ours is None or commit.partitions is None or any(map(is_ours, commit.partitions))
+
+
+def commit_lines(session: SparkSession, location: str, number: int) -> list[str]:
+    """The lines of a commit's file; one small Spark job where the log is not on this machine's disk.
+
+    Raises:
+        FileNotFoundError: the log on this machine lacks it.
+    """
+    folder = local_folder(location)
+    if folder is None:
+        rows = session.read.text(sql.path_pattern(commit_file(location, number))).collect()
+        return [row["value"] for row in rows]
+    with open(commit_file(str(folder), number), encoding="utf-8") as file:
+        return file.read().split("\n")
+
+
+def commit_entry(session: SparkSession, location: str, number: int) -> str | None:
+    """The identity of a commit; None where it is gone from the log."""
+    try:
+        return entry_of(commit_lines(session, location, number))
+    except FileNotFoundError:
+        return None
+    except SPARK_ERRORS as error:
+        if not read_failure(error).has(NOTHING_TO_READ):
+            raise
+        return None
 
 
 def read_commit(session: SparkSession, location: str, number: int, partition_by: tuple[str, ...]) -> Commit:

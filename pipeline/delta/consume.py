@@ -24,6 +24,7 @@ from pipeline.delta.slices import Slice
 from pipeline.delta.table import CHANGE_FEED, existing, look
 from pipeline.delta.write import WriteResult, nothing, write
 from pipeline.errors import ChangeFeedOffError, DeclarationError, TouchedSliceError
+from pipeline.listing import listed
 from pipeline.write_mode import consumer_problems
 
 
@@ -176,7 +177,7 @@ def _refuse_slice(dataset: Dataset, found: Reading, within: Slice) -> None:
         problem = f"it is written as {type(dataset.write).__name__}"
     unknown = [column for column in within.columns if column not in dataset.schema.names]
     if unknown:
-        problem = f"it has no column {', '.join(unknown)}"
+        problem = f"it has no column {listed(unknown)}"
     else:
         try:
             within.predicate(dataset)

@@ -25,6 +25,7 @@ from pipeline.delta.slices import count_by_values, partition_value
 from pipeline.delta.table import load, look_at
 from pipeline.errors import TableNotFoundError
 from pipeline.expectations import Expectation, Severity, expectation_name, label, null_label
+from pipeline.listing import listed
 
 _ROWS = "rows of values"
 
@@ -188,7 +189,7 @@ def _of_rows(session: SparkSession, dataset: Dataset, location: str, found: Tabl
         if addressed:
             rows = {"/".join(str(value) for value in values): count for values, count in by_partition.items()}
     outside = {name: count for name, count in rows.items() if not allowed(declared, count)}
-    told = ", ".join(f"{name or 'in all'}: {count}" for name, count in list(outside.items())[:EXAMPLES])
+    told = listed((f"{name or 'in all'}: {count}" for name, count in outside.items()), EXAMPLES)
     yield _finding(
         dataset, newest.version, "row_count", not outside and bool(rows), told or "as many as declared",
         severity=declared.severity,

@@ -22,13 +22,14 @@ from pyspark.sql.types import ArrayType, DataType, MapType, StructField, StructT
 
 from pipeline.dataset import Dataset
 from pipeline.delta import sql
-from pipeline.delta.commit import Cursor, Cursors, read_commit
-from pipeline.delta.log import commit_file, note_of, versions
+from pipeline.delta.commit import Cursor, Cursors, commit_entry, commit_lines, read_commit
+from pipeline.delta.log import commit_file, commit_info, note_of, versions
+from pipeline.delta.restores import RESTORE, restored_version, untrue_commits
 from pipeline.delta.snapshot import local_folder, table_facts
 from pipeline.delta.state import PHYSICAL_NAME
 from pipeline.delta.table import CHANGE_FEED, TableState, existing
+from pipeline.listing import listed
 
-_RESTORE = "RESTORE"
 _LOG_RETENTION = "delta.logRetentionDuration"
 _DEFAULT_RETENTION = dt.timedelta(days=30)
 _UNITS = {
@@ -53,11 +54,13 @@ class Reason(Enum):
     CONSUMER_RESTORED = "the consumer was restored to before its first run, or while it ran"
     CURSOR_LOST = "the consumer's log no longer holds its cursor"
     RECREATED = "the table was made anew"
+    PUT_BACK = "another copy of the table was put in its place"
     CURSOR_AHEAD = "the cursor is beyond the newest version"
     LOG_CLEANED = "commits are gone from the log"
     SCHEMA_CHANGED = "the schema has changed in a way that the feed can't carry"
     FEED_OFF = "the change feed was off"
     CHANGE_FILES_GONE = "change files vacuumed"
+    FILES_UNKNOWN = "a commit removes files that the table does not have"
     OTHER_SOURCE = "another source needs a full snapshot"
     ASKED_FOR = "a full refresh was asked for"
 
@@ -71,7 +74,7 @@ class Verdict:
     them that change rows, both inclusive; None but for changes. `at_fault` are the versions for which `reason` holds,
     where it holds for single ones. The window's changes are read from `files` files of `bytes` in all. `feed_on`
     says whether the table records its feed by now, and `is_late` that nothing is new for so long that the log may soon
-    lose the cursor's place.
+    lose the cursor's place. `entry` is the identity of the version's commit.
     """
 
     kind: Kind
@@ -85,19 +88,20 @@ class Verdict:
     files: int = field(default=0, compare=False)
     bytes: int = field(default=0, compare=False)
     feed_on: bool = field(default=True, compare=False, repr=False)
+    entry: str | None = field(default=None, compare=False, repr=False)
     is_late: bool = field(default=False, compare=False, repr=False)
 
     def __str__(self) -> str:
         """The verdict in one line."""
         if self.reason is None:
             return self.kind.value
-        shown = f" (versions {', '.join(map(str, self.at_fault))})" if self.at_fault else ""
+        shown = f" (versions {listed(self.at_fault)})" if self.at_fault else ""
         return f"{self.kind.value}: {self.reason.value}{shown}"
 
     @property
     def cursor(self) -> Cursor:
         """The cursor once this was consumed."""
-        return Cursor(table_id=self.table_id, version=self.version)
+        return Cursor(table_id=self.table_id, version=self.version, entry=self.entry)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -119,7 +123,7 @@ class InForce:
 
 @dataclass(frozen=True)
 class _Entry:
-    """What a commit of the consumer says of cursors; `restored` is the version of a restore that names one."""
+    """What a commit of the consumer says of cursors; `restored` is what a restore brought back, None where unknown."""
 
     is_restore: bool
     restored: int | None
@@ -163,15 +167,12 @@ class _ConsumerLog:
     """The entries of a log, each read when it is asked for."""
 
     def __init__(self, session: SparkSession, state: TableState) -> None:
-        self._location = state.location
+        self._session, self._location = session, state.location
         self._remote: dict[int, _Entry] | None = None
         if local_folder(state.location) is None:
             history = session.sql(f"DESCRIBE HISTORY {sql.path_table(state.location)}")
             rows = history.select("version", "operation", "operationParameters", "userMetadata").collect()
-            self._remote = {
-                row["version"]: _entry(row["operation"], row["operationParameters"] or {}, row["userMetadata"])
-                for row in rows
-            }
+            self._remote = {row["version"]: self._entry(row["version"], row.asDict(recursive=True)) for row in rows}
 
     def entry(self, number: int) -> _Entry | None:
         """What that commit says; None where it is gone."""
@@ -179,19 +180,16 @@ class _ConsumerLog:
             return self._remote.get(number)
         try:
             with open(commit_file(str(local_folder(self._location)), number), encoding="utf-8") as file:
-                line = next((line for line in file if line.startswith('{"commitInfo"')), "{}")
+                info = commit_info(file)
         except FileNotFoundError:
             return None
-        info = json.loads(line).get("commitInfo") or {}
-        return _entry(info.get("operation"), info.get("operationParameters") or {}, info.get("userMetadata"))
+        return self._entry(number, info)
 
-
-def _entry(operation: str | None, parameters: Mapping[str, Any], user_metadata: str | None) -> _Entry:
-    if operation == _RESTORE:
-        # A restore by time names no version, and its time has no zone.
-        named = str(parameters.get("version"))
-        return _Entry(True, int(named) if named.isdigit() else None, None)
-    return _Entry(False, None, Cursors.from_note(note_of(user_metadata)))
+    def _entry(self, number: int, info: Mapping[str, Any]) -> _Entry:
+        if info.get("operation") == RESTORE:
+            parameters = info.get("operationParameters")
+            return _Entry(True, restored_version(self._session, self._location, number, parameters), None)
+        return _Entry(False, None, Cursors.from_note(note_of(info.get("userMetadata"))))
 
 
 # --- the verdict on a source ------------------------------------------------------------------------------------------
@@ -212,6 +210,7 @@ def judge(
     verdict = Verdict(
         kind=Kind.NOTHING_NEW, table_id=state.table_id, version=latest,
         schema=state.schema if described is None else described.schema, feed_on=_is_on(state.properties),
+        entry=commit_entry(session, location, latest),
     )  # fmt: skip
     if cursor is None:
         return full(verdict, missing)
@@ -220,6 +219,8 @@ def judge(
         return full(verdict, Reason.RECREATED)
     if cursor.version > latest:
         return full(verdict, Reason.CURSOR_AHEAD)
+    if cursor.entry is not None and (entry := commit_entry(session, location, cursor.version)) != cursor.entry:
+        return full(verdict, Reason.LOG_CLEANED if entry is None else Reason.PUT_BACK, [cursor.version])
     if cursor.version == latest:
         return verdict
     return _judge_window(session, state, verdict, range(cursor.version + 1, latest + 1))
@@ -251,6 +252,8 @@ def _judge_window(session: SparkSession, state: TableState, verdict: Verdict, nu
     vacuumed = [commit.number for commit in commits if not _files_are_there(state.location, commit)]
     if vacuumed:
         return full(verdict, Reason.CHANGE_FILES_GONE, vacuumed)
+    if untrue := untrue_commits(state.location, {commit.number for commit in commits if commit.is_doubtful}):
+        return full(verdict, Reason.FILES_UNKNOWN, untrue)
     return replace(
         verdict, kind=Kind.CHANGES, window=(changing[0], changing[-1]),
         files=sum(len(commit.files) for commit in commits), bytes=sum(commit.bytes for commit in commits),
@@ -286,13 +289,17 @@ class _Described:
 
 @dataclass(frozen=True)
 class _Commit:
-    """A commit of the source; `files` are those that its changes are read from, `bytes` their size."""
+    """A commit of the source; `files` are those that its changes are read from, `bytes` their size.
+
+    `is_doubtful` says that its files are to be compared with those of the table.
+    """
 
     number: int
     changes_rows: bool
     metadata: _Described | None
     files: tuple[str, ...]
     bytes: int
+    is_doubtful: bool
 
 
 def _versions(session: SparkSession, state: TableState, after: int) -> frozenset[int]:
@@ -317,7 +324,7 @@ def _is_on(properties: Mapping[str, str]) -> bool:
 
 
 def _commit(session: SparkSession, location: str, number: int) -> _Commit:
-    actions = [json.loads(line) for line in _lines(session, location, number) if line.strip()]
+    actions = [json.loads(line) for line in commit_lines(session, location, number) if line.strip()]
     described = next((action["metaData"] for action in actions if action.get("metaData")), None)
     changes = [action["cdc"] for action in actions if action.get("cdc")]
     data = [file for a in actions for file in [a.get("add") or a.get("remove")] if file and file.get("dataChange")]
@@ -329,16 +336,15 @@ def _commit(session: SparkSession, location: str, number: int) -> _Commit:
     # Protocol, "Change Data Files": where a commit has some, its changes are in them alone.
     read = changes or data
     size = sum(file.get("size") or 0 for file in read)
-    return _Commit(number, bool(read), metadata, tuple(unquote(file["path"]) for file in read), size)
+    files = tuple(unquote(file["path"]) for file in read)
+    return _Commit(number, bool(read), metadata, files, size, bool(data) and _is_doubtful(actions))
 
 
-def _lines(session: SparkSession, location: str, number: int) -> list[str]:
-    folder = local_folder(location)
-    if folder is None:
-        rows = session.read.text(sql.path_pattern(commit_file(location, number))).collect()
-        return [row["value"] for row in rows]
-    with open(commit_file(str(folder), number), encoding="utf-8") as file:
-        return file.read().split("\n")
+def _is_doubtful(actions: Sequence[Mapping[str, Any]]) -> bool:
+    """Whether a commit may name files as Spark does not: it is a restore, or another engine's that removes some."""
+    info: Mapping[str, Any] = next((action["commitInfo"] for action in actions if action.get("commitInfo")), {})
+    is_spark = "Spark" in (info.get("engineInfo") or "Spark")
+    return info.get("operation") == RESTORE or (not is_spark and any(action.get("remove") for action in actions))
 
 
 def _without_feed(commits: Sequence[_Commit], feed_on: bool) -> Iterator[int]:

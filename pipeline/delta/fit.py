@@ -27,6 +27,7 @@ from pyspark.sql.types import (
 from pipeline.dataset import RESERVED_COLUMNS, Dataset, case_duplicates, is_string
 from pipeline.delta import sql
 from pipeline.errors import FrameMismatchError
+from pipeline.listing import listed
 
 # Digits that the values of an integral type may need.
 _DIGITS: dict[type[DataType], int] = {ByteType: 3, ShortType: 5, IntegerType: 10, LongType: 19}
@@ -98,7 +99,7 @@ def _frame_problems(schema: StructType, frame_columns: Iterable[str]) -> Iterato
     if not schema.fields:
         yield "the frame has no columns"
     for group in case_duplicates(schema):
-        yield f"columns {', '.join(group)}: differ by case only"
+        yield f"columns {listed(group)}: differ by case only"
     for name in schema.names:
         if name.lower() in refused:
             yield f"column {name}: the change feed adds a column of that name itself"
@@ -147,7 +148,7 @@ def _widens(given: DataType, declared: DataType) -> bool:
 
 
 def _fit_struct(path: str, expression: str, given: StructType, declared: StructType) -> _Fit:
-    problems = [f"column {path}: fields {', '.join(group)} differ by case only" for group in case_duplicates(given)]
+    problems = [f"column {path}: fields {listed(group)} differ by case only" for group in case_duplicates(given)]
     by_folded = {name.lower(): name for name in given.names}
     parts = []
     plain = given.names == declared.names

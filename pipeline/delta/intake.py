@@ -24,6 +24,7 @@ from pipeline.delta.dead_letters import DeadLetter, plain
 from pipeline.delta.frames import ARROW, PANDAS, POLARS, kind_of, reader_of
 from pipeline.delta.values import Unfit, as_mapping, reader
 from pipeline.errors import FrameMismatchError
+from pipeline.listing import listed
 
 FRAMES = (PANDAS, POLARS, ARROW)
 # How many reasons a receipt names.
@@ -101,7 +102,7 @@ class Intake:
         found = self._matched(found)
         absent = [name for name in self._needed if name not in found]
         if absent:
-            raise Unfit(f"columns {', '.join(absent)} are missing")
+            raise Unfit(f"columns {listed(absent)} are missing")
         row: dict[str, Any] = {}
         for name in self._names:
             value = found.get(name)

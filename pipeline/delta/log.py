@@ -7,6 +7,7 @@ value that a commit's actions make. Which commit is ours, and what is written in
 from __future__ import annotations
 
 import datetime as dt
+import hashlib
 import json
 import os
 import re
@@ -20,6 +21,8 @@ FORMAT = 1
 # How often a folder is looked at that comes or goes at that moment, before its error is raised.
 _LOOKS = 5
 _COMMIT_NAME = re.compile(r"(\d{20})\.json")
+_KIND_LENGTH = 16  # of the name of an action at the head of its line
+_ENTRY_LENGTH = 32
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -249,12 +252,41 @@ def read_commit_file(location: str, number: int, partition_by: tuple[str, ...]) 
         OSError: the file is not there, or the storage can't be read.
         ValueError: it is cut off or not JSON.
     """
+    actions = read_actions(location, number)
+    system, path = file_system(location)
+    changed = system.get_file_info(commit_file(path, number)).mtime_ns or 0
+    return commit_of(number, actions, partition_by, changed // 1_000_000)
+
+
+def read_actions(location: str, number: int) -> list[dict[str, Any]]:
+    """The actions of one commit from its file in the log; no Spark.
+
+    Raises:
+        OSError: the file is not there, or the storage can't be read.
+        ValueError: it is cut off or not JSON.
+    """
     system, path = file_system(location)
     with system.open_input_stream(commit_file(path, number)) as stream:
         lines = stream.read().decode("utf-8").split("\n")
-    changed = system.get_file_info(commit_file(path, number)).mtime_ns or 0
-    actions = [json.loads(line) for line in lines if line.strip()]
-    return commit_of(number, actions, partition_by, changed // 1_000_000)
+    return [json.loads(line) for line in lines if line.strip()]
+
+
+def is_info(line: str) -> bool:
+    """Whether a line of a commit is what it says of itself."""
+    return '"commitInfo"' in line[:_KIND_LENGTH]
+
+
+def commit_info(lines: Iterable[str]) -> dict[str, Any]:
+    """What a commit says of itself, from its lines; empty where it says nothing."""
+    found: Iterable[dict[str, Any]] = (json.loads(line)["commitInfo"] for line in lines if is_info(line))
+    return next(iter(found), None) or {}
+
+
+def entry_of(lines: Iterable[str]) -> str:
+    """The identity of a commit, from its lines: two commits of one number differ in it, copies of one do not."""
+    rows = [line.strip() for line in lines if line.strip()]
+    told = [row for row in rows if is_info(row)] or sorted(rows)
+    return hashlib.sha256("\n".join(told).encode()).hexdigest()[:_ENTRY_LENGTH]
 
 
 def remove_empty_log(location: str) -> bool:

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 
 from pyspark.sql import DataFrame
 
-from pipeline.dataset import Dataset, InsertNew, Merge
+from pipeline.dataset import Dataset, InsertNew, Merge, Replace, WriteMode
 from pipeline.delta import quality, sql
 from pipeline.delta.changelog import ALIVE, AT, ENDED, folded, is_row, kept_column, kept_name, truncated_at
 from pipeline.delta.slices import Slice, of_rows
@@ -61,6 +61,11 @@ def repeats_differ(mode: Merge) -> bool:
     deletes = mode.delete_when is not None or mode.delete_missing or mode.changelog is not None
     # A condition on the row in the table may hold the second time.
     return deletes or mode.order_by is None or mode.update_when is not None
+
+
+def repeat_matters(mode: WriteMode) -> bool:
+    """Whether the same frame, written a second time, may give another table than once: its rows doubled, or undone."""
+    return repeats_differ(mode) if isinstance(mode, Merge) else not isinstance(mode, Replace | InsertNew)
 
 
 def looks_first(dataset: Dataset, within: Slice | None) -> bool:

@@ -23,8 +23,9 @@ from pyspark.sql import DataFrame, SparkSession
 from pipeline.dataset import Dataset, Merge
 from pipeline.delta import merge, quality, sql
 from pipeline.delta.changelog import stands_alone
-from pipeline.delta.commit import CommitNote, private_session, write_confs
+from pipeline.delta.commit import CommitNote, own_commit, private_session, write_confs
 from pipeline.delta.failures import LOST_OR_REFUSED, read_failure
+from pipeline.delta.log import Commit
 from pipeline.delta.retry import RetryPolicy, retried
 from pipeline.delta.slices import Box, Slice, Values, count_by_values
 from pipeline.delta.table import look
@@ -34,6 +35,7 @@ from pipeline.expectations import EPOCH, REASONS, TOKEN, WRITER, OnViolation, la
 # The writer of what a consumer sets apart: its batches are told by its cursors, whatever run wrote them.
 CURSORS = "cursors"
 DELETE_ATTEMPTS = 6
+ROWS_OF_FILE = 1_000_000
 _REASONS, _FATE = "broken constraints", "fate of row"
 Kind = Literal["check", "not null"]
 
@@ -191,8 +193,12 @@ def _left_out(held: DataFrame, dataset: Dataset, within: Slice | None) -> dict[t
 # --- what was set apart, and by whom ----------------------------------------------------------------------------------
 
 
-def rows_for_quarantine(set_apart: DataFrame, dataset: Dataset, note: CommitNote) -> DataFrame:
-    """Rows that were set apart as the quarantine's table holds them, with their reasons and the batch they came in."""
+def rows_for_quarantine(set_apart: DataFrame, dataset: Dataset, note: CommitNote, rows: int) -> DataFrame:
+    """Rows that were set apart as the quarantine's table holds them, with their reasons and the batch they came in.
+
+    Args:
+        rows: how many there are, at least one.
+    """
     writer, epoch = _batch(note)
     told = {
         REASONS: sql.identifier(_REASONS),
@@ -203,7 +209,10 @@ def rows_for_quarantine(set_apart: DataFrame, dataset: Dataset, note: CommitNote
         "_set_apart_at": "current_timestamp()",
     }
     columns = [sql.identifier(name) for name in dataset.schema.names]
-    return set_apart.selectExpr(*columns, *(f"{value} AS {sql.identifier(name)}" for name, value in told.items()))
+    # A task without rows may write a file all the same, which no commit names.
+    return set_apart.repartition(1 + rows // ROWS_OF_FILE).selectExpr(
+        *columns, *(f"{value} AS {sql.identifier(name)}" for name, value in told.items())
+    )
 
 
 def batch_slice(note: CommitNote) -> Slice:
@@ -238,9 +247,24 @@ def leave_out_others(
         return
     epochs = "" if anew else f" AND {sql.identifier(EPOCH)} >= {note.cursors.number}"
     others = f"{sql.identifier(WRITER)} = {sql.string(CURSORS)} AND {sql.identifier(TOKEN)} <> "
-    condition = f"{others}{sql.string(note.mark.token)}{epochs}"
+    _delete(session, quarantine, location, note, f"{others}{sql.string(note.mark.token)}{epochs}")
 
-    def attempt(_: int) -> None:
+
+def take_out(session: SparkSession, quarantine: Dataset, location: str, note: CommitNote) -> Commit | None:
+    """Delete what is in quarantine of this batch; None where there was nothing, and no commit was made.
+
+    A replace by no rows comes to the same, and leaves a file that no commit names also where there was nothing.
+
+    Raises:
+        CommitConflictError: other commits came first, at every attempt.
+    """
+    return _delete(session, quarantine, location, note, batch_slice(note).predicate(quarantine))
+
+
+def _delete(
+    session: SparkSession, quarantine: Dataset, location: str, note: CommitNote, condition: str
+) -> Commit | None:
+    def attempt(_: int) -> Commit | None:
         with private_session(session, write_confs(note, session, quarantine.fingerprint)) as clone:
             try:
                 clone.sql(f"DELETE FROM {sql.path_table(location)} WHERE {condition}").collect()  # noqa: S608  quoted
@@ -251,5 +275,6 @@ def leave_out_others(
                 raise CommitConflictError(
                     dataset=quarantine.name, location=location, condition=failure.condition
                 ) from error
+            return own_commit(clone, quarantine.name, location, note.mark, ())
 
-    retried(attempt, RetryPolicy(attempts=DELETE_ATTEMPTS), quarantine.name)
+    return retried(attempt, RetryPolicy(attempts=DELETE_ATTEMPTS), quarantine.name)

@@ -38,6 +38,7 @@ from pipeline.errors import (
     VersionNotFoundError,
     VersionVacuumedError,
 )
+from pipeline.listing import listed
 
 NULL_FOLDER = "__HIVE_DEFAULT_PARTITION__"
 
@@ -165,7 +166,7 @@ def _wanted(dataset: Dataset, options: ReadOptions, names: list[str]) -> list[st
     if unknown:
         raise FrameMismatchError(
             dataset=dataset.name,
-            differences=tuple(f"column {c}: asked for, the table has {', '.join(names)}" for c in unknown),
+            differences=tuple(f"column {c}: asked for, the table has {listed(names)}" for c in unknown),
         )
     return [sql.identifier(column) for column in options.columns or names]
 

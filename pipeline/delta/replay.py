@@ -121,7 +121,7 @@ def _from_checkpoint(location: str, there: LogFiles, number: int, state: _State,
     """Apply the newest checkpoint at or before a version that can be read; its version, or -1 where there is none."""
     for version in sorted((v for v in there.checkpoints if v <= number), reverse=True):
         try:
-            actions = [a for name in there.checkpoints[version] for a in _checkpoint(location, name)]
+            actions = [a for name in there.checkpoints[version] for a in checkpoint_actions(location, name)]
         except (OSError, ValueError) as error:  # pyarrow's own errors are ValueErrors
             path = f"{location}/_delta_log/{there.checkpoints[version][0]}"
             faults.append(LogFault("damaged checkpoint", version, path, _first_line(error)))
@@ -131,8 +131,12 @@ def _from_checkpoint(location: str, there: LogFiles, number: int, state: _State,
     return -1
 
 
-def _checkpoint(location: str, name: str) -> list[dict[str, Any]]:
-    """The actions of one file of a checkpoint, and of its sidecars (Delta protocol, "V2 Spec")."""
+def checkpoint_actions(location: str, name: str) -> list[dict[str, Any]]:
+    """The files in one file of a checkpoint, and in its sidecars (Delta protocol, "V2 Spec").
+
+    Raises:
+        OSError, ValueError: it can't be read.
+    """
     system, path = file_system(location)
     folder = f"{path}/_delta_log"
     if name.endswith(".json"):

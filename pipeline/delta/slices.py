@@ -8,9 +8,10 @@ interval. Its predicate selects exactly the slice: never wider, never by the ord
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
+from functools import partial
 from typing import Any
 
 from pyspark.sql import DataFrame, Row
@@ -26,6 +27,7 @@ from pyspark.sql.types import (
 
 from pipeline.dataset import Dataset
 from pipeline.delta import sql
+from pipeline.listing import listed
 
 # Runs of at least this many consecutive days are written as one interval.
 SHORTEST_INTERVAL = 3
@@ -75,16 +77,25 @@ class Slice:
         """The columns that the slice speaks of."""
         return tuple(dict.fromkeys(name for box in self.boxes for name, _ in box.columns))
 
+    @property
+    def identity(self) -> str:
+        """The slice in words with every value, however many there are: two slices are never alike in it."""
+        return self._text(", ".join, " or ".join)
+
     def __str__(self) -> str:
+        """The slice in words, with the first of many values."""
+        return self._text(listed, partial(listed, separator=" or "))
+
+    def _text(self, values: Callable[[Iterable[str]], str], boxes: Callable[[Iterable[str]], str]) -> str:
         if not self.boxes:
             return "a slice of nothing"
-        return " or ".join(" and ".join(_text(name, part) for name, part in box.columns) for box in self.boxes)
+        return boxes(" and ".join(_text(name, part, values) for name, part in box.columns) for box in self.boxes)
 
 
-def _text(name: str, part: Values | Interval) -> str:
+def _text(name: str, part: Values | Interval, values: Callable[[Iterable[str]], str]) -> str:
     if isinstance(part, Interval):
         return f"{name} from {part.start} to before {part.end}"
-    return f"{name} = {part.values[0]}" if len(part.values) == 1 else f"{name} in ({', '.join(map(str, part.values))})"
+    return f"{name} = {part.values[0]}" if len(part.values) == 1 else f"{name} in ({values(map(str, part.values))})"
 
 
 def _box(box: Box, dataset: Dataset, of: str) -> str:

@@ -13,10 +13,10 @@ from __future__ import annotations
 import base64
 import datetime as dt
 import io
-import json
 import pickle
 import uuid
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, is_dataclass, replace
 from decimal import Decimal
 from typing import Any
@@ -24,11 +24,13 @@ from typing import Any
 from pyspark.sql import DataFrame, SparkSession
 
 from pipeline.dataset import Append, Dataset, InsertNew, Merge
-from pipeline.delta.commit import CommitNote, Mark
+from pipeline.delta.commit import CommitNote, Mark, StreamBatch
 from pipeline.delta.failures import SPARK_ERRORS, read_failure
-from pipeline.delta.log import file_system
+from pipeline.delta.merge import repeat_matters
 from pipeline.delta.quarantine import Violation
+from pipeline.delta.query_log import batch_content, name_beside, query_id
 from pipeline.delta.session import is_connect
+from pipeline.delta.stream_batches import refuse_lost_checkpoint, refuse_other_input
 from pipeline.delta.write import WriteResult, write
 from pipeline.errors import DeclarationError, PipelineError, StreamError, rebuilt
 
@@ -58,11 +60,18 @@ def write_available(
     Raises:
         DeclarationError: the dataset's write mode would let a batch undo those before it.
         StreamError: the frame is none, or the source, the checkpoint or the server's worker fails.
+        StreamCheckpointError: the checkpoint is lost, and the table holds what was written from it.
+        StreamBatchError: the checkpoint was set back, and has other input under a number that the table knows.
         PipelineError: as of `write`; the next call begins with the batch that failed.
     """
     if not frame.isStreaming:
         raise StreamError(dataset=dataset.name, checkpoint=checkpoint, reason="the frame is not a streaming one")
     _refuse_mode(dataset)
+    if repeat_matters(dataset.write):
+        with suppress(OSError, ValueError):  # not seen from here; each batch is looked at where it is written
+            if query_id(checkpoint) is None:
+                name = name_beside(checkpoint, location)
+                refuse_lost_checkpoint(frame.sparkSession, dataset, location, checkpoint, name)
     put = _Put(dataset=dataset, location=location, checkpoint=checkpoint, run_id=run_id, asset=asset)
     told = _TellByConf(put, f"pipeline.stream.{uuid.uuid4().hex}") if is_connect(frame.sparkSession) else _Tell(put)
     try:
@@ -135,8 +144,15 @@ class _Put:
     asset: str | None
 
     def __call__(self, rows: DataFrame, batch: int) -> WriteResult:
-        mark = Mark(writer=f"{WRITER}{_query_id(self.checkpoint)}", epoch=batch)
-        note = CommitNote(mark=mark, run_id=self.run_id, asset=self.asset)
+        mark = Mark(writer=f"{WRITER}{query_id(self.checkpoint)}", epoch=batch)
+        content = batch_content(self.checkpoint, batch)
+        stream = StreamBatch(checkpoint=name_beside(self.checkpoint, self.location), content=content)
+        note = CommitNote(mark=mark, run_id=self.run_id, asset=self.asset, stream=stream)
+        if repeat_matters(self.dataset.write):
+            refuse_other_input(
+                rows.sparkSession, self.dataset, self.location, self.checkpoint, writer=mark.writer, epoch=batch,
+                batch=stream,
+            )  # fmt: skip
         return write(rows, dataset=self.dataset, location=self.location, note=note)
 
 
@@ -230,10 +246,3 @@ class _PutInWorker:
 
 def _batch_in(name: str) -> int:
     return int(name.rpartition(".")[2])
-
-
-def _query_id(checkpoint: str) -> str:
-    """The id that Spark has given the query at its first start, from its checkpoint."""
-    system, path = file_system(checkpoint)
-    with system.open_input_stream(f"{path}/metadata") as stream:
-        return str(json.loads(stream.read())["id"])

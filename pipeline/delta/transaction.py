@@ -10,28 +10,38 @@ the incarnation of the table, which every restore makes a new one.
 
 from __future__ import annotations
 
-import json
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from pyspark.sql import SparkSession
 
 from pipeline.delta import sql
 from pipeline.delta.commit import HISTORY_LIMIT, Mark
-from pipeline.delta.log import commit_file, note_of, versions
+from pipeline.delta.log import commit_file, commit_info, entry_of, note_of, versions
+from pipeline.delta.restores import RESTORE, restored_version
 from pipeline.delta.snapshot import local_folder, table_facts, transaction_version
 from pipeline.delta.table import TableState, latest_version
 
 INCARNATION = "pipeline.incarnation"
 _APP_ID = "spark.databricks.delta.write.txnAppId"
 _VERSION = "spark.databricks.delta.write.txnVersion"
-_RESTORE = "RESTORE"
-_KIND_LENGTH = 16  # of the name of an action at the head of its line
-_CHANGES_ROWS = ("WRITE", "MERGE", "UPDATE", "DELETE", "TRUNCATE", _RESTORE, "STREAMING UPDATE", "COPY INTO")
-# By location and table id: up to which version the log was searched, and the restores in it by version, each with the
-# version that it brought back; None where it was told a time.
-_SEARCHED: dict[tuple[str, str], tuple[int, Mapping[int, int | None]]] = {}
+_CHANGES_ROWS = ("WRITE", "MERGE", "UPDATE", "DELETE", "TRUNCATE", RESTORE, "STREAMING UPDATE", "COPY INTO")
+# By location and table id: how far the log was searched.
+_SEARCHED: dict[tuple[str, str], _Searched] = {}
+
+
+@dataclass(frozen=True)
+class _Searched:
+    """A log that was searched up to a version; `entry` is the identity of that commit, None where it is not known.
+
+    `restores` maps those in it to the version that each brought back, None where the log does not tell.
+    """
+
+    until: int = -1
+    entry: str | None = None
+    restores: Mapping[int, int | None] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -94,47 +104,58 @@ def _property(properties: Mapping[str, str]) -> int:
 
 def _restores(session: SparkSession, state: TableState) -> Mapping[int, int | None]:
     """The restores that stand in the log, each with the version that it brought back."""
-    key = (state.location, state.table_id)
-    searched, known = _SEARCHED.get(key, (-1, {}))
-    if state.version <= searched:
-        return known
-    folder = local_folder(state.location)
+    key, folder = (state.location, state.table_id), local_folder(state.location)
+    searched = _SEARCHED.get(key, _Searched())
+    if searched.until >= 0 and (
+        state.version < searched.until if folder is None else _entry(folder, searched.until) != searched.entry
+    ):
+        searched = _Searched()  # an older copy of the table was put back since
+    if state.version <= searched.until:
+        return searched.restores
     if folder is None:
-        newest, found = _restores_in_history(session, state, searched)
+        newest, found = _restores_in_history(session, state, searched.until)
     else:
-        numbers = versions(str(folder), searched)
-        newest, found = max(numbers, default=searched), {n: t for n in numbers for t in _restored(folder, n)}
-    known = {**known, **found}
-    _SEARCHED[key] = (newest, known)
-    return known
+        numbers = versions(str(folder), searched.until)
+        newest, found = max(numbers, default=searched.until), _restores_among(folder, numbers)
+    known = {n: restored_version(session, state.location, n, parameters) for n, parameters in found.items()}
+    entry = None if folder is None else _entry(folder, newest)
+    _SEARCHED[key] = _Searched(newest, entry, {**searched.restores, **known})
+    return _SEARCHED[key].restores
 
 
-def _restores_in_history(session: SparkSession, state: TableState, after: int) -> tuple[int, Mapping[int, int | None]]:
+def _entry(folder: Path, number: int) -> str | None:
+    lines = _lines(folder, number)
+    return entry_of(lines) if lines else None
+
+
+def _lines(folder: Path, number: int) -> list[str]:
+    """The lines of a commit; none where it is gone."""
+    try:
+        with Path(commit_file(str(folder), number)).open(encoding="utf-8") as file:
+            return file.readlines()
+    except FileNotFoundError:  # cleaned up in the meantime; of a restore a property says it then
+        return []
+
+
+def _restores_among(folder: Path, numbers: Iterable[int]) -> dict[int, Mapping[str, Any]]:
+    """The parameters of those of these commits that are restores."""
+    infos = {number: commit_info(_lines(folder, number)) for number in numbers}
+    return {n: info.get("operationParameters") or {} for n, info in infos.items() if info.get("operation") == RESTORE}
+
+
+def _restores_in_history(
+    session: SparkSession, state: TableState, after: int
+) -> tuple[int, Mapping[int, Mapping[str, Any]]]:
     limit = state.version - after
     while True:
         history = session.sql(f"DESCRIBE HISTORY {sql.path_table(state.location)} LIMIT {limit}")
-        rows = history.selectExpr("version", "operation", "operationParameters['version'] AS target").collect()
+        rows = history.select("version", "operation", "operationParameters").collect()
         # The limit counts from the newest commit, and others commit while we look.
         if len(rows) < limit or rows[-1]["version"] <= after + 1:
             break
         limit *= 2
-    found = {int(row["version"]): _number(row["target"]) for row in rows if row["operation"] == _RESTORE}
+    found = {int(row["version"]): row["operationParameters"] or {} for row in rows if row["operation"] == RESTORE}
     return max((int(row["version"]) for row in rows), default=after), found
-
-
-def _restored(folder: Path, number: int) -> list[int | None]:
-    """What a commit has brought back, where it is a restore; empty for any other."""
-    try:
-        with Path(commit_file(str(folder), number)).open(encoding="utf-8") as file:
-            infos = [json.loads(line)["commitInfo"] for line in file if line[:_KIND_LENGTH].find("commitInfo") > 0]
-    except FileNotFoundError:  # cleaned up in the meantime; then a property says it
-        return []
-    restores = [info for info in infos if info.get("operation") == _RESTORE]
-    return [_number((info.get("operationParameters") or {}).get("version")) for info in restores]
-
-
-def _number(text: object) -> int | None:
-    return int(str(text)) if str(text).isdigit() else None
 
 
 def _is_kept(session: SparkSession, state: TableState, number: int, mark: Mark) -> bool:

@@ -34,6 +34,7 @@ from pyspark.sql.types import (
 
 from pipeline.dataset import is_string
 from pipeline.delta import sql
+from pipeline.listing import listed
 
 Reader = Callable[[Any], Any]
 _BITS: tuple[tuple[type[DataType], int], ...] = ((ByteType, 8), (ShortType, 16), (IntegerType, 32), (LongType, 64))
@@ -254,7 +255,7 @@ def _struct(declared: StructType, allow_nan: bool) -> Reader:
             raise _refused(value, declared)
         unknown = [str(name) for name in found if name not in readers]
         if unknown:
-            raise Unfit(f"fields {', '.join(unknown)} are not declared")
+            raise Unfit(f"fields {listed(unknown)} are not declared")
         row = {name: _within(str(name), readers[name], found.get(name)) for name in readers}
         for name in required:
             if row[name] is None:

@@ -213,12 +213,19 @@ class _SetApart:
         if to is None or rows is None or self.result is not None:
             return
         if self.found.rows_quarantined or quarantine.may_hold(session, to, self.location, self.note):
-            self.result = self._replaced(rows, to)
+            self.result = self._replaced(rows, to) if self.found.rows_quarantined else self._taken_out(session, to)
 
     def _replaced(self, rows: DataFrame, to: Dataset) -> WriteResult:
-        frame = quarantine.rows_for_quarantine(rows, self.dataset, self.note)
+        frame = quarantine.rows_for_quarantine(rows, self.dataset, self.note, self.found.rows_quarantined)
         note, within = changed(self.note, cursors=None), quarantine.batch_slice(self.note)
         return write(frame, dataset=to, location=self.location, note=note, within=within)
+
+    def _taken_out(self, session: SparkSession, to: Dataset) -> WriteResult:
+        commit = quarantine.take_out(session, to, self.location, self.note)
+        state = existing(session, to, self.location)
+        return (
+            nothing(to, state, self.note.mark) if commit is None else commit_result(to, state, self.note.mark, commit)
+        )
 
     def settle(self, session: SparkSession, *, anew: bool) -> None:
         """Once the rows of the write are committed: leave no row of a run that was overtaken."""
@@ -237,7 +244,7 @@ class _SetApart:
             rows, to = self.found.set_apart, self.dataset.quarantine
             if to is not None and rows is not None and self.result is not None and self.result.committed:
                 with suppress(PipelineError, *SPARK_ERRORS):  # must not hide what became of the write
-                    self._replaced(rows.limit(0), to)
+                    self._taken_out(rows.sparkSession, to)
             raise
 
 
@@ -315,11 +322,7 @@ def _identifier(
         if found is None and isinstance(mode, ErrorIfExists):
             raise TableExistsError(dataset=dataset.name, location=state.location, version=state.version)
         return found
-    if isinstance(mode, Replace | InsertNew):
-        return None
-    if isinstance(mode, Merge) and not merge.repeats_differ(mode):
-        return None
-    return identifier(session, state, mark)
+    return identifier(session, state, mark) if merge.repeat_matters(mode) else None
 
 
 @contextmanager

@@ -28,6 +28,7 @@ from dagster import (
 from pipeline.dataset import Dataset
 from pipeline.delta.log import list_files
 from pipeline.errors import PipelineError
+from pipeline.listing import listed
 from pipeline.orchestration.foreign import AssetTable, unreported
 
 CHANGE_SENSOR = "changed_sources"
@@ -116,7 +117,7 @@ def landing_sensor(
         if requests:
             return SensorResult(run_requests=requests, cursor=cursor)
         context.update_cursor(cursor)
-        return SkipReason(f"no partition for {', '.join(unknown)}" if unknown else f"nothing new in {folder}")
+        return SkipReason(f"no partition for {listed(unknown)}" if unknown else f"nothing new in {folder}")
 
     return watch
 

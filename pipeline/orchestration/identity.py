@@ -20,7 +20,7 @@ _SLICE_DIGITS = 16
 
 def writer(dataset: Dataset, step: StepExecutionContext, within: Slice | None) -> str:
     """The writer of a step's slice of a dataset: the same for every try of it, whichever run tries."""
-    place = "" if within is None else hashlib.sha256(str(within).encode()).hexdigest()[:_SLICE_DIGITS]
+    place = "" if within is None else hashlib.sha256(within.identity.encode()).hexdigest()[:_SLICE_DIGITS]
     return "/".join((dataset.name, step.step.key, first_try(step.instance, step.dagster_run, step.step.key), place))
 
 

@@ -18,6 +18,7 @@ from pipeline.delta.stream import write_available
 from pipeline.delta.table import open_or_create
 from pipeline.delta.write import WriteResult, nothing
 from pipeline.errors import DeclarationError
+from pipeline.listing import NAMED
 
 STREAMS = "_streams"
 BATCHES = "delta/batches"
@@ -53,8 +54,10 @@ def write_stream(
         run_id=note.run_id,
         asset=note.asset,
     )
-    batches = [
+    batches: list[dict[str, Any]] = [
         {"epoch": result.mark.epoch, "version": result.version, "rows": result.rows_written, "skipped": result.skipped}
-        for result in found
+        for result in found[-NAMED:]
     ]
+    if len(found) > NAMED:
+        batches.insert(0, {"earlier": len(found) - NAMED})
     return found or (nothing(dataset, state, note.mark),), {BATCHES: MetadataValue.json(batches)}
