@@ -8,6 +8,7 @@ interval. Its predicate selects exactly the slice: never wider, never by the ord
 from __future__ import annotations
 
 import datetime as dt
+import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
@@ -15,21 +16,27 @@ from typing import Any
 
 from pyspark.sql import DataFrame
 from pyspark.sql.types import (
+    BinaryType,
     BooleanType,
     DataType,
     DateType,
     DecimalType,
+    FractionalType,
     IntegralType,
     TimestampNTZType,
     TimestampType,
 )
 
-from pipeline.dataset import Dataset
+from pipeline.dataset import Dataset, is_string
 from pipeline.delta import sql
 
 # Runs of at least this many consecutive days are written as one interval.
 SHORTEST_INTERVAL = 3
 _EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.timezone.utc)
+
+
+class Unaddressable(ValueError):  # noqa: N818  never leaves this package: a reason to take the whole table
+    """A value that no predicate can name."""
 
 
 @dataclass(frozen=True)
@@ -109,7 +116,7 @@ def _part(name: str, part: Values | Interval, dataset: Dataset, of: str) -> str:
 
 def of_values(column: str, values: Iterable[Any]) -> Slice:
     """The slice of these values of one column."""
-    return of_parts(column, [Values(tuple(values))])
+    return of_parts(column, [Values(tuple(bytes(v) if isinstance(v, bytearray) else v for v in values))])
 
 
 def of_parts(column: str, parts: Iterable[Values | Interval]) -> Slice:
@@ -129,21 +136,54 @@ def of_rows(frame: DataFrame, columns: Sequence[str], at_most: int) -> Slice | N
     """The slice of what a frame's rows hold in these columns; None where that is more than so many values or cells.
 
     One Spark job.
+
+    Raises:
+        Unaddressable: a value has no literal: one of a nested type, or a date that Python has none for.
     """
-    is_instant = {c: isinstance(frame.schema[c].dataType, TimestampType) for c in columns}
-    # As microseconds, so that no session's or client's zone is asked.
-    shown = [f"unix_micros({q}) AS {q}" if is_instant[c] else q for c in columns for q in [sql.identifier(c)]]
-    found = frame.selectExpr(*shown).distinct().limit(at_most + 1).collect()
-    if len(found) > at_most:
+    types = {c: frame.schema[c].dataType for c in columns}
+    # A number each, so that a column may have any name.
+    shown = [f"{_shown(c, data_type)} AS c{number}" for number, (c, data_type) in enumerate(types.items())]
+    rows = frame.selectExpr(*shown).distinct().limit(at_most + 1).collect()
+    if len(rows) > at_most:
         return None
-    cells = [tuple(_instant(row[c]) if is_instant[c] else row[c] for c in columns) for row in found]
-    if len(columns) == 1:
+    cells = [tuple(_read(value, c, types[c]) for c, value in zip(types, row, strict=True)) for row in rows]
+    if len(types) == 1:
         return of_values(columns[0], (cell[0] for cell in cells))
-    return Slice(tuple(Box(tuple((c, Values((v,))) for c, v in zip(columns, cell, strict=True))) for cell in cells))
+    return Slice(tuple(Box(tuple((c, Values((v,))) for c, v in zip(types, cell, strict=True))) for cell in cells))
 
 
-def _instant(microseconds: int | None) -> dt.datetime | None:
-    return None if microseconds is None else _EPOCH + dt.timedelta(microseconds=microseconds)
+def _shown(name: str, data_type: DataType) -> str:
+    """SQL for a column in a form that depends on no zone, calendar or client."""
+    column = sql.identifier(name)
+    if isinstance(data_type, TimestampType):
+        return f"unix_micros({column})"
+    if isinstance(data_type, DateType):
+        return f"unix_date({column})"
+    if isinstance(data_type, TimestampNTZType | DecimalType):
+        return f"CAST({column} AS STRING)"
+    if isinstance(data_type, BinaryType):
+        return f"hex({column})"
+    if is_string(data_type) or isinstance(data_type, BooleanType | IntegralType | FractionalType):
+        return column
+    raise Unaddressable(f"a value of {name} has type {data_type.simpleString()}, which has no literal")
+
+
+def _read(value: Any, name: str, data_type: DataType) -> Any:
+    """A value from the form that `_shown` gives it."""
+    if value is None:
+        return None
+    try:
+        if isinstance(data_type, TimestampType):
+            return _EPOCH + dt.timedelta(microseconds=value)
+        if isinstance(data_type, DateType):
+            return _EPOCH.date() + dt.timedelta(days=value)
+        if isinstance(data_type, TimestampNTZType):
+            return _datetime(value)
+    except (ValueError, OverflowError) as error:  # beyond the years 1 to 9999
+        raise Unaddressable(f"a {data_type.simpleString()} of {name} is not in the years 1 to 9999") from error
+    if isinstance(data_type, DecimalType):
+        return Decimal(value)
+    return bytes.fromhex(value) if isinstance(data_type, BinaryType) else value
 
 
 def merged(parts: Iterable[Values | Interval]) -> list[Values | Interval]:
@@ -159,9 +199,14 @@ def merged(parts: Iterable[Values | Interval]) -> list[Values | Interval]:
     runs = [run for run in _runs(days) if len(run) >= SHORTEST_INTERVAL and run[-1] < dt.date.max]
     intervals += [Interval(run[0], run[-1] + dt.timedelta(days=1)) for run in runs]
     within_runs = {day for run in runs for day in run}
-    # In their order, so that the same keys make the same predicate however they came; NULL last.
-    single = sorted((value for value in values if value not in within_runs), key=lambda value: (value is None, value))
+    # In their order, so that the same keys make the same predicate however they came.
+    single = sorted((v for v in values if v not in within_runs), key=_order)
     return [*_joined(intervals), *([Values(tuple(single))] if single else [])]
+
+
+def _order(value: Any) -> tuple[bool, bool, Any]:
+    """The place of a value: NaN, which has none among numbers, after them, and NULL last."""
+    return value is None, isinstance(value, float) and math.isnan(value), value
 
 
 def _runs(days: Sequence[dt.date]) -> list[list[dt.date]]:

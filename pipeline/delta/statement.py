@@ -30,7 +30,11 @@ def write_statement(
         return f"INSERT INTO {target} BY NAME {query}"
     if within is None:
         return f"INSERT OVERWRITE TABLE {target} BY NAME {query}"
-    return f"INSERT INTO {target} BY NAME REPLACE WHERE {within.predicate(dataset)} {query}"
+    # As an option the predicate stays the text that it is. Of `REPLACE WHERE` Spark makes filters first, and Delta makes
+    # text of those again: it has none for a list of decimals, bytes or times without a zone, and renders a date by the
+    # old calendar; and both values of a boolean are simplified to no condition (`DeltaSourceUtils.translateFilters`).
+    option = f"'replaceWhere' = {sql.string(within.predicate(dataset))}"
+    return f"INSERT OVERWRITE TABLE {target} WITH ({option}) BY NAME {query}"
 
 
 def _guarded_columns(dataset: Dataset, within: Slice | None) -> Iterator[str]:
