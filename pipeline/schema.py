@@ -14,20 +14,42 @@ from typing import Any
 
 from pyspark.sql.types import (
     ArrayType,
+    BinaryType,
+    BooleanType,
+    ByteType,
     CharType,
     DataType,
+    DateType,
+    DecimalType,
+    DoubleType,
+    FloatType,
+    IntegerType,
+    LongType,
     MapType,
     NullType,
+    ShortType,
     StringType,
     StructField,
     StructType,
+    TimestampNTZType,
+    TimestampType,
     VarcharType,
+    VariantType,
 )
 
 # Delta protocol, "Change Data Files": names that the change feed adds; a data column of that name makes it unreadable.
 RESERVED_COLUMNS = frozenset({"_change_type", "_commit_version", "_commit_timestamp"})
 # Parquet's rule, which Delta keeps unless column mapping is on.
 REFUSED_CHARACTERS = frozenset(" ,;{}()\n\t=")
+
+# The types that Delta 4.4.0 stores and whose values can be compared, read and written by every mode.
+_SUPPORTED: dict[str, type[DataType]] = {
+    "string (of the default collation)": StringType, "char": CharType, "varchar": VarcharType, "binary": BinaryType,
+    "boolean": BooleanType, "tinyint": ByteType, "smallint": ShortType, "int": IntegerType, "bigint": LongType,
+    "float": FloatType, "double": DoubleType, "decimal": DecimalType, "date": DateType, "timestamp": TimestampType,
+    "timestamp_ntz": TimestampNTZType, "array": ArrayType, "map": MapType, "struct": StructType,
+    "variant": VariantType,
+}  # fmt: skip
 
 
 def schema_fingerprint(schema: StructType, partition_by: tuple[str, ...]) -> str:
@@ -127,6 +149,8 @@ def column_problems(schema: StructType, *, maps_columns: bool = False) -> Iterat
             yield f"column {path!r} has a character that Parquet refuses (space , ; {{ }} ( ) = tab newline)"
         if isinstance(field.dataType, NullType):
             yield f"column {path!r} has type void"
+        elif not _is_supported(field.dataType):
+            yield f"column {path!r} has type {field.dataType.simpleString()}; supported are {', '.join(_SUPPORTED)}"
         if isinstance(field.dataType, StructType) and not field.dataType.fields:
             yield f"column {path!r} is a struct without fields"
         if isinstance(field.dataType, StructType):
@@ -136,6 +160,12 @@ def column_problems(schema: StructType, *, maps_columns: bool = False) -> Iterat
         if isinstance(field.dataType, ArrayType | MapType) and holds_not_null(field.dataType):
             where = "an array" if isinstance(field.dataType, ArrayType) else "a map"
             yield f"column {path!r}: NOT NULL inside {where} can't be enforced by Delta"
+
+
+def _is_supported(data_type: DataType) -> bool:
+    if type(data_type) is StringType:
+        return bool(data_type.collation == StringType().collation)
+    return type(data_type) in _SUPPORTED.values()
 
 
 def holds_not_null(data_type: DataType) -> bool:

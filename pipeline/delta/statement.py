@@ -30,9 +30,9 @@ def write_statement(
         return f"INSERT INTO {target} BY NAME {query}"
     if within is None:
         return f"INSERT OVERWRITE TABLE {target} BY NAME {query}"
-    # As an option the predicate stays the text that it is. Of `REPLACE WHERE` Spark makes filters first, and Delta makes
-    # text of those again: it has none for a list of decimals, bytes or times without a zone, and renders a date by the
-    # old calendar; and both values of a boolean are simplified to no condition (`DeltaSourceUtils.translateFilters`).
+    # As an option the predicate stays the text that it is. Of `REPLACE WHERE` Spark makes filters first, and Delta text
+    # of those again (`DeltaSourceUtils.translateFilters`): it fails at a list of decimals, bytes or times without a
+    # zone, renders a date by the old calendar, and is told of no boolean where both values are listed.
     option = f"'replaceWhere' = {sql.string(within.predicate(dataset))}"
     return f"INSERT OVERWRITE TABLE {target} WITH ({option}) BY NAME {query}"
 

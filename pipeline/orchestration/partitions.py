@@ -5,8 +5,8 @@ names, which the declaration says; keys are taken one by one, because Dagster ha
 of several dimensions is split by their names, never by position.
 
 A column of a time type takes the window of a time key: instants for a timestamp, days for a date. A string takes the
-key's own text, whatever characters it has. The key of any other value is its one spelling: 7, 1.5, true, 2026-01-31,
-2026-01-31 12:00:00 (in UTC). `NULL_KEY` stands for NULL.
+key's own text, whatever characters it has. The key of any other value is its one spelling: 7, true, 2026-01-31,
+2026-01-31 12:00:00 (in UTC); that of a decimal either 1.5 or, with all the places of its column, 1.50. `NULL_KEY` stands for NULL.
 """
 
 from __future__ import annotations
@@ -16,11 +16,19 @@ import re
 from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from decimal import Decimal, InvalidOperation
+from functools import partial
 from itertools import product
 from typing import Any
 
-from dagster import MultiPartitionsDefinition, PartitionsDefinition, TimeWindow, TimeWindowPartitionsDefinition
+from dagster import (
+    MultiPartitionsDefinition,
+    PartitionsDefinition,
+    StaticPartitionsDefinition,
+    TimeWindow,
+    TimeWindowPartitionsDefinition,
+)
 from pyspark.sql.types import (
     BooleanType,
     DataType,
@@ -73,7 +81,8 @@ def partition_columns(
             )
             continue
         columns[dimension] = column
-        problem = _type_problem(inner, dataset.field(column).dataType)
+        data_type = dataset.field(column).dataType
+        problem = _type_problem(inner, data_type) or _two_spellings(inner, data_type)
         if problem:
             problems.append(f"{_named(dimension)} keys of {type(inner).__name__} for the column {column}: {problem}")
     if len(set(columns.values())) < len(columns):
@@ -122,14 +131,25 @@ def _type_problem(partitions_def: PartitionsDefinition[Any], data_type: DataType
     return None if fits else f"time keys can't become values of type {data_type.simpleString()}"
 
 
+def _two_spellings(partitions_def: PartitionsDefinition[Any], data_type: DataType) -> str | None:
+    """What static keys spell one decimal twice, so that their runs would overwrite each other; None where none do."""
+    if not isinstance(partitions_def, StaticPartitionsDefinition) or not isinstance(data_type, DecimalType):
+        return None
+    by_value: dict[Decimal, list[str]] = defaultdict(list)
+    for key in partitions_def.get_partition_keys():
+        with suppress(ValueError):  # a key that spells none is refused by the run that asks for it
+            by_value[_decimal(key, data_type.scale)].append(key)
+    several = next((keys for keys in by_value.values() if len(keys) > 1), None)
+    return None if several is None else f"{' and '.join(several)} are one value"
+
+
 def _parser(data_type: DataType) -> Callable[[str], Any] | None:
     """How a static or dynamic key becomes a value; raises ValueError for a key that spells none."""
     if is_string(data_type):
         return str
-    for cls, parse in _PARSERS:
-        if isinstance(data_type, cls):
-            return parse
-    return None
+    if isinstance(data_type, DecimalType):
+        return partial(_decimal, scale=data_type.scale)
+    return next((parse for cls, parse in _PARSERS if isinstance(data_type, cls)), None)
 
 
 # A value has one spelling: '1' and '01' would be two keys that overwrite each other's rows.
@@ -143,12 +163,20 @@ def _integer(key: str) -> int:
     return _spelled(key, int(key), str(int(key)))  # type: ignore[no-any-return]
 
 
-def _decimal(key: str) -> Decimal:
+def _decimal(key: str, scale: int) -> Decimal:
+    """The shortest spelling, 1.5, or the column's own with all its places, 1.50; two of one value are refused later."""
     try:
         value = Decimal(key)
     except InvalidOperation as error:
         raise ValueError(key) from error
-    return _spelled(key, value, f"{value.normalize():f}" if value else "0")  # type: ignore[no-any-return]
+    if not value.is_finite():
+        raise ValueError(key)
+    # By their text, since arithmetic rounds to the 28 digits of the context.
+    whole, _, places = f"{value.copy_abs():f}".partition(".")
+    places = places.rstrip("0")
+    sign = "-" if value < 0 else ""
+    full = f"{sign}{whole}.{places.ljust(scale, '0')}".removesuffix(".")
+    return _spelled(key, value, key if key == full else f"{sign}{whole}.{places}".removesuffix("."))  # type: ignore[no-any-return]
 
 
 def _day(key: str) -> dt.date:
@@ -170,7 +198,6 @@ def _instant(key: str) -> dt.datetime:
 
 _PARSERS: tuple[tuple[type[DataType], Callable[[str], Any]], ...] = (
     (IntegralType, _integer),
-    (DecimalType, _decimal),
     (DateType, _day),
     (TimestampType, _instant),
     (TimestampNTZType, _local_instant),
