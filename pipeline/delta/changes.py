@@ -121,6 +121,8 @@ class Changes:
         bound = at_most if at_most is not None else TOUCHED_VALUES if len(columns) == 1 else TOUCHED_CELLS
         try:
             found = of_rows(self.feed, columns, bound)
+            if found is not None:
+                found.predicate(self.source.dataset)
         except Unaddressable as error:
             found, reason = None, str(error)
         else:

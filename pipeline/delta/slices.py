@@ -18,6 +18,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql.types import (
     BinaryType,
     BooleanType,
+    CharType,
     DataType,
     DateType,
     DecimalType,
@@ -72,6 +73,9 @@ class Slice:
 
         Args:
             of: the name of the relation whose columns are meant, where a statement knows several.
+
+        Raises:
+            ValueError: a value that its column can't hold, or a column of type char, whose values Delta does not find.
         """
         if not self.boxes:
             return "FALSE"
@@ -100,6 +104,8 @@ def _box(box: Box, dataset: Dataset, of: str) -> str:
 
 def _part(name: str, part: Values | Interval, dataset: Dataset, of: str) -> str:
     column, data_type = sql.column(name, of), dataset.field(name).dataType
+    if isinstance(data_type, CharType):
+        raise Unaddressable(f"values of {name} have type {data_type.simpleString()}, which Spark pads as it reads")
     if isinstance(part, Interval):
         start, end = (sql.literal(value, data_type) for value in (part.start, part.end))
         return f"{column} >= {start} AND {column} < {end}"

@@ -6,7 +6,7 @@ of several dimensions is split by their names, never by position.
 
 A column of a time type takes the window of a time key: instants for a timestamp, days for a date. A string takes the
 key's own text, whatever characters it has. The key of any other value is its one spelling: 7, true, 2026-01-31,
-2026-01-31 12:00:00 (in UTC); that of a decimal either 1.5 or, with all the places of its column, 1.50. `NULL_KEY` stands for NULL.
+2026-01-31 12:00:00 (in UTC); a decimal may have zeros behind it, as 1.50 has. `NULL_KEY` stands for NULL.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from contextlib import suppress
-from decimal import Decimal, InvalidOperation
+from decimal import Decimal
 from functools import partial
 from itertools import product
 from typing import Any
@@ -51,6 +51,7 @@ NULL_KEY = "__HIVE_DEFAULT_PARTITION__"
 
 Part = Values | Interval
 _ONE_DIMENSION = ""
+_PLAIN_DECIMAL = re.compile(r"-?(0|[1-9][0-9]*)(\.[0-9]+)?")
 # Cron's minute and hour as one number each: whatever the rest says, no day has two windows.
 _ONCE_A_DAY = re.compile(r"\d+ \d+ ")
 # Around a change of clocks a day has 25 hours.
@@ -68,6 +69,7 @@ def partition_columns(
 
     Raises:
         DeclarationError: a column is none of the table's, or its type can't hold what the keys say.
+        PartitionKeyError: two static keys spell one decimal.
     """
     dimensions = _dimensions(partitions_def)
     problems = []
@@ -82,7 +84,8 @@ def partition_columns(
             continue
         columns[dimension] = column
         data_type = dataset.field(column).dataType
-        problem = _type_problem(inner, data_type) or _two_spellings(inner, data_type)
+        problem = _type_problem(inner, data_type)
+        _refuse_two_spellings(dataset, column, inner, data_type)
         if problem:
             problems.append(f"{_named(dimension)} keys of {type(inner).__name__} for the column {column}: {problem}")
     if len(set(columns.values())) < len(columns):
@@ -131,16 +134,17 @@ def _type_problem(partitions_def: PartitionsDefinition[Any], data_type: DataType
     return None if fits else f"time keys can't become values of type {data_type.simpleString()}"
 
 
-def _two_spellings(partitions_def: PartitionsDefinition[Any], data_type: DataType) -> str | None:
-    """What static keys spell one decimal twice, so that their runs would overwrite each other; None where none do."""
+def _refuse_two_spellings(
+    dataset: Dataset, column: str, partitions_def: PartitionsDefinition[Any], data_type: DataType
+) -> None:
+    """Refuse static keys of one decimal, whose runs would overwrite each other's rows."""
     if not isinstance(partitions_def, StaticPartitionsDefinition) or not isinstance(data_type, DecimalType):
-        return None
-    by_value: dict[Decimal, list[str]] = defaultdict(list)
+        return
+    parts: dict[str, Part] = {}
     for key in partitions_def.get_partition_keys():
         with suppress(ValueError):  # a key that spells none is refused by the run that asks for it
-            by_value[_decimal(key, data_type.scale)].append(key)
-    several = next((keys for keys in by_value.values() if len(keys) > 1), None)
-    return None if several is None else f"{' and '.join(several)} are one value"
+            parts[key] = Values((_decimal(key, data_type.scale),))
+    _refuse_equal(dataset, column, parts)
 
 
 def _parser(data_type: DataType) -> Callable[[str], Any] | None:
@@ -164,19 +168,11 @@ def _integer(key: str) -> int:
 
 
 def _decimal(key: str, scale: int) -> Decimal:
-    """The shortest spelling, 1.5, or the column's own with all its places, 1.50; two of one value are refused later."""
-    try:
-        value = Decimal(key)
-    except InvalidOperation as error:
-        raise ValueError(key) from error
-    if not value.is_finite():
+    """A decimal with as many zeros behind it as its column has places; keys of one value are refused later."""
+    is_negative_zero = key.startswith("-") and not key.strip("-0.")
+    if not _PLAIN_DECIMAL.fullmatch(key) or len(key.partition(".")[2]) > scale or is_negative_zero:
         raise ValueError(key)
-    # By their text, since arithmetic rounds to the 28 digits of the context.
-    whole, _, places = f"{value.copy_abs():f}".partition(".")
-    places = places.rstrip("0")
-    sign = "-" if value < 0 else ""
-    full = f"{sign}{whole}.{places.ljust(scale, '0')}".removesuffix(".")
-    return _spelled(key, value, key if key == full else f"{sign}{whole}.{places}".removesuffix("."))  # type: ignore[no-any-return]
+    return Decimal(key)
 
 
 def _day(key: str) -> dt.date:
