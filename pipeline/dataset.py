@@ -12,7 +12,6 @@ from dataclasses import dataclass
 
 from pyspark.sql.types import StructField, StructType
 
-from pipeline.column_roles import merge_problems, partition_problems
 from pipeline.errors import DeclarationError
 from pipeline.expectations import (
     QUARANTINE_SUFFIX,
@@ -41,6 +40,7 @@ from pipeline.schema import (
     case_duplicates,
     column_problems,
     is_string,
+    partition_problems,
     same_names,
     schema_fingerprint,
     walk,
@@ -56,6 +56,7 @@ from pipeline.write_mode import (
     WriteMode,
     consumer_problems,
     frame_columns,
+    merge_problems,
     mode_problems,
 )
 

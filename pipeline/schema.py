@@ -168,6 +168,22 @@ def _is_supported(data_type: DataType) -> bool:
     return type(data_type) in _SUPPORTED.values()
 
 
+def partition_problems(schema: StructType, partition_by: Sequence[str]) -> Iterator[str]:
+    """Partition columns whose values Delta can't keep as text in its log, in words."""
+    for field in schema.fields:
+        if field.name not in partition_by:
+            continue
+        kind = field.dataType.simpleString()
+        if isinstance(field.dataType, StructType | ArrayType | MapType):
+            yield f"partition column {field.name!r} has the nested type {kind}"
+        elif isinstance(field.dataType, VariantType):
+            yield f"partition column {field.name!r} has type {kind}, which no table is partitioned by"
+        elif isinstance(field.dataType, BinaryType):
+            yield f"partition column {field.name!r} has type {kind}; Delta keeps such values as text"
+        elif isinstance(field.dataType, CharType):
+            yield f"partition column {field.name!r} has type {kind}, which Spark pads; declare string or varchar"
+
+
 def holds_not_null(data_type: DataType) -> bool:
     """Whether something below is declared NOT NULL; a map's keys never are NULL and don't count themselves."""
     if isinstance(data_type, ArrayType):
