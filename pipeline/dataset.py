@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from pyspark.sql.types import ArrayType, MapType, StructField, StructType
+from pyspark.sql.types import StructField, StructType
 
 from pipeline.arguments import type_problems
 from pipeline.errors import DeclarationError
@@ -41,6 +41,8 @@ from pipeline.schema import (
     case_duplicates,
     column_problems,
     is_string,
+    partition_problems,
+    same_names,
     schema_fingerprint,
     walk,
 )
@@ -55,6 +57,7 @@ from pipeline.write_mode import (
     WriteMode,
     consumer_problems,
     frame_columns,
+    merge_problems,
     mode_problems,
 )
 
@@ -234,6 +237,12 @@ def _problems(dataset: Dataset) -> Iterator[str]:
     names = set(dataset.schema.names)
     yield from (f"key column {key!r} is not in the schema" for key in dataset.keys if key not in names)
     yield from mode_problems(dataset.write, dataset.schema, dataset.keys)
+    yield from merge_problems(
+        dataset.write, dataset.schema, dataset.keys, dataset.partition_by, change_feed=dataset.change_feed
+    )
+    for group in same_names((*dataset.schema.names, *dataset.frame_columns)):
+        if not set(group) <= set(dataset.schema.names):
+            yield f"columns {', '.join(group)} of the schema and of the frame differ by case only"
     yield from constraint_problems(dataset.checks, dataset.not_null, dataset.schema, dataset.write)
     if any(name.lower() == "delta.enablechangedatafeed" for name, _ in dataset.properties):
         yield "delta.enableChangeDataFeed is what change_feed says; remove it from properties"
@@ -278,8 +287,7 @@ def _partition_problems(dataset: Dataset) -> Iterator[str]:
     for column in dataset.partition_by:
         if column not in fields:
             yield f"partition column {column!r} is not in the schema"
-        elif isinstance(fields[column].dataType, StructType | ArrayType | MapType):
-            yield f"partition column {column!r} has the nested type {fields[column].dataType.simpleString()}"
+    yield from partition_problems(dataset.schema, dataset.partition_by)
     if len(set(dataset.partition_by)) < len(dataset.partition_by):
         yield "a partition column is named twice"
     if fields and set(dataset.partition_by) == set(fields):

@@ -7,26 +7,49 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections import Counter
-from collections.abc import Iterator
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Sequence
+from functools import lru_cache
 from typing import Any
 
 from pyspark.sql.types import (
     ArrayType,
+    BinaryType,
+    BooleanType,
+    ByteType,
     CharType,
     DataType,
+    DateType,
+    DecimalType,
+    DoubleType,
+    FloatType,
+    IntegerType,
+    LongType,
     MapType,
     NullType,
+    ShortType,
     StringType,
     StructField,
     StructType,
+    TimestampNTZType,
+    TimestampType,
     VarcharType,
+    VariantType,
 )
 
 # Delta protocol, "Change Data Files": names that the change feed adds; a data column of that name makes it unreadable.
 RESERVED_COLUMNS = frozenset({"_change_type", "_commit_version", "_commit_timestamp"})
 # Parquet's rule, which Delta keeps unless column mapping is on.
 REFUSED_CHARACTERS = frozenset(" ,;{}()\n\t=")
+
+# The types that Delta 4.4.0 stores and whose values can be compared, read and written by every mode.
+_SUPPORTED: dict[str, type[DataType]] = {
+    "string (of the default collation)": StringType, "char": CharType, "varchar": VarcharType, "binary": BinaryType,
+    "boolean": BooleanType, "tinyint": ByteType, "smallint": ShortType, "int": IntegerType, "bigint": LongType,
+    "float": FloatType, "double": DoubleType, "decimal": DecimalType, "date": DateType, "timestamp": TimestampType,
+    "timestamp_ntz": TimestampNTZType, "array": ArrayType, "map": MapType, "struct": StructType,
+    "variant": VariantType,
+}  # fmt: skip
 
 
 def schema_fingerprint(schema: StructType, partition_by: tuple[str, ...]) -> str:
@@ -75,10 +98,44 @@ def _walk(path: str, field: StructField) -> Iterator[tuple[str, StructField]]:
         yield from _walk(f"{path}.value", StructField("value", inner.valueType, inner.valueContainsNull))
 
 
+@lru_cache(maxsize=4096)
+def folded(name: str) -> str:
+    """A name as Spark compares it: two are the same if Java's `equalsIgnoreCase` says so (`CaseInsensitiveResolution`).
+
+    Each character is taken to upper case and then to lower case, so that a dotless i is an i, and a final sigma any
+    sigma. A character that would become several, as a sharp s, stays as it is.
+    """
+    return "".join(map(_folded_character, name))
+
+
+def _folded_character(character: str) -> str:
+    upper = next((u for u in (character.upper(), character.title()) if len(u) == 1), character)
+    return "i" if upper == "\u0130" else upper.lower()  # whose lower case is two characters in Python
+
+
 def case_duplicates(schema: StructType) -> list[tuple[str, ...]]:
     """Groups of top-level names that differ by case only, which Spark can't tell apart."""
-    counts = Counter(name.lower() for name in schema.names)
-    return [tuple(n for n in schema.names if n.lower() == low) for low, count in counts.items() if count > 1]
+    return same_names(schema.names)
+
+
+def same_names(names: Sequence[str]) -> list[tuple[str, ...]]:
+    """Groups of names that Spark, or Delta as it looks for duplicates by their lower case, takes for the same."""
+    groups: list[tuple[str, ...]] = []
+    for fold in (folded, str.lower):
+        by_fold: dict[str, list[str]] = defaultdict(list)
+        for name in names:
+            by_fold[fold(name)].append(name)
+        repeated = (tuple(group) for group in by_fold.values() if len(group) > 1)
+        groups += [group for group in repeated if not any(set(group) <= set(other) for other in groups)]
+    return groups
+
+
+def free_name(wanted: str, taken: Iterable[str]) -> str:
+    """A name for a column of our own beside columns of any names: the wanted one, longer while it is taken."""
+    others = {folded(name) for name in taken}
+    while folded(wanted) in others:
+        wanted = f"_{wanted}"
+    return wanted
 
 
 def column_problems(schema: StructType, *, maps_columns: bool = False) -> Iterator[str]:
@@ -86,12 +143,14 @@ def column_problems(schema: StructType, *, maps_columns: bool = False) -> Iterat
     for group in case_duplicates(schema):
         yield f"columns {', '.join(group)} differ by case only"
     for path, field in walk(schema):
-        if field.name.lower() in RESERVED_COLUMNS:
+        if folded(field.name) in RESERVED_COLUMNS:
             yield f"column {path!r} has a name that the change feed adds itself"
         if not field.name or (REFUSED_CHARACTERS & set(field.name) and not maps_columns):
             yield f"column {path!r} has a character that Parquet refuses (space , ; {{ }} ( ) = tab newline)"
         if isinstance(field.dataType, NullType):
             yield f"column {path!r} has type void"
+        elif not _is_supported(field.dataType):
+            yield f"column {path!r} has type {field.dataType.simpleString()}; supported are {', '.join(_SUPPORTED)}"
         if isinstance(field.dataType, StructType) and not field.dataType.fields:
             yield f"column {path!r} is a struct without fields"
         if isinstance(field.dataType, StructType):
@@ -101,6 +160,28 @@ def column_problems(schema: StructType, *, maps_columns: bool = False) -> Iterat
         if isinstance(field.dataType, ArrayType | MapType) and holds_not_null(field.dataType):
             where = "an array" if isinstance(field.dataType, ArrayType) else "a map"
             yield f"column {path!r}: NOT NULL inside {where} can't be enforced by Delta"
+
+
+def _is_supported(data_type: DataType) -> bool:
+    if type(data_type) is StringType:
+        return bool(data_type.collation == StringType().collation)
+    return type(data_type) in _SUPPORTED.values()
+
+
+def partition_problems(schema: StructType, partition_by: Sequence[str]) -> Iterator[str]:
+    """Partition columns whose values Delta can't keep as text in its log, in words."""
+    for field in schema.fields:
+        if field.name not in partition_by:
+            continue
+        kind = field.dataType.simpleString()
+        if isinstance(field.dataType, StructType | ArrayType | MapType):
+            yield f"partition column {field.name!r} has the nested type {kind}"
+        elif isinstance(field.dataType, VariantType):
+            yield f"partition column {field.name!r} has type {kind}, which no table is partitioned by"
+        elif isinstance(field.dataType, BinaryType):
+            yield f"partition column {field.name!r} has type {kind}; Delta keeps such values as text"
+        elif isinstance(field.dataType, CharType):
+            yield f"partition column {field.name!r} has type {kind}, which Spark pads; declare string or varchar"
 
 
 def holds_not_null(data_type: DataType) -> bool:

@@ -5,10 +5,11 @@ Here belong the modes, their parts, and what they ask of a schema. How a mode be
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+import re
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
-from pyspark.sql.types import ArrayType, DataType, MapType, StructType, VariantType
+from pyspark.sql.types import ArrayType, CharType, DataType, MapType, StructType, VariantType
 
 
 @dataclass(frozen=True)
@@ -181,3 +182,44 @@ def _changelog_problems(
     folded = [code.lower() for code in changelog.codes]
     for code in sorted({code for code in folded if folded.count(code) > 1}):
         yield f"the changelog's code {code!r} means two operations"
+
+
+def merge_problems(
+    mode: WriteMode, schema: StructType, keys: Sequence[str], partition_by: Sequence[str], *, change_feed: bool
+) -> Iterator[str]:
+    """Columns that a mode which looks for keys can't be used with, in words."""
+    if not isinstance(mode, Merge | InsertNew):
+        return
+    name = type(mode).__name__
+    yield from _char_problems(mode, schema, keys)
+    for column in schema.names:
+        if "`" in column and change_feed:
+            yield f"column {column!r}: {name} with a change feed can't have a backtick in the name of a column"
+        elif {"`", "."} & set(column) and column in partition_by:
+            yield f"partition column {column!r}: {name} can't have a dot or a backtick in the name of one"
+
+
+def _char_problems(mode: Merge | InsertNew, schema: StructType, keys: Sequence[str]) -> Iterator[str]:
+    parts: dict[str, Sequence[str]] = {"key": keys}
+    condition = ""
+    if isinstance(mode, Merge):
+        sequence = () if mode.changelog is None else (mode.changelog.sequence,)
+        parts |= {"order_by": () if mode.order_by is None else (mode.order_by,), "changelog's sequence": sequence}
+        condition = mode.update_when or ""
+    types: dict[str, DataType] = {field.name: field.dataType for field in schema.fields}
+    for part, columns in parts.items():
+        for column in columns:
+            if isinstance(types.get(column), CharType):
+                yield f"{part} column {column!r} of {type(mode).__name__} {_padded(types[column])}"
+    for column, data_type in types.items():
+        if isinstance(data_type, CharType) and _names(condition, column):
+            yield f"update_when names column {column!r}, which {_padded(data_type)}"
+
+
+def _names(condition: str, column: str) -> bool:
+    """Whether a condition has the name of a column in it."""
+    return re.search(rf"(?<!\w){re.escape(column)}(?!\w)", condition, re.IGNORECASE) is not None
+
+
+def _padded(data_type: DataType) -> str:
+    return f"has type {data_type.simpleString()}, which Spark pads as it reads; declare string or varchar"

@@ -10,7 +10,6 @@ pyarrow is imported where it is used: loading definitions must not wait for it.
 from __future__ import annotations
 
 import datetime as dt
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -40,6 +39,7 @@ from pipeline.delta.arrow_types import INTEGER_DIGITS, arrow_type, is_list
 from pipeline.delta.fit import passed_over
 from pipeline.errors import FrameMismatchError
 from pipeline.listing import listed
+from pipeline.schema import folded, same_names
 
 # Spark documents DATE and TIMESTAMP for the years 1 to 9999; the integers behind them reach further.
 _EPOCH = dt.date(1970, 1, 1)
@@ -91,31 +91,29 @@ def fitting(dataset: Dataset, schema: Any) -> Fitting:
 def _matched(dataset: Dataset, names: Sequence[str]) -> tuple[list[str], dict[str, int]]:
     """What is wrong with the names, and by declared column the position of the frame's column."""
     problems = [] if names else ["the frame has no columns"]
-    folded = Counter(name.lower() for name in names)
-    for low in (low for low, count in folded.items() if count > 1):
-        problems.append(f"columns {listed(n for n in names if n.lower() == low)}: differ by case only or not at all")
+    problems += [f"columns {listed(group)}: differ by case only or not at all" for group in same_names(names)]
     problems += [
         f"column {name}: the change feed adds a column of that name itself"
         for name in names
-        if name.lower() in RESERVED_COLUMNS - passed_over(dataset.frame_columns)
+        if folded(name) in RESERVED_COLUMNS - passed_over(dataset.frame_columns)
     ]
     exact = {name: position for position, name in enumerate(names)}
-    by_folded = {name.lower(): position for position, name in enumerate(names)}
+    by_folded = {folded(name): position for position, name in enumerate(names)}
     positions, computed = {}, dict((*dataset.features.generated, *dataset.features.defaults))
     for field in dataset.schema.fields:
-        position = exact.get(field.name, by_folded.get(field.name.lower()))
+        position = exact.get(field.name, by_folded.get(folded(field.name)))
         if position is not None:
             positions[field.name] = position
         elif field.name not in computed:  # what is computed, Spark computes
             problems.append(f"column {field.name}: missing, declared {sql.type_name(field.dataType)}")
     for name in dataset.frame_columns:
-        position = exact.get(name, by_folded.get(name.lower()))
+        position = exact.get(name, by_folded.get(folded(name)))
         if position is None:
             problems.append(f"column {name}: missing; the write decides by it")
         else:
             positions[name] = position
-    declared = {name.lower() for name in (*dataset.schema.names, *dataset.frame_columns)}
-    problems += [f"column {name}: not declared" for name in names if name.lower() not in declared | RESERVED_COLUMNS]
+    declared = {folded(name) for name in (*dataset.schema.names, *dataset.frame_columns)}
+    problems += [f"column {name}: not declared" for name in names if folded(name) not in declared | RESERVED_COLUMNS]
     return problems, positions
 
 
@@ -322,20 +320,19 @@ def _fit_struct(path: Path, values: Any, declared: StructType, problems: list[st
         return None
     where = ".".join(path)
     names = [field.name for field in values.type]
-    folded = Counter(name.lower() for name in names)
-    problems += [f"column {where}: fields differ by case only" for count in folded.values() if count > 1]
+    problems += [f"column {where}: fields differ by case only" for _ in same_names(names)]
     # `flatten` and not `field`: below a NULL struct every field is NULL.
     given = dict(zip(names, values.flatten(), strict=True))
-    by_folded = {name.lower(): name for name in names}
+    by_folded = {folded(name): name for name in names}
     arrays = []
     for field in declared.fields:
-        source = field.name if field.name in given else by_folded.get(field.name.lower())
+        source = field.name if field.name in given else by_folded.get(folded(field.name))
         if source is None:
             problems.append(f"column {where}.{field.name}: missing, declared {sql.type_name(field.dataType)}")
             continue
         arrays.append(_fit((*path, field.name), given.pop(source), field.dataType, problems))
-    wanted = {name.lower() for name in declared.names}
-    problems += [f"column {where}.{name}: not declared" for name in given if name.lower() not in wanted]
+    wanted = {folded(name) for name in declared.names}
+    problems += [f"column {where}.{name}: not declared" for name in given if folded(name) not in wanted]
     if len(arrays) < len(declared.fields):
         return _nulls(values, declared)
     fields = [pa.field(name, array.type) for name, array in zip(declared.names, arrays, strict=True)]

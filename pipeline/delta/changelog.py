@@ -3,7 +3,7 @@
 Here belong the reading of operation codes, the refusal of rows that can't be placed, and the query that folds the
 changes of a key into one. How that row meets the table is `merge`'s.
 
-Columns that we add to a frame have a space in their names, which no declared column has.
+Columns that we add to a frame have names that no column of the dataset has.
 """
 
 from __future__ import annotations
@@ -17,10 +17,27 @@ from pipeline.delta import quality, sql
 from pipeline.delta.slices import Slice
 from pipeline.errors import ChangelogError
 
-# Columns of the folded rows: whether the key has a row or was ended, where it was ended last, its row's place.
-ALIVE, ENDED, AT = "is row", "ended at", "placed at"
-_KIND, _RANK, _HAS_ROW = "change kind", "row rank", "has row"
 _ROW, _DELETE, _BEFORE, _TRUNCATE = "row", "delete", "before", "truncate"
+
+
+class Helpers:
+    """The names of the columns that are added to a dataset's rows as they are folded.
+
+    `alive` says whether the key has a row or was ended, `ended` where it was ended last, `at` its row's place.
+    """
+
+    def __init__(self, dataset: Dataset) -> None:
+        self._dataset = dataset
+        self.alive, self.ended, self.at = (
+            sql.helper_name(dataset, name) for name in ("is row", "ended at", "placed at")
+        )
+        self.kind, self.rank, self.has_row = (
+            sql.helper_name(dataset, name) for name in ("change kind", "row rank", "has row")
+        )
+
+    def kept(self, column: str) -> str:
+        """That of the newest value of a column in which NULL means "as it is", and its place."""
+        return sql.helper_name(self._dataset, f"kept {column}")
 
 
 def truncated_at(frame: DataFrame, dataset: Dataset, changelog: Changelog) -> str | None:
@@ -81,16 +98,6 @@ def stands_alone(dataset: Dataset, changelog: Changelog, taken: str) -> str:
     return f"{kind_of_change(changelog)} <=> '{_BEFORE}' AND max({taken}) OVER (PARTITION BY {place})"
 
 
-def kept_column(column: str) -> str:
-    """The column, quoted, that holds the newest value of one in which NULL means "as it is", and its place."""
-    return sql.identifier(kept_name(column))
-
-
-def kept_name(column: str) -> str:
-    """The same, as it is."""
-    return f"kept {column}"
-
-
 def folded(dataset: Dataset, changelog: Changelog, view: str, within: Slice | None, truncated: str | None) -> str:
     """The net change of each key: its newest row after its last end, or else its end.
 
@@ -98,36 +105,38 @@ def folded(dataset: Dataset, changelog: Changelog, view: str, within: Slice | No
     deletion and an insertion of one commit.
     """
     keys, at = sql.names(dataset.keys), sql.identifier(changelog.sequence)
-    kind, alive, ended = (sql.identifier(name) for name in (_KIND, ALIVE, ENDED))
+    own = Helpers(dataset)
+    kind, alive, ended = (sql.identifier(name) for name in (own.kind, own.alive, own.ended))
+    has_row, rank = sql.identifier(own.has_row), sql.identifier(own.rank)
     deleted = f"max(CASE WHEN {kind} = '{_DELETE}' THEN {at} END) OVER (PARTITION BY {keys})"
     ended_at = deleted if truncated is None else f"greatest({deleted}, {truncated})"
     newest_first = f"ORDER BY {alive} DESC, {at} DESC, {quality.row_value(dataset.schema.fields)} DESC"
-    has_row = f"max({kind} = '{_ROW}') OVER (PARTITION BY {keys}, {at}) AS {sql.identifier(_HAS_ROW)}"
+    marks_row = f"max({kind} = '{_ROW}') OVER (PARTITION BY {keys}, {at}) AS {has_row}"
     before_is_delete = f"CASE WHEN {kind} = '{_BEFORE}' THEN '{_DELETE}' ELSE {kind} END AS {kind}"
-    is_alone = f"{kind} <> '{_BEFORE}' OR NOT {sql.identifier(_HAS_ROW)}"
+    is_alone = f"{kind} <> '{_BEFORE}' OR NOT {has_row}"
     stages = {
         "changes": f"SELECT *, {kind_of_change(changelog)} AS {kind} FROM {sql.identifier(view)}",
-        "of_keys": f"SELECT *, {has_row} FROM changes WHERE {kind} <> '{_TRUNCATE}'",
+        "of_keys": f"SELECT *, {marks_row} FROM changes WHERE {kind} <> '{_TRUNCATE}'",
         "plain": f"SELECT * EXCEPT ({kind}), {before_is_delete} FROM of_keys WHERE {is_alone}",
         "ended": f"SELECT *, {ended_at} AS {ended} FROM plain",
         "marked": f"SELECT *, {kind} = '{_ROW}' AND ({ended} IS NULL OR {at} >= {ended}) AS {alive} FROM ended",
         "ranked": f"SELECT {', '.join(['*', *_kept_values(dataset, changelog)])}, "
-        f"row_number() OVER (PARTITION BY {keys} {newest_first}) AS {sql.identifier(_RANK)} FROM marked",
+        f"row_number() OVER (PARTITION BY {keys} {newest_first}) AS {rank} FROM marked",
     }
     columns = [
-        *quality.guarded_columns(dataset, within, [], alive), f"{at} AS {sql.identifier(AT)}", ended, alive,
-        *map(kept_column, changelog.ignore_nulls),
+        *quality.guarded_columns(dataset, within, [], alive), f"{at} AS {sql.identifier(own.at)}", ended, alive,
+        *(sql.identifier(own.kept(name)) for name in changelog.ignore_nulls),
     ]  # fmt: skip
     with_clause = ", ".join(f"{name} AS ({query})" for name, query in stages.items())
-    return f"WITH {with_clause} SELECT {', '.join(columns)} FROM ranked WHERE {sql.identifier(_RANK)} = 1"
+    return f"WITH {with_clause} SELECT {', '.join(columns)} FROM ranked WHERE {rank} = 1"
 
 
 def _kept_values(dataset: Dataset, changelog: Changelog) -> Iterator[str]:
     """For each column in which NULL means "as it is": the newest value of the key's rows, and its place."""
-    keys, at = sql.names(dataset.keys), sql.identifier(changelog.sequence)
+    keys, at, own = sql.names(dataset.keys), sql.identifier(changelog.sequence), Helpers(dataset)
     row = quality.row_value(dataset.schema.fields)
     for name in changelog.ignore_nulls:
         value = sql.identifier(name)
-        place = f"CASE WHEN {sql.identifier(ALIVE)} AND {value} IS NOT NULL THEN struct({at}, {row}) END"
+        place = f"CASE WHEN {sql.identifier(own.alive)} AND {value} IS NOT NULL THEN struct({at}, {row}) END"
         pair = f"named_struct('at', {at}, 'value', {value})"
-        yield f"max_by({pair}, {place}) OVER (PARTITION BY {keys}) AS {kept_column(name)}"
+        yield f"max_by({pair}, {place}) OVER (PARTITION BY {keys}) AS {sql.identifier(own.kept(name))}"

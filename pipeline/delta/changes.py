@@ -29,10 +29,11 @@ from pipeline.delta.failures import (
 )
 from pipeline.delta.feed import InForce, Kind, Reason, Verdict, full, judge
 from pipeline.delta.quality import row_value
-from pipeline.delta.slices import Slice, of_rows
+from pipeline.delta.slices import Slice, Unaddressable, of_rows
 from pipeline.delta.table import existing, load
 from pipeline.errors import SettingsError, TableMismatchError
 from pipeline.listing import bounded
+from pipeline.schema import free_name
 
 CHANGE_TYPE, COMMIT_VERSION = "_change_type", "_commit_version"
 INSERT, UPDATED, DELETE = "insert", "update_postimage", "delete"
@@ -41,8 +42,6 @@ _IGNORE_MISSING = "spark.sql.files.ignoreMissingFiles"
 WITHIN_RETENTION = "spark.databricks.delta.vacuum.enforceTimeTravelWithinDeletedFileRetentionDuration"
 # Whether a change brings a row in, rather than takes it out.
 _IS_AFTER = f"({CHANGE_TYPE} IN ('{INSERT}', '{UPDATED}'))"
-# Columns that we add have a space in their names, which no column of a table has.
-_RANK, _BEFORE, _SURPLUS = "row rank", "row before", "rows surplus"
 # A statement over more values, or more cells, takes longer to plan than reading the whole table does.
 TOUCHED_VALUES, TOUCHED_CELLS = 1_000, 200
 # Changes of fewer bytes are read in one task, and nothing made of them is shuffled: that costs more than it spares.
@@ -75,6 +74,7 @@ class Changes:
     frame: DataFrame
     feed: DataFrame | None = None
     counts: Mapping[str, int] = field(default_factory=dict)
+    _not_touched: dict[str, None] = field(default_factory=dict, compare=False, repr=False)
 
     @property
     def is_full(self) -> bool:
@@ -85,10 +85,11 @@ class Changes:
     def facts(self) -> dict[str, Any]:
         """What was read and why, in JSON's types; counts are those of the raw feed, and there are none of all rows.
 
-        Versions at fault are told as ranges, the first of many.
+        Versions at fault are told as ranges, the first of many. Where `touched` has given up, `whole_because` says why.
         """
         verdict = self.verdict
-        return {
+        given_up = {"whole_because": list(self._not_touched)} if self._not_touched else {}
+        return given_up | {
             "verdict": verdict.kind.value,
             "reason": None if verdict.reason is None else verdict.reason.value,
             "at_fault": bounded(verdict.at_fault),
@@ -110,16 +111,26 @@ class Changes:
     def touched(self, *columns: str, at_most: int | None = None) -> Slice | None:
         """The slice of what these columns hold in rows that have changed, as they were and as they are.
 
-        None, which is all of the source, of a full snapshot, and where there are more than `at_most` values of one
-        column (1 000 where nothing is said), or cells of several (200). Of nothing new it is a slice of nothing. One
-        Spark job.
+        None, which is all of the source, of a full snapshot, where there are more than `at_most` values of one column
+        (1 000 where nothing is said), or cells of several (200), and where no predicate can name a value: one of a
+        nested type, or a date beyond the years 1 to 9999. Of nothing new it is a slice of nothing. One Spark job.
         """
         if self.is_full:
             return None
         if self.feed is None:
             return Slice(())
         bound = at_most if at_most is not None else TOUCHED_VALUES if len(columns) == 1 else TOUCHED_CELLS
-        return of_rows(self.feed, columns, bound)
+        try:
+            found = of_rows(self.feed, columns, bound)
+            if found is not None:
+                found.predicate(self.source.dataset)
+        except Unaddressable as error:
+            found, reason = None, str(error)
+        else:
+            reason = f"more than {bound} values of {', '.join(columns)} have changed"
+        if found is None:
+            self._not_touched[reason] = None
+        return found
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -318,7 +329,7 @@ def net(raw: DataFrame, keys: Sequence[str]) -> DataFrame:
     """
     columns, value = _columns(raw)
     of_key, place = f"PARTITION BY {sql.names(keys)}", f"struct({COMMIT_VERSION}, {_IS_AFTER})"
-    rank, before = sql.identifier(_RANK), sql.identifier(_BEFORE)
+    rank, before = _helpers(raw, "row rank", "row before")
     ranked = raw.selectExpr(
         "*",
         f"row_number() OVER ({of_key} ORDER BY {COMMIT_VERSION} DESC, {_IS_AFTER} DESC) AS {rank}",
@@ -332,7 +343,7 @@ def net(raw: DataFrame, keys: Sequence[str]) -> DataFrame:
 def net_rows(raw: DataFrame) -> DataFrame:
     """Raw rows of a feed as those that there are more of now, and those that there are fewer of; lazily."""
     columns, value = _columns(raw)
-    rank, surplus = sql.identifier(_RANK), sql.identifier(_SURPLUS)
+    rank, surplus = _helpers(raw, "row rank", "rows surplus")
     ranked = raw.selectExpr(
         "*",
         f"row_number() OVER (PARTITION BY {value}, {_IS_AFTER} ORDER BY {COMMIT_VERSION}) AS {rank}",
@@ -340,6 +351,11 @@ def net_rows(raw: DataFrame) -> DataFrame:
     )
     kept = ranked.filter(f"{rank} <= abs({surplus}) AND {_IS_AFTER} = ({surplus} > 0)")
     return kept.selectExpr(*columns, f"if({_IS_AFTER}, '{INSERT}', '{DELETE}') AS {CHANGE_TYPE}")
+
+
+def _helpers(raw: DataFrame, *wanted: str) -> list[str]:
+    """Columns of our own beside those of the feed, quoted."""
+    return [sql.identifier(free_name(name, raw.columns)) for name in wanted]
 
 
 def _columns(raw: DataFrame) -> tuple[list[str], str]:

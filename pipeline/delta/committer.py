@@ -252,16 +252,17 @@ def _split(dataset: Dataset, frame: DataFrame, error: ViolationError) -> tuple[A
         f"CASE WHEN coalesce({condition}, FALSE) THEN {sql.string(reason)} END"
         for reason, condition in conditions.items()
     ]
-    reasons = sql.identifier(_REASONS)
+    column = sql.helper_name(dataset, _REASONS)
+    reasons = sql.identifier(column)
     # What a condition asks of columns that Delta computes, is asked of what it would compute.
     selected = select_list(dataset, frame.schema)
     computed = {name: taken for name, taken in selected.items() if name not in frame.columns}
     whole = frame.selectExpr("*", *(f"{taken} AS {sql.identifier(name)}" for name, taken in computed.items()))
     judged = whole.selectExpr("*", f"array_compact(array({', '.join(told) or 'NULL'})) AS {reasons}")
-    judged = judged.withColumn(_REASONS, F.when(F.expr(_stored(dataset)), F.col(reasons))).drop(*computed)
+    judged = judged.withColumn(column, F.when(F.expr(_stored(dataset)), F.col(reasons))).drop(*computed)
     bad = judged.filter(f"size({reasons}) > 0").toArrow().to_pylist()
-    letters = [letter_of({n: v for n, v in row.items() if n != _REASONS}, "; ".join(row[_REASONS])) for row in bad]
-    good = judged.filter(f"NOT coalesce(size({reasons}) > 0, FALSE)").drop(_REASONS).toArrow()
+    letters = [letter_of({n: v for n, v in row.items() if n != column}, "; ".join(row[column])) for row in bad]
+    good = judged.filter(f"NOT coalesce(size({reasons}) > 0, FALSE)").drop(column).toArrow()
     fit = fitting(dataset, good.schema)
     return pa.Table.from_batches([fit.batch(batch) for batch in good.to_batches()], fit.schema), letters
 

@@ -40,7 +40,7 @@ from pipeline.delta.steps import (
     shown,
 )
 from pipeline.policy import SchemaPolicy
-from pipeline.schema import is_string
+from pipeline.schema import folded, is_string
 
 # The rules: which steps a write makes by itself, by the mode of the schema policy. All others wait for
 # `pipeline conform apply`; under "overwrite" a write that replaces the whole table brings its own schema.
@@ -111,7 +111,7 @@ class _Differ:
 
     def struct(self, path: Path, declared: StructType, found: StructType) -> None:
         there = {f.name: f for f in found.fields}
-        folded = {f.name.lower(): f.name for f in found.fields}
+        by_folded = {folded(f.name): f.name for f in found.fields}
         self.problems += [
             f"column {shown((*path, name))}: the table has it, the declaration does not"
             for name in there
@@ -122,8 +122,8 @@ class _Differ:
             here = (*path, item.name)
             if item.name in there:
                 self.field(here, item, there[item.name])
-            elif item.name.lower() in folded:
-                other = folded[item.name.lower()]
+            elif folded(item.name) in by_folded:
+                other = by_folded[folded(item.name)]
                 self.problems.append(f"column {shown(here)}: the table has it as {other}, which differs by case only")
             elif holds_not_null(item):
                 self.problems.append(f"column {shown(here)}: NOT NULL, and the table's rows have no value for it")

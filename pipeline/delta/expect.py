@@ -26,14 +26,15 @@ from pipeline.delta.table import load, look_at
 from pipeline.errors import TableNotFoundError
 from pipeline.expectations import Expectation, Severity, expectation_name, label, null_label
 from pipeline.listing import listed
+from pipeline.schema import free_name
 
 _ROWS = "rows of values"
 
 
 def repeated(frame: DataFrame, columns: Sequence[str]) -> DataFrame:
     """The values that several rows share in these columns, with the number of those rows; NULL is a value like any."""
-    counted = frame.groupBy(*(sql.identifier(name) for name in columns)).agg(F.count("*").alias(_ROWS))
-    return counted.filter(f"{sql.identifier(_ROWS)} > 1")
+    counted = frame.groupBy(*(sql.identifier(name) for name in columns)).agg(F.count("*").alias(_rows(columns)))
+    return counted.filter(f"{sql.identifier(_rows(columns))} > 1")
 
 
 def dangling(frame: DataFrame, columns: Sequence[str], other: DataFrame, to: Sequence[str]) -> DataFrame:
@@ -43,15 +44,22 @@ def dangling(frame: DataFrame, columns: Sequence[str], other: DataFrame, to: Seq
     renamed = zip(columns, named, strict=True)
     values = frame.filter(present).selectExpr(*(f"{sql.identifier(name)} AS {new}" for name, new in renamed))
     there = other.selectExpr(*(f"{sql.identifier(name)} AS {new}" for name, new in zip(to, named, strict=True)))
-    counted = values.groupBy(*named).agg(F.count("*").alias(_ROWS))
+    counted = values.groupBy(*named).agg(F.count("*").alias(_rows(columns)))
     missing = counted.join(there.distinct(), on=named, how="left_anti")
     back = zip(named, columns, strict=True)
-    return missing.selectExpr(*(f"{new} AS {sql.identifier(name)}" for new, name in back), sql.identifier(_ROWS))
+    return missing.selectExpr(
+        *(f"{new} AS {sql.identifier(name)}" for new, name in back), sql.identifier(_rows(columns))
+    )
+
+
+def _rows(columns: Sequence[str]) -> str:
+    """The column that holds the number of rows, beside these."""
+    return free_name(_ROWS, columns)
 
 
 def counted(values: DataFrame, columns: Sequence[str]) -> Broken:
     """The rows of values that break an expectation, and a few of the values; one Spark query."""
-    rows = sql.identifier(_ROWS)
+    rows = sql.identifier(_rows(columns))
     texts = ", ".join(
         f"concat({sql.string(f'{name} = ')}, coalesce(CAST({sql.identifier(name)} AS STRING), 'NULL'))"
         for name in columns

@@ -28,6 +28,7 @@ from pipeline.dataset import RESERVED_COLUMNS, Dataset, case_duplicates, is_stri
 from pipeline.delta import sql
 from pipeline.errors import FrameMismatchError
 from pipeline.listing import listed
+from pipeline.schema import folded
 
 # Digits that the values of an integral type may need.
 _DIGITS: dict[type[DataType], int] = {ByteType: 3, ShortType: 5, IntegerType: 10, LongType: 19}
@@ -53,12 +54,12 @@ def select_list(dataset: Dataset, schema: StructType) -> dict[str, str]:
     """
     problems = list(_frame_problems(schema, dataset.frame_columns))
     by_name = {name: name for name in schema.names}
-    by_folded = {name.lower(): name for name in schema.names}
+    by_folded = {folded(name): name for name in schema.names}
     selected: dict[str, str] = {}
     computed = dict((*dataset.features.generated, *dataset.features.defaults))
     taken = set()
     for field in dataset.schema.fields:
-        source = by_name.get(field.name) or by_folded.get(field.name.lower())
+        source = by_name.get(field.name) or by_folded.get(folded(field.name))
         if source is None and field.name in computed:
             selected[field.name] = f"CAST(({computed[field.name]}) AS {sql.bare_type(field.dataType)})"
             continue
@@ -70,7 +71,7 @@ def select_list(dataset: Dataset, schema: StructType) -> dict[str, str]:
         problems += fit.problems
         selected[field.name] = fit.expression
     for name in dataset.frame_columns:
-        source = by_name.get(name) or by_folded.get(name.lower())
+        source = by_name.get(name) or by_folded.get(folded(name))
         if source is None or isinstance(schema[source].dataType, NullType):
             problems.append(
                 f"column {name}: {'missing' if source is None else 'has type void'}; the write decides by it"
@@ -81,7 +82,7 @@ def select_list(dataset: Dataset, schema: StructType) -> dict[str, str]:
     problems += [
         f"column {name}: not declared (type {sql.type_name(schema[name].dataType)})"
         for name in schema.names
-        if name not in taken and name.lower() not in RESERVED_COLUMNS
+        if name not in taken and folded(name) not in RESERVED_COLUMNS
     ]
     if problems:
         raise FrameMismatchError(dataset=dataset.name, differences=tuple(dict.fromkeys(problems)))
@@ -90,7 +91,7 @@ def select_list(dataset: Dataset, schema: StructType) -> dict[str, str]:
 
 def passed_over(frame_columns: Iterable[str]) -> frozenset[str]:
     """Names of the change feed's own columns that a frame may bring: all or, where its write reads none, none."""
-    is_feed = any(name.lower() in RESERVED_COLUMNS for name in frame_columns)
+    is_feed = any(folded(name) in RESERVED_COLUMNS for name in frame_columns)
     return RESERVED_COLUMNS if is_feed else frozenset()
 
 
@@ -101,7 +102,7 @@ def _frame_problems(schema: StructType, frame_columns: Iterable[str]) -> Iterato
     for group in case_duplicates(schema):
         yield f"columns {listed(group)}: differ by case only"
     for name in schema.names:
-        if name.lower() in refused:
+        if folded(name) in refused:
             yield f"column {name}: the change feed adds a column of that name itself"
 
 
@@ -149,15 +150,15 @@ def _widens(given: DataType, declared: DataType) -> bool:
 
 def _fit_struct(path: str, expression: str, given: StructType, declared: StructType) -> _Fit:
     problems = [f"column {path}: fields {listed(group)} differ by case only" for group in case_duplicates(given)]
-    by_folded = {name.lower(): name for name in given.names}
+    by_folded = {folded(name): name for name in given.names}
     parts = []
     plain = given.names == declared.names
     for field in declared.fields:
-        source = field.name if field.name in given.names else by_folded.pop(field.name.lower(), None)
+        source = field.name if field.name in given.names else by_folded.pop(folded(field.name), None)
         if source is None:
             problems.append(f"column {path}.{field.name}: missing, declared {sql.type_name(field.dataType)}")
             continue
-        by_folded.pop(source.lower(), None)
+        by_folded.pop(folded(source), None)
         inner = f"{expression}.{sql.identifier(source)}"
         fit = _fit(f"{path}.{field.name}", inner, given[source].dataType, field.dataType)
         plain = plain and fit.expression == inner

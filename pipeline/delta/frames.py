@@ -23,6 +23,7 @@ from pipeline.delta.arrow import fitting
 from pipeline.delta.arrow_types import arrow_type, holds_variant, spark_schema
 from pipeline.delta.staging import Staging
 from pipeline.errors import FrameKindError, FrameMismatchError, FrameTooLargeError
+from pipeline.schema import folded
 
 SPARK = "pyspark.sql.DataFrame"
 PANDAS = "pandas.DataFrame"
@@ -142,11 +143,11 @@ def _from_pandas(frame: Any, name: str, schema: StructType) -> Any:
     import pyarrow as pa
 
     problems = [f"column {column!r}: its name is no text" for column in frame.columns if not isinstance(column, str)]
-    declared = {field.name.lower(): field.dataType for field in schema.fields}
+    declared = {folded(field.name): field.dataType for field in schema.fields}
     arrays = []
     for position, column in enumerate(map(str, frame.columns)):
         try:
-            arrays.append(_from_series(frame.iloc[:, position], declared.get(column.lower())))
+            arrays.append(_from_series(frame.iloc[:, position], declared.get(folded(column))))
         except (pa.ArrowException, OverflowError, ValueError, TypeError) as error:
             problems.append(f"column {column}: {error}")
     if problems:

@@ -25,6 +25,7 @@ from pipeline.delta.frames import ARROW, PANDAS, POLARS, kind_of, reader_of
 from pipeline.delta.values import Unfit, as_mapping, reader
 from pipeline.errors import FrameMismatchError
 from pipeline.listing import listed
+from pipeline.schema import folded
 
 FRAMES = (PANDAS, POLARS, ARROW)
 # How many reasons a receipt names.
@@ -73,7 +74,7 @@ class Intake:
         self._allow_nan = allow_nan
         self._readers = {f.name: reader(f.dataType, allow_nan=allow_nan) for f in dataset.schema.fields}
         self._names = (*dataset.schema.names, *dataset.frame_columns)
-        self._folded = {name.lower(): name for name in self._names}
+        self._folded = {folded(name): name for name in self._names}
         # What Delta computes where a frame does not have it.
         self._computed = tuple(dict((*dataset.features.generated, *dataset.features.defaults)))
         told = {*dataset.keys, *dataset.frame_columns} - set(self._computed)
@@ -125,7 +126,7 @@ class Intake:
             return found
         renamed = {name: found[name] for name in found if name not in unknown}
         for name in unknown:
-            declared = self._folded.get(name.lower()) if isinstance(name, str) else None
+            declared = self._folded.get(folded(name)) if isinstance(name, str) else None
             if declared is None or declared in renamed:
                 raise Unfit(f"column {name}: {'not declared' if declared is None else 'stands twice'}")
             renamed[declared] = found[name]
@@ -137,15 +138,15 @@ class Intake:
         if log is None:
             return self._not_null
         code, place = row[log.operation], row[log.sequence]
-        folded = code.lower() if isinstance(code, str) else None
+        lowered = code.lower() if isinstance(code, str) else None
         known = {name.lower(): name for name in log.codes}
-        if folded not in known:
+        if lowered not in known:
             raise Unfit(f"column {log.operation}: {code!r} is none of {', '.join(log.codes)}")
         if place is None:
             raise Unfit(f"column {log.sequence}: NULL; it orders the changes")
-        if known[folded] in log.writes:
+        if known[lowered] in log.writes:
             return self._not_null
-        return () if known[folded] in log.truncates else self._key_not_null
+        return () if known[lowered] in log.truncates else self._key_not_null
 
     # --- items --------------------------------------------------------------------------------------------------------
 

@@ -3,7 +3,7 @@
 Here belong the statements of `Merge`, `InsertNew` and a changelog, and the conditions under which their rows are
 refused. Running a statement, and reading its refusal, is `write`'s.
 
-Columns that we add to a frame have a space in their names, which no declared column has.
+Columns that we add to a frame have names that no column of the dataset has.
 """
 
 from __future__ import annotations
@@ -15,13 +15,12 @@ from pyspark.sql import DataFrame
 
 from pipeline.dataset import Dataset, InsertNew, Merge, Replace, WriteMode
 from pipeline.delta import quality, sql
-from pipeline.delta.changelog import ALIVE, AT, ENDED, folded, is_row, kept_column, kept_name, truncated_at
-from pipeline.delta.slices import Slice, of_rows
+from pipeline.delta.changelog import Helpers, folded, is_row, truncated_at
+from pipeline.delta.slices import Slice, Unaddressable, of_rows
 
 # More partitions than this are not named one by one: the statement would take longer to plan than to run.
 TOUCHED_PARTITIONS = 200
 SOURCE, TARGET = "source", "target"
-_RANK, _FLAG, _MISSING = "row rank", "deletes key", "is missing"
 
 
 @dataclass(frozen=True)
@@ -90,11 +89,19 @@ def merge_statement(frame: DataFrame, dataset: Dataset, location: str, view: str
     elif is_whole or not addresses_partitions(dataset):
         touched = None
     else:
-        touched = of_rows(frame, dataset.partition_by, TOUCHED_PARTITIONS)
+        touched = _partitions_of(frame, dataset)
     rows = source(dataset, view, within, since)
     if is_whole or (within is not None and _deletes_missing(dataset, since)):
         rows = _with_missing(dataset, location, rows, within)
     return statement(dataset, location, rows, within=within, touched=touched, truncated_at=since)
+
+
+def _partitions_of(frame: DataFrame, dataset: Dataset) -> Slice | None:
+    """The partitions that a frame has rows of; None where they are many, or one can't be named. One Spark job."""
+    try:
+        return of_rows(frame, dataset.partition_by, TOUCHED_PARTITIONS)
+    except Unaddressable:
+        return None
 
 
 # --- what is refused --------------------------------------------------------------------------------------------------
@@ -153,11 +160,23 @@ def source(dataset: Dataset, view: str, within: Slice | None, truncated_at: str 
     assert isinstance(mode, Merge)  # noqa: S101
     if mode.changelog is not None:
         query = folded(dataset, mode.changelog, view, within, truncated_at)
-        columns = (AT, ENDED, ALIVE, *(kept_name(name) for name in mode.changelog.ignore_nulls))
-        return Source(query, f"NOT {sql.column(ALIVE, SOURCE)}", columns)
+        own = Helpers(dataset)
+        columns = (own.at, own.ended, own.alive, *(own.kept(name) for name in mode.changelog.ignore_nulls))
+        return Source(query, f"NOT {sql.column(own.alive, SOURCE)}", columns)
     deletes = _deletes(mode)
     query = _newest(dataset, mode, view, within, deletes)
-    return Source(query, sql.column(_FLAG, SOURCE), (_FLAG,)) if deletes else Source(query)
+    flag = _flag(dataset)
+    return Source(query, sql.column(flag, SOURCE), (flag,)) if deletes else Source(query)
+
+
+def _flag(dataset: Dataset) -> str:
+    """The column that says whether a row of the source deletes its key."""
+    return sql.helper_name(dataset, "deletes key")
+
+
+def _rank(dataset: Dataset) -> str:
+    """The column of a row's rank among those of its key, quoted."""
+    return sql.identifier(sql.helper_name(dataset, "row rank"))
 
 
 def _deletes_missing(dataset: Dataset, truncated_at: str | None) -> bool:
@@ -171,6 +190,7 @@ def _with_missing(dataset: Dataset, location: str, rows: Source, within: Slice |
     conflict with the writers of all other partitions. Any file in which a key is met is written again too, so of a
     whole table the rows are left out by which nothing would be updated.
     """
+    missing = sql.helper_name(dataset, "is missing")
     same = " AND ".join(_same_key(dataset, key) for key in dataset.keys)
     keys = [sql.column(name, TARGET) if name in dataset.keys else "NULL" for name in dataset.schema.names]
     lacking = ", ".join([*keys, *("NULL" for _ in rows.columns), "TRUE"])
@@ -179,10 +199,10 @@ def _with_missing(dataset: Dataset, location: str, rows: Source, within: Slice |
     idle = f" AS {SOURCE} LEFT ANTI JOIN {there} ON {same} AND NOT coalesce({updates}, FALSE)" if updates else ""
     inside = "" if within is None else f" WHERE {within.predicate(dataset, of=TARGET)}"
     query = (
-        f"WITH rows AS ({rows.query}) SELECT *, FALSE AS {sql.identifier(_MISSING)} FROM rows{idle} "
+        f"WITH rows AS ({rows.query}) SELECT *, FALSE AS {sql.identifier(missing)} FROM rows{idle} "
         f"UNION ALL SELECT {lacking} FROM {there} LEFT ANTI JOIN rows AS {SOURCE} ON {same}{inside}"
     )
-    return replace(rows, query=query, missing=sql.column(_MISSING, SOURCE))
+    return replace(rows, query=query, missing=sql.column(missing, SOURCE))
 
 
 def _updates_when(dataset: Dataset) -> str | None:
@@ -203,28 +223,28 @@ def fresh_rows(dataset: Dataset, view: str) -> str:
 
 def _distinct(dataset: Dataset, view: str, within: Slice | None) -> str:
     """One row of those that are equal in every column."""
-    row, keys = quality.row_value(dataset.schema.fields), sql.names(dataset.keys)
+    row, keys, rank = quality.row_value(dataset.schema.fields), sql.names(dataset.keys), _rank(dataset)
     guards = [f"WHEN NOT (min({row}) OVER by_key <=> max({row}) OVER by_key) THEN raise_error('duplicate key')"]
     columns = quality.guarded_columns(dataset, within, guards)
-    ranked = f"row_number() OVER (PARTITION BY {keys} ORDER BY {row}) AS {sql.identifier(_RANK)}"
+    ranked = f"row_number() OVER (PARTITION BY {keys} ORDER BY {row}) AS {rank}"
     inner = f"SELECT {', '.join(columns)}, {ranked} FROM {sql.identifier(view)} WINDOW by_key AS (PARTITION BY {keys})"
-    return f"SELECT {sql.names(dataset.schema.names)} FROM ({inner}) WHERE {sql.identifier(_RANK)} = 1"
+    return f"SELECT {sql.names(dataset.schema.names)} FROM ({inner}) WHERE {rank} = 1"
 
 
 def _newest(dataset: Dataset, mode: Merge, view: str, within: Slice | None, deletes: str | None) -> str:
     """The row of the greatest order of each key; without an order column two rows of a key raise."""
     keys, table = sql.names(dataset.keys), sql.identifier(view)
-    flag = [f"{deletes} AS {sql.identifier(_FLAG)}"] if deletes else []
-    stored = ", ".join([sql.names(dataset.schema.names), *([sql.identifier(_FLAG)] if deletes else [])])
+    flag = [f"{deletes} AS {sql.identifier(_flag(dataset))}"] if deletes else []
+    stored = sql.names((*dataset.schema.names, *([_flag(dataset)] if deletes else [])))
     if mode.order_by is None:
         guard = [f"WHEN count(*) OVER (PARTITION BY {keys}) > 1 THEN raise_error('duplicate key')"]
         return f"SELECT {', '.join([*quality.guarded_columns(dataset, within, guard), *flag])} FROM {table}"
     order = f"{sql.identifier(mode.order_by)} DESC NULLS LAST"
     # Of equal order a row that stays beats one that deletes, and then the greater row by declared columns.
     ties = [*([f"{deletes} ASC"] if deletes else []), f"{quality.row_value(dataset.schema.fields)} DESC"]
-    rank = f"row_number() OVER (PARTITION BY {keys} ORDER BY {', '.join([order, *ties])}) AS {sql.identifier(_RANK)}"
+    rank = f"row_number() OVER (PARTITION BY {keys} ORDER BY {', '.join([order, *ties])}) AS {_rank(dataset)}"
     inner = f"SELECT {', '.join([*quality.guarded_columns(dataset, within, []), *flag, rank])} FROM {table}"
-    return f"SELECT {stored} FROM ({inner}) WHERE {sql.identifier(_RANK)} = 1"
+    return f"SELECT {stored} FROM ({inner}) WHERE {_rank(dataset)} = 1"
 
 
 # --- the statement ----------------------------------------------------------------------------------------------------
@@ -274,14 +294,16 @@ def _clauses(dataset: Dataset, rows: Source) -> Iterator[str]:
             yield f"WHEN MATCHED AND {deletes} AND {newer} THEN DELETE"
         yield _update(mode, [alive, newer], {name: inserted[name] for name in _updated(dataset, mode)})
     else:
-        ended = f"{SOURCE}.{sql.identifier(ENDED)}"
+        own = Helpers(dataset)
+        ended, at = sql.column(own.ended, SOURCE), sql.column(own.at, SOURCE)
+        kept = {name: sql.column(own.kept(name), SOURCE) for name in mode.changelog.ignore_nulls}
         is_past = f"({ended} IS NOT NULL AND {_newer(dataset, ended)})"
-        newer = _newer(dataset, f"{SOURCE}.{sql.identifier(AT)}")
-        inserted |= {n: f"{SOURCE}.{kept_column(n)}.value" for n in mode.changelog.ignore_nulls}
+        newer = _newer(dataset, at)
+        inserted |= {name: f"{pair}.value" for name, pair in kept.items()}
         partly = {name: inserted[name] for name in _updated(dataset, mode)} | {
-            name: f"CASE WHEN {_newer(dataset, f'{SOURCE}.{kept_column(name)}.at')} "
+            name: f"CASE WHEN {_newer(dataset, f'{pair}.at')} "
             f"THEN coalesce({inserted[name]}, {sql.column(name, TARGET)}) ELSE {sql.column(name, TARGET)} END"
-            for name in mode.changelog.ignore_nulls
+            for name, pair in kept.items()
             if name in _updated(dataset, mode)
         }
         yield f"WHEN MATCHED AND {deletes} AND {is_past} THEN DELETE"

@@ -28,6 +28,7 @@ from pipeline.delta.failures import SPARK_ERRORS, read_failure
 from pipeline.delta.slices import Slice
 from pipeline.errors import DeclarationError
 from pipeline.expectations import null_label
+from pipeline.schema import free_name
 from pipeline.write_mode import is_comparable
 
 # How many distinct stray values an error names.
@@ -165,16 +166,16 @@ def duplicate_keys(frame: DataFrame, keys: Sequence[str], row: str | None = None
     Args:
         row: SQL for a row as one value; where given, only keys count whose rows differ.
     """
+    rows, differ = (free_name(name, keys) for name in ("rows of key", "rows differ"))
     counted = frame.groupBy(*(sql.identifier(key) for key in keys)).agg(
-        F.count("*").alias("rows of key"),
-        F.expr("TRUE" if row is None else f"NOT min({row}) <=> max({row})").alias("differ"),
+        F.count("*").alias(rows), F.expr("TRUE" if row is None else f"NOT min({row}) <=> max({row})").alias(differ)
     )
-    several = counted.filter("`rows of key` > 1 AND differ")
+    several = counted.filter(f"{sql.identifier(rows)} > 1 AND {sql.identifier(differ)}")
     total = several.count()
     if not total:
         return {}, 0
-    most = several.orderBy("rows of key", ascending=False).limit(NAMED_VALUES).collect()
-    return {", ".join(f"{key} = {found[key]}" for key in keys): found["rows of key"] for found in most}, total
+    most = several.orderBy(sql.identifier(rows), ascending=False).limit(NAMED_VALUES).collect()
+    return {", ".join(f"{key} = {found[key]}" for key in keys): found[rows] for found in most}, total
 
 
 def stray_values(frame: DataFrame, dataset: Dataset, within: Slice) -> tuple[dict[str, int], int]:
@@ -184,9 +185,10 @@ def stray_values(frame: DataFrame, dataset: Dataset, within: Slice) -> tuple[dic
     total = stray.count()
     if not total or not columns:
         return {}, total
-    groups = stray.groupBy(*(sql.identifier(column) for column in columns)).count()
-    most = groups.orderBy("count", ascending=False).limit(NAMED_VALUES).collect()
-    return {", ".join(f"{c} = {row[c]}" for c in columns): row["count"] for row in most}, total
+    rows = free_name("rows of values", columns)
+    groups = stray.groupBy(*(sql.identifier(column) for column in columns)).agg(F.count("*").alias(rows))
+    most = groups.orderBy(sql.identifier(rows), ascending=False).limit(NAMED_VALUES).collect()
+    return {", ".join(f"{c} = {row[c]}" for c in columns): row[rows] for row in most}, total
 
 
 def row_value(fields: Iterable[StructField]) -> str:

@@ -8,7 +8,7 @@ between; whoever repeats the batch replaces what was set apart of it. A batch is
 the number of its cursors, which two runs may try for at once: each then has rows of its own, and those of the run that
 came second go.
 
-Columns that we add to a frame have a space in their names, which no declared column has.
+Columns that we add to a frame have names that no column of the dataset has.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from pipeline.delta.commit import CommitNote, own_commit, private_session, write
 from pipeline.delta.failures import LOST_OR_REFUSED, read_failure
 from pipeline.delta.log import Commit
 from pipeline.delta.retry import RetryPolicy, retried
-from pipeline.delta.slices import Box, Slice, Values, count_by_values
+from pipeline.delta.slices import Box, Slice, Unaddressable, Values, count_by_values
 from pipeline.delta.table import look
 from pipeline.errors import CommitConflictError
 from pipeline.expectations import EPOCH, REASONS, TOKEN, WRITER, OnViolation, label, null_label
@@ -36,7 +36,6 @@ from pipeline.expectations import EPOCH, REASONS, TOKEN, WRITER, OnViolation, la
 CURSORS = "cursors"
 DELETE_ATTEMPTS = 6
 ROWS_OF_FILE = 1_000_000
-_REASONS, _FATE = "broken constraints", "fate of row"
 Kind = Literal["check", "not null"]
 
 
@@ -105,6 +104,16 @@ def judged(frame: DataFrame, dataset: Dataset, within: Slice | None) -> Iterator
             held.unpersist()
 
 
+def _reasons(dataset: Dataset) -> str:
+    """The column of the constraints that a row breaks, quoted."""
+    return sql.identifier(sql.helper_name(dataset, "broken constraints"))
+
+
+def _fate(dataset: Dataset) -> str:
+    """The column that says what becomes of a row, quoted."""
+    return sql.identifier(sql.helper_name(dataset, "fate of row"))
+
+
 def _constraints(dataset: Dataset) -> dict[str, tuple[Kind, OnViolation, str]]:
     """By its label, the kind of each constraint, what follows, and SQL that is true for a row that breaks it."""
     said: dict[str, OnViolation] = {label(constraint): constraint.on_violation for constraint in dataset.not_null}
@@ -124,31 +133,31 @@ def _tagged(frame: DataFrame, dataset: Dataset) -> DataFrame:
     labels = [f"CASE WHEN {condition} THEN {sql.string(name)} END" for name, (_, _, condition) in found.items()]
     reasons = f"CASE WHEN {stored} THEN array_compact(array({', '.join(labels)})) ELSE array() END"
     fates = [
-        f"WHEN {_any_of(taken)} THEN '{fate}'"
+        f"WHEN {_any_of(dataset, taken)} THEN '{fate}'"
         for fate in ("quarantine", "drop")
         if (taken := [name for name, (_, follows, _) in found.items() if follows == fate])
     ]
-    tagged = frame.selectExpr("*", f"{reasons} AS {sql.identifier(_REASONS)}")
-    tagged = tagged.selectExpr("*", f"CASE {' '.join(fates)} END AS {sql.identifier(_FATE)}")
+    tagged = frame.selectExpr("*", f"{reasons} AS {_reasons(dataset)}")
+    tagged = tagged.selectExpr("*", f"CASE {' '.join(fates)} END AS {_fate(dataset)}")
     changelog = dataset.write.changelog if isinstance(dataset.write, Merge) else None
     if changelog is None or not changelog.before_updates:
         return tagged
-    fate = sql.identifier(_FATE)
+    fate = _fate(dataset)
     alone = stands_alone(dataset, changelog, f"{fate} IS NOT NULL")
     return tagged.selectExpr(f"* EXCEPT ({fate})", f"CASE WHEN {alone} THEN 'goes along' ELSE {fate} END AS {fate}")
 
 
-def _any_of(labels: Sequence[str]) -> str:
+def _any_of(dataset: Dataset, labels: Sequence[str]) -> str:
     """SQL that is true for a row that breaks one of these constraints."""
     named = ", ".join(map(sql.string, labels))
-    return f"arrays_overlap({sql.identifier(_REASONS)}, array({named}))"
+    return f"arrays_overlap({_reasons(dataset)}, array({named}))"
 
 
 def _counted(held: DataFrame, dataset: Dataset, within: Slice | None) -> Judged:
-    fate, found = sql.identifier(_FATE), _constraints(dataset)
+    fate, found = _fate(dataset), _constraints(dataset)
     goes_on = f"{fate} IS NULL"
     conditions = {
-        name: f"{_any_of([name])} AND {goes_on}" if follows == "fail" else _any_of([name])
+        name: f"{_any_of(dataset, [name])} AND {goes_on}" if follows == "fail" else _any_of(dataset, [name])
         for name, (_, follows, _) in found.items()
     }
     stored = merge.is_stored(dataset) or "TRUE"
@@ -184,9 +193,12 @@ def _left_out(held: DataFrame, dataset: Dataset, within: Slice | None) -> dict[t
     """By partition, the rows of the slice that are left out; one Spark job over rows that are held."""
     if within is None or not dataset.partition_by:
         return {}
-    fate = sql.identifier(_FATE)
+    fate = _fate(dataset)
     rows = held.filter(within.predicate(dataset)).filter(f"{fate} IN ('quarantine', 'drop')")
-    counts = count_by_values(rows, dataset.partition_by, (f"{fate} = 'quarantine'", f"{fate} = 'drop'"))
+    try:
+        counts = count_by_values(rows, dataset.partition_by, (f"{fate} = 'quarantine'", f"{fate} = 'drop'"))
+    except Unaddressable:  # a value that Python has none for; the totals are told all the same
+        return {}
     return {values: LeftOut(quarantined, dropped) for values, (quarantined, dropped) in counts.items()}
 
 
@@ -201,7 +213,7 @@ def rows_for_quarantine(set_apart: DataFrame, dataset: Dataset, note: CommitNote
     """
     writer, epoch = _batch(note)
     told = {
-        REASONS: sql.identifier(_REASONS),
+        REASONS: _reasons(dataset),
         WRITER: sql.string(writer),
         EPOCH: "CAST(NULL AS BIGINT)" if epoch is None else f"CAST({epoch} AS BIGINT)",
         TOKEN: sql.string(note.mark.token),

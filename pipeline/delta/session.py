@@ -33,8 +33,13 @@ CONNECT_SECONDS = 5.0
 # About 15 s in all: a restart of a local server is survived, a dead one is told within a step's patience.
 CONNECT_ATTEMPTS = 8
 CONNECT_BACKOFF_MILLISECONDS = 4000
-# What the meaning of rows depends on: the same in every session, whoever runs its server.
-SEMANTICS = {"spark.sql.session.timeZone": "UTC", "spark.sql.ansi.enabled": "true"}
+# What the meaning of rows and names depends on: the same in every session, whoever runs its server. A variable would be
+# put in the place of `${x}` within quotes too, and a quoted name has no escape for `$`.
+SEMANTICS = {
+    "spark.sql.session.timeZone": "UTC",
+    "spark.sql.ansi.enabled": "true",
+    "spark.sql.variable.substitute": "false",
+}
 # What keeps a JVM that is used for days as small and as quick as it was.
 _BOUNDS = {
     # What Spark keeps of work that is done, for a UI that nobody sees here; it keeps thousands.

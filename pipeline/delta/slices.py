@@ -8,6 +8,7 @@ interval. Its predicate selects exactly the slice: never wider, never by the ord
 from __future__ import annotations
 
 import datetime as dt
+import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
@@ -16,22 +17,29 @@ from typing import Any
 
 from pyspark.sql import DataFrame, Row
 from pyspark.sql.types import (
+    BinaryType,
     BooleanType,
+    CharType,
     DataType,
     DateType,
     DecimalType,
+    FractionalType,
     IntegralType,
     TimestampNTZType,
     TimestampType,
 )
 
-from pipeline.dataset import Dataset
+from pipeline.dataset import Dataset, is_string
 from pipeline.delta import sql
 from pipeline.listing import listed
 
 # Runs of at least this many consecutive days are written as one interval.
 SHORTEST_INTERVAL = 3
 _EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.timezone.utc)
+
+
+class Unaddressable(ValueError):  # noqa: N818  never leaves this package: a reason to take the whole table
+    """A value that no predicate can name."""
 
 
 @dataclass(frozen=True)
@@ -67,6 +75,9 @@ class Slice:
 
         Args:
             of: the name of the relation whose columns are meant, where a statement knows several.
+
+        Raises:
+            ValueError: a value that its column can't hold, or a column of type char, whose values Delta does not find.
         """
         if not self.boxes:
             return "FALSE"
@@ -104,6 +115,8 @@ def _box(box: Box, dataset: Dataset, of: str) -> str:
 
 def _part(name: str, part: Values | Interval, dataset: Dataset, of: str) -> str:
     column, data_type = sql.column(name, of), dataset.field(name).dataType
+    if isinstance(data_type, CharType):
+        raise Unaddressable(f"values of {name} have type {data_type.simpleString()}, which Spark pads as it reads")
     if isinstance(part, Interval):
         start, end = (sql.literal(value, data_type) for value in (part.start, part.end))
         return f"{column} >= {start} AND {column} < {end}"
@@ -120,7 +133,7 @@ def _part(name: str, part: Values | Interval, dataset: Dataset, of: str) -> str:
 
 def of_values(column: str, values: Iterable[Any]) -> Slice:
     """The slice of these values of one column."""
-    return of_parts(column, [Values(tuple(values))])
+    return of_parts(column, [Values(tuple(bytes(v) if isinstance(v, bytearray) else v for v in values))])
 
 
 def of_parts(column: str, parts: Iterable[Values | Interval]) -> Slice:
@@ -140,11 +153,14 @@ def of_rows(frame: DataFrame, columns: Sequence[str], at_most: int) -> Slice | N
     """The slice of what a frame's rows hold in these columns; None where that is more than so many values or cells.
 
     One Spark job.
+
+    Raises:
+        Unaddressable: a value has no literal: one of a nested type, or a date that Python has none for.
     """
-    found = frame.selectExpr(*_shown(frame, columns)).distinct().limit(at_most + 1).collect()
-    if len(found) > at_most:
+    rows = frame.selectExpr(*_shown(frame, columns)).distinct().limit(at_most + 1).collect()
+    if len(rows) > at_most:
         return None
-    cells = [_cell(row, frame, columns) for row in found]
+    cells = [_cell(row, frame, columns) for row in rows]
     if len(columns) == 1:
         return of_values(columns[0], (cell[0] for cell in cells))
     return Slice(tuple(Box(tuple((c, Values((v,))) for c, v in zip(columns, cell, strict=True))) for cell in cells))
@@ -162,21 +178,48 @@ def count_by_values(
 
 
 def _shown(frame: DataFrame, columns: Sequence[str]) -> list[str]:
-    """SQL of these columns under names of their own; instants as microseconds, so that no zone is asked."""
-    instants = {column for column in columns if isinstance(frame.schema[column].dataType, TimestampType)}
-    quoted = [(column, sql.identifier(column)) for column in columns]
-    shown = [f"unix_micros({name})" if column in instants else name for column, name in quoted]
-    return [f"{expression} AS value{position}" for position, expression in enumerate(shown)]
+    """SQL of these columns under names of their own, so that a column may have any name."""
+    types = [(column, frame.schema[column].dataType) for column in columns]
+    return [f"{_plain(column, data_type)} AS value{number}" for number, (column, data_type) in enumerate(types)]
 
 
 def _cell(row: Row, frame: DataFrame, columns: Sequence[str]) -> tuple[Any, ...]:
-    values = [row[f"value{position}"] for position in range(len(columns))]
-    instants = [isinstance(frame.schema[column].dataType, TimestampType) for column in columns]
-    return tuple(_instant(value) if instant else value for value, instant in zip(values, instants, strict=True))
+    types = [(column, frame.schema[column].dataType) for column in columns]
+    return tuple(_read(row[f"value{number}"], column, kind) for number, (column, kind) in enumerate(types))
 
 
-def _instant(microseconds: int | None) -> dt.datetime | None:
-    return None if microseconds is None else _EPOCH + dt.timedelta(microseconds=microseconds)
+def _plain(name: str, data_type: DataType) -> str:
+    """SQL for a column in a form that depends on no zone, calendar or client."""
+    column = sql.identifier(name)
+    if isinstance(data_type, TimestampType):
+        return f"unix_micros({column})"
+    if isinstance(data_type, DateType):
+        return f"unix_date({column})"
+    if isinstance(data_type, TimestampNTZType | DecimalType):
+        return f"CAST({column} AS STRING)"
+    if isinstance(data_type, BinaryType):
+        return f"hex({column})"
+    if is_string(data_type) or isinstance(data_type, BooleanType | IntegralType | FractionalType):
+        return column
+    raise Unaddressable(f"a value of {name} has type {data_type.simpleString()}, which has no literal")
+
+
+def _read(value: Any, name: str, data_type: DataType) -> Any:
+    """A value from the form that `_plain` gives it."""
+    if value is None:
+        return None
+    try:
+        if isinstance(data_type, TimestampType):
+            return _EPOCH + dt.timedelta(microseconds=value)
+        if isinstance(data_type, DateType):
+            return _EPOCH.date() + dt.timedelta(days=value)
+        if isinstance(data_type, TimestampNTZType):
+            return _datetime(value)
+    except (ValueError, OverflowError) as error:  # beyond the years 1 to 9999
+        raise Unaddressable(f"a {data_type.simpleString()} of {name} is not in the years 1 to 9999") from error
+    if isinstance(data_type, DecimalType):
+        return Decimal(value)
+    return bytes.fromhex(value) if isinstance(data_type, BinaryType) else value
 
 
 def merged(parts: Iterable[Values | Interval]) -> list[Values | Interval]:
@@ -192,9 +235,14 @@ def merged(parts: Iterable[Values | Interval]) -> list[Values | Interval]:
     runs = [run for run in _runs(days) if len(run) >= SHORTEST_INTERVAL and run[-1] < dt.date.max]
     intervals += [Interval(run[0], run[-1] + dt.timedelta(days=1)) for run in runs]
     within_runs = {day for run in runs for day in run}
-    # In their order, so that the same keys make the same predicate however they came; NULL last.
-    single = sorted((value for value in values if value not in within_runs), key=lambda value: (value is None, value))
+    # In their order, so that the same keys make the same predicate however they came.
+    single = sorted((v for v in values if v not in within_runs), key=_order)
     return [*_joined(intervals), *([Values(tuple(single))] if single else [])]
+
+
+def _order(value: Any) -> tuple[bool, bool, Any]:
+    """The place of a value: NaN, which has none among numbers, after them, and NULL last."""
+    return value is None, isinstance(value, float) and math.isnan(value), value
 
 
 def _runs(days: Sequence[dt.date]) -> list[list[dt.date]]:

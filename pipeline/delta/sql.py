@@ -10,11 +10,12 @@ import datetime as dt
 import math
 import re
 from collections.abc import Iterable
-from decimal import Context, Decimal
+from decimal import Decimal
 from typing import Any
 
 from pyspark.sql.types import (
     ArrayType,
+    BinaryType,
     BooleanType,
     ByteType,
     DataType,
@@ -34,9 +35,8 @@ from pyspark.sql.types import (
 
 from pipeline.dataset import Dataset, is_string
 from pipeline.features import Features
+from pipeline.schema import free_name
 
-# Wide enough for any decimal of Spark's 38 digits at any scale.
-_WIDE = Context(prec=80)
 _INTEGERS: tuple[tuple[type[DataType], int, str], ...] = (
     (ByteType, 8, "Y"),
     (ShortType, 16, "S"),
@@ -53,6 +53,11 @@ def identifier(name: str) -> str:
 def column(name: str, of: str = "") -> str:
     """A column, quoted; of a relation where a statement knows several."""
     return f"{of}.{identifier(name)}" if of else identifier(name)
+
+
+def helper_name(dataset: Dataset, wanted: str) -> str:
+    """The name of a column that a statement adds to the rows of a dataset, whatever their columns are called."""
+    return free_name(wanted, (*dataset.schema.names, *dataset.frame_columns))
 
 
 def path_table(location: str) -> str:
@@ -99,9 +104,7 @@ def _literal_of_other(value: Any, data_type: DataType) -> str:
     if isinstance(data_type, TimestampNTZType) and isinstance(value, dt.datetime) and value.tzinfo is None:
         return f"TIMESTAMP_NTZ'{value.isoformat(sep=' ', timespec='microseconds')}'"
     if isinstance(data_type, DecimalType) and isinstance(value, Decimal) and value.is_finite():
-        if value.quantize(Decimal(1).scaleb(-data_type.scale), context=_WIDE) != value or abs(value) >= Decimal(10) ** (
-            data_type.precision - data_type.scale
-        ):
+        if not _fits(value, data_type):
             raise ValueError(f"{value} does not fit {data_type.simpleString()}")
         return f"CAST('{value:f}' AS {type_name(data_type)})"
     if isinstance(data_type, FloatType | DoubleType) and isinstance(value, float):
@@ -113,7 +116,20 @@ def _literal_of_other(value: Any, data_type: DataType) -> str:
             else repr(value)
         )
         return f"CAST('{text}' AS {type_name(data_type)})"
+    if isinstance(data_type, BinaryType) and isinstance(value, bytes | bytearray):
+        return f"X'{value.hex()}'"
     raise ValueError(f"{value!r} is not a value of type {data_type.simpleString()}")
+
+
+def _fits(value: Decimal, data_type: DecimalType) -> bool:
+    """Whether a type holds a decimal without change; by its digits, since arithmetic rounds to the context's 28."""
+    _, digits, exponent = value.as_tuple()
+    assert isinstance(exponent, int)  # noqa: S101  it is finite
+    text = "".join(map(str, digits)).lstrip("0")
+    if not text:
+        return True
+    places = -exponent - (len(text) - len(text.rstrip("0")))
+    return places <= data_type.scale and len(text) + exponent <= data_type.precision - data_type.scale
 
 
 def type_name(data_type: DataType) -> str:

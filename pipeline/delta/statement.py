@@ -30,7 +30,11 @@ def write_statement(
         return f"INSERT INTO {target} BY NAME {query}"
     if within is None:
         return f"INSERT OVERWRITE TABLE {target} BY NAME {query}"
-    return f"INSERT INTO {target} BY NAME REPLACE WHERE {within.predicate(dataset)} {query}"
+    # As an option the predicate stays the text that it is. Of `REPLACE WHERE` Spark makes filters first, and Delta text
+    # of those again (`DeltaSourceUtils.translateFilters`): it fails at a list of decimals, bytes or times without a
+    # zone, renders a date by the old calendar, and is told of no boolean where both values are listed.
+    option = f"'replaceWhere' = {sql.string(within.predicate(dataset))}"
+    return f"INSERT OVERWRITE TABLE {target} WITH ({option}) BY NAME {query}"
 
 
 def _guarded_columns(dataset: Dataset, within: Slice | None) -> Iterator[str]:

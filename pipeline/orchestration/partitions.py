@@ -5,8 +5,8 @@ names, which the declaration says; keys are taken one by one, because Dagster ha
 of several dimensions is split by their names, never by position.
 
 A column of a time type takes the window of a time key: instants for a timestamp, days for a date. A string takes the
-key's own text, whatever characters it has. The key of any other value is its one spelling: 7, 1.5, true, 2026-01-31,
-2026-01-31 12:00:00 (in UTC). `NULL_KEY` stands for NULL.
+key's own text, whatever characters it has. The key of any other value is its one spelling: 7, true, 2026-01-31,
+2026-01-31 12:00:00 (in UTC); a decimal may have zeros behind it, as 1.50 has. `NULL_KEY` stands for NULL.
 """
 
 from __future__ import annotations
@@ -16,11 +16,19 @@ import re
 from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
-from decimal import Decimal, InvalidOperation
+from contextlib import suppress
+from decimal import Decimal
+from functools import partial
 from itertools import product
 from typing import Any, Protocol, TypeVar
 
-from dagster import MultiPartitionsDefinition, PartitionsDefinition, TimeWindow, TimeWindowPartitionsDefinition
+from dagster import (
+    MultiPartitionsDefinition,
+    PartitionsDefinition,
+    StaticPartitionsDefinition,
+    TimeWindow,
+    TimeWindowPartitionsDefinition,
+)
 from pyspark.sql.types import (
     BooleanType,
     DataType,
@@ -43,6 +51,7 @@ NULL_KEY = "__HIVE_DEFAULT_PARTITION__"
 
 Part = Values | Interval
 _ONE_DIMENSION = ""
+_PLAIN_DECIMAL = re.compile(r"-?(0|[1-9][0-9]*)(\.[0-9]+)?")
 # Cron's minute and hour as one number each: whatever the rest says, no day has two windows.
 _ONCE_A_DAY = re.compile(r"\d+ \d+ ")
 # Around a change of clocks a day has 25 hours.
@@ -60,6 +69,7 @@ def partition_columns(
 
     Raises:
         DeclarationError: a column is none of the table's, or its type can't hold what the keys say.
+        PartitionKeyError: two static keys spell one decimal.
     """
     dimensions = _dimensions(partitions_def)
     problems = []
@@ -73,7 +83,9 @@ def partition_columns(
             )
             continue
         columns[dimension] = column
-        problem = _type_problem(inner, dataset.field(column).dataType)
+        data_type = dataset.field(column).dataType
+        problem = _type_problem(inner, data_type)
+        _refuse_two_spellings(dataset, column, inner, data_type)
         if problem:
             problems.append(f"{_named(dimension)} keys of {type(inner).__name__} for the column {column}: {problem}")
     if len(set(columns.values())) < len(columns):
@@ -122,14 +134,26 @@ def _type_problem(partitions_def: PartitionsDefinition[Any], data_type: DataType
     return None if fits else f"time keys can't become values of type {data_type.simpleString()}"
 
 
+def _refuse_two_spellings(
+    dataset: Dataset, column: str, partitions_def: PartitionsDefinition[Any], data_type: DataType
+) -> None:
+    """Refuse static keys of one decimal, whose runs would overwrite each other's rows."""
+    if not isinstance(partitions_def, StaticPartitionsDefinition) or not isinstance(data_type, DecimalType):
+        return
+    parts: dict[str, Part] = {}
+    for key in partitions_def.get_partition_keys():
+        with suppress(ValueError):  # a key that spells none is refused by the run that asks for it
+            parts[key] = Values((_decimal(key, data_type.scale),))
+    _refuse_equal(dataset, column, parts)
+
+
 def _parser(data_type: DataType) -> Callable[[str], Any] | None:
     """How a static or dynamic key becomes a value; raises ValueError for a key that spells none."""
     if is_string(data_type):
         return str
-    for cls, parse in _PARSERS:
-        if isinstance(data_type, cls):
-            return parse
-    return None
+    if isinstance(data_type, DecimalType):
+        return partial(_decimal, scale=data_type.scale)
+    return next((parse for cls, parse in _PARSERS if isinstance(data_type, cls)), None)
 
 
 # A value has one spelling: '1' and '01' would be two keys that overwrite each other's rows.
@@ -143,12 +167,12 @@ def _integer(key: str) -> int:
     return _spelled(key, int(key), str(int(key)))  # type: ignore[no-any-return]
 
 
-def _decimal(key: str) -> Decimal:
-    try:
-        value = Decimal(key)
-    except InvalidOperation as error:
-        raise ValueError(key) from error
-    return _spelled(key, value, f"{value.normalize():f}" if value else "0")  # type: ignore[no-any-return]
+def _decimal(key: str, scale: int) -> Decimal:
+    """A decimal with as many zeros behind it as its column has places; keys of one value are refused later."""
+    is_negative_zero = key.startswith("-") and not key.strip("-0.")
+    if not _PLAIN_DECIMAL.fullmatch(key) or len(key.partition(".")[2]) > scale or is_negative_zero:
+        raise ValueError(key)
+    return Decimal(key)
 
 
 def _day(key: str) -> dt.date:
@@ -170,7 +194,6 @@ def _instant(key: str) -> dt.datetime:
 
 _PARSERS: tuple[tuple[type[DataType], Callable[[str], Any]], ...] = (
     (IntegralType, _integer),
-    (DecimalType, _decimal),
     (DateType, _day),
     (TimestampType, _instant),
     (TimestampNTZType, _local_instant),

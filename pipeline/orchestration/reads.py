@@ -19,6 +19,7 @@ from pipeline.delta.feed import Kind
 from pipeline.delta.lineage import column_lineage, plain_location
 from pipeline.delta.read import ReadFacts
 from pipeline.orchestration.metadata import VERSION
+from pipeline.schema import folded
 
 COLUMN_LINEAGE = "dagster/column_lineage"
 
@@ -78,15 +79,15 @@ def lineage_metadata(frame: DataFrame, dataset: Dataset, reads: Iterable[InputRe
     keys = {plain_location(read.location): AssetKey(read.facts.name.split("/")) for read in reads}
     if not keys:
         return {}
-    declared = {name.lower(): name for name in dataset.schema.names}
+    declared = {folded(name): name for name in dataset.schema.names}
     lineage = {
-        declared[column.lower()]: [
+        declared[folded(column)]: [
             TableColumnDep(asset_key=keys[location], column_name=name)
             for location, name in sorted(origins)
             if location in keys
         ]
         for column, origins in column_lineage(frame).items()
-        if column.lower() in declared
+        if folded(column) in declared
     }
     known = {column: origins for column, origins in lineage.items() if origins}
     return {COLUMN_LINEAGE: TableColumnLineage(deps_by_column=known)} if known else {}

@@ -159,7 +159,7 @@ def test_none_is_a_null_of_the_type(data_type: DataType) -> None:
         (Decimal("Infinity"), DecimalType(4, 2)),
         (1.5, DecimalType(4, 2)),
         (1, DoubleType()),
-        (b"x", BinaryType()),
+        ("x", BinaryType()),
         ([1], ArrayType(LongType())),
     ],
     ids=lambda part: str(part)[:30],
