@@ -23,7 +23,8 @@ from pyspark.sql.types import ArrayType, DataType, MapType, StructField, StructT
 from pipeline.dataset import Dataset
 from pipeline.delta import sql
 from pipeline.delta.commit import Cursor, Cursors, read_commit
-from pipeline.delta.log import commit_file, note_of, versions
+from pipeline.delta.entry import Action, actions_of, info_of, of_dataset
+from pipeline.delta.log import commit_file, note_of, read_entry, versions
 from pipeline.delta.snapshot import local_folder, table_facts
 from pipeline.delta.state import PHYSICAL_NAME
 from pipeline.delta.table import CHANGE_FEED, TableState, existing
@@ -178,11 +179,9 @@ class _ConsumerLog:
         if self._remote is not None:
             return self._remote.get(number)
         try:
-            with open(commit_file(str(local_folder(self._location)), number), encoding="utf-8") as file:
-                line = next((line for line in file if line.startswith('{"commitInfo"')), "{}")
+            info = info_of(read_entry(str(local_folder(self._location)), number))
         except FileNotFoundError:
             return None
-        info = json.loads(line).get("commitInfo") or {}
         return _entry(info.get("operation"), info.get("operationParameters") or {}, info.get("userMetadata"))
 
 
@@ -205,6 +204,7 @@ def judge(
 
     Raises:
         TableNotFoundError: the source was never written.
+        DamagedTableError: an entry of its log that was to be read is damaged.
     """
     state = existing(session, dataset, location)
     latest = state.version if up_to is None else up_to
@@ -222,7 +222,8 @@ def judge(
         return full(verdict, Reason.CURSOR_AHEAD)
     if cursor.version == latest:
         return verdict
-    return _judge_window(session, state, verdict, range(cursor.version + 1, latest + 1))
+    with of_dataset(dataset.name):
+        return _judge_window(session, state, verdict, range(cursor.version + 1, latest + 1))
 
 
 def _judge_window(session: SparkSession, state: TableState, verdict: Verdict, numbers: range) -> Verdict:
@@ -317,7 +318,7 @@ def _is_on(properties: Mapping[str, str]) -> bool:
 
 
 def _commit(session: SparkSession, location: str, number: int) -> _Commit:
-    actions = [json.loads(line) for line in _lines(session, location, number) if line.strip()]
+    actions = _actions(session, location, number)
     described = next((action["metaData"] for action in actions if action.get("metaData")), None)
     changes = [action["cdc"] for action in actions if action.get("cdc")]
     data = [file for a in actions for file in [a.get("add") or a.get("remove")] if file and file.get("dataChange")]
@@ -332,13 +333,13 @@ def _commit(session: SparkSession, location: str, number: int) -> _Commit:
     return _Commit(number, bool(read), metadata, tuple(unquote(file["path"]) for file in read), size)
 
 
-def _lines(session: SparkSession, location: str, number: int) -> list[str]:
+def _actions(session: SparkSession, location: str, number: int) -> list[Action]:
     folder = local_folder(location)
-    if folder is None:
-        rows = session.read.text(sql.path_pattern(commit_file(location, number))).collect()
-        return [row["value"] for row in rows]
-    with open(commit_file(str(folder), number), encoding="utf-8") as file:
-        return file.read().split("\n")
+    if folder is not None:
+        return read_entry(str(folder), number)
+    file = commit_file(location, number)
+    lines = [row["value"] for row in session.read.text(sql.path_pattern(file)).collect()]
+    return actions_of(file, "".join(f"{line}\n" for line in lines).encode())
 
 
 def _without_feed(commits: Sequence[_Commit], feed_on: bool) -> Iterator[int]:

@@ -10,7 +10,6 @@ the incarnation of the table, which every restore makes a new one.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,7 +18,8 @@ from pyspark.sql import SparkSession
 
 from pipeline.delta import sql
 from pipeline.delta.commit import HISTORY_LIMIT, Mark
-from pipeline.delta.log import commit_file, note_of, versions
+from pipeline.delta.entry import info_of
+from pipeline.delta.log import note_of, read_entry, versions
 from pipeline.delta.snapshot import local_folder, table_facts, transaction_version
 from pipeline.delta.table import TableState, latest_version
 
@@ -27,7 +27,6 @@ INCARNATION = "pipeline.incarnation"
 _APP_ID = "spark.databricks.delta.write.txnAppId"
 _VERSION = "spark.databricks.delta.write.txnVersion"
 _RESTORE = "RESTORE"
-_KIND_LENGTH = 16  # of the name of an action at the head of its line
 _CHANGES_ROWS = ("WRITE", "MERGE", "UPDATE", "DELETE", "TRUNCATE", _RESTORE, "STREAMING UPDATE", "COPY INTO")
 # By location and table id: up to which version the log was searched, and the restores in it by version, each with the
 # version that it brought back; None where it was told a time.
@@ -125,12 +124,11 @@ def _restores_in_history(session: SparkSession, state: TableState, after: int) -
 def _restored(folder: Path, number: int) -> list[int | None]:
     """What a commit has brought back, where it is a restore; empty for any other."""
     try:
-        with Path(commit_file(str(folder), number)).open(encoding="utf-8") as file:
-            infos = [json.loads(line)["commitInfo"] for line in file if line[:_KIND_LENGTH].find("commitInfo") > 0]
+        info = info_of(read_entry(str(folder), number, few=True))
     except FileNotFoundError:  # cleaned up in the meantime; then a property says it
         return []
-    restores = [info for info in infos if info.get("operation") == _RESTORE]
-    return [_number((info.get("operationParameters") or {}).get("version")) for info in restores]
+    is_restore = info.get("operation") == _RESTORE
+    return [_number((info.get("operationParameters") or {}).get("version"))] if is_restore else []
 
 
 def _number(text: object) -> int | None:
