@@ -127,8 +127,11 @@ class _Entry:
     cursors: Cursors | None
 
 
-def cursors_in_force(session: SparkSession, state: TableState | None) -> InForce:
-    """The cursors in force in a consumer's table as it was observed; there are none in one that was never written."""
+def cursors_in_force(session: SparkSession | None, state: TableState | None) -> InForce:
+    """The cursors in force in a consumer's table as it was observed; there are none in one that was never written.
+
+    A log on this machine needs no session.
+    """
     if state is None:
         return InForce(number=0, read_at=-1)
     log = _ConsumerLog(session, state)
@@ -163,10 +166,10 @@ def _trusted(log: _ConsumerLog, number: int, found: Cursors, latest: int) -> InF
 class _ConsumerLog:
     """The entries of a log, each read when it is asked for."""
 
-    def __init__(self, session: SparkSession, state: TableState) -> None:
+    def __init__(self, session: SparkSession | None, state: TableState) -> None:
         self._location = state.location
         self._remote: dict[int, _Entry] | None = None
-        if local_folder(state.location) is None:
+        if session is not None and local_folder(state.location) is None:
             history = session.sql(f"DESCRIBE HISTORY {sql.path_table(state.location)}")
             rows = history.select("version", "operation", "operationParameters", "userMetadata").collect()
             self._remote = {

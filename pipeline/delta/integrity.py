@@ -26,7 +26,7 @@ _LOOKS = 5
 _REMEMBERED = 8192
 _CHECKSUM = ".crc"
 # Of other operations Delta does not take the checksum from their actions: some add a file again that is there.
-_COUNTED_OPERATIONS = frozenset(
+COUNTED_OPERATIONS = frozenset(
     {
         "ADD COLUMNS", "ADD CONSTRAINT", "CHANGE COLUMN", "CREATE TABLE", "CREATE TABLE AS SELECT", "DELETE",
         "DROP COLUMNS", "DROP CONSTRAINT", "MERGE", "OPTIMIZE", "SET TBLPROPERTIES", "STREAMING UPDATE", "TRUNCATE",
@@ -225,7 +225,7 @@ def contradicted(
     if before is None and not is_first:
         return None
     files, size = (0, 0) if before is None else (before.files, before.bytes)
-    if facts.operation in _COUNTED_OPERATIONS or facts.operation is None:
+    if facts.operation in COUNTED_OPERATIONS or facts.operation is None:
         gained, gained_bytes = checksum.files - files, checksum.bytes - size
         if (gained, gained_bytes) != (facts.files_gained, facts.bytes_gained):
             return (
