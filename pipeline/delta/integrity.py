@@ -11,11 +11,10 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
 
 from pipeline.delta.entry import Action, actions_of, damage, info_of
 from pipeline.delta.log import File, commit_file, complete_checkpoints, list_files, version_of_commit
@@ -84,9 +83,9 @@ def require_sound(location: str, version: int) -> None:
 
 def _require_sound(location: str, version: int, files: Mapping[str, File]) -> None:
     commits = {number: file for file in files.values() if (number := version_of_commit(file.name)) is not None}
-    if version not in commits:
-        return
     start, damaged = _start(location, version, files)
+    if not commits or version > max(commits) or version < max(start, min(commits)):
+        return  # there is no such version, or it was cleaned away
     numbers = range(start + 1, version + 1)
     missing = [number for number in numbers if number not in commits]
     if missing and damaged is not None:
@@ -98,26 +97,21 @@ def _require_sound(location: str, version: int, files: Mapping[str, File]) -> No
     facts = {number: _facts_of(location, commits[number]) for number in numbers}
     _refuse_undescribed(location, start, facts)
     for number in numbers:
-        problem = _copied(location, number, facts[number], commits) or contradicted(
-            facts[number],
-            _checksum(location, files, number),
-            _checksum(location, files, number - 1),
-            is_first=not number,
-        )
+        # Of two that are the same the later one is named.
+        others = {other: file for other, file in commits.items() if other < number or other > version}
+        problem = _copied(location, commits[number].size, facts[number], others)
+        checksums = _checksum(location, files, number), _checksum(location, files, number - 1)
+        problem = problem or contradicted(facts[number], *checksums, is_first=number == 0)
         if problem is not None:
             raise damage(commit_file(location, number), problem)
-    lost = lost_commit(location, files.values())
-    if version == max(commits) and lost is not None:
-        raise damage(
-            commit_file(location, lost), f"it was committed and is gone; its checksum is there: {lost:020d}.crc"
-        )
+    lost = _lost_commit(location, files, max(commits)) if version == max(commits) else None
+    if lost is not None:
+        raise damage(commit_file(location, lost), "it is gone, and its checksum file is there")
 
 
-def lost_commit(location: str, files: Sequence[File] | Any) -> int | None:
+def _lost_commit(location: str, files: Iterable[str], newest: int) -> int | None:
     """The first commit after the newest entry of which only the checksum is left; None where none is."""
-    names = {file.name for file in files}
-    newest = max((number for name in names if (number := version_of_commit(name)) is not None), default=-1)
-    after = sorted(number for name in names if (number := checksum_version(name)) is not None and number > newest)
+    after = sorted(number for name in files if (number := checksum_version(name)) is not None and number > newest)
     # A list of files may lack an entry that was written while it was made.
     return next((number for number in after if not Path(commit_file(location, number)).exists()), None)
 
@@ -199,12 +193,9 @@ def _refuse_undescribed(location: str, start: int, facts: Mapping[int, EntryFact
         raise damage(commit_file(location, min(facts)), "it says nothing of the table's protocol and columns")
 
 
-def _copied(location: str, number: int, facts: EntryFacts, commits: Mapping[int, File]) -> str | None:
+def _copied(location: str, size: int, facts: EntryFacts, others: Mapping[int, File]) -> str | None:
     """Whether another entry of the log is the same to the byte, as no two commits are that bring or take files."""
-    size = commits[number].size
-    alike = [file for version, file in commits.items() if version != number and file.size == size]
-    if not facts.has_files or not alike:
-        return None
+    alike = [file for file in others.values() if facts.has_files and file.size == size]
     twin = next((file for file in alike if _digest(location, file) == facts.digest), None)
     return None if twin is None else f"it is the same as {twin.name}"
 
