@@ -83,13 +83,15 @@ def require_sound(location: str, version: int) -> None:
 
 def _require_sound(location: str, version: int, files: Mapping[str, File]) -> None:
     commits = {number: file for file in files.values() if (number := version_of_commit(file.name)) is not None}
-    start, damaged = _start(location, version, files)
-    if not commits or version > max(commits) or version < max(start, min(commits)):
-        return  # there is no such version, or it was cleaned away
+    if not commits or version > max(commits):
+        return  # there is no such version
+    start, emptied = _start(location, version, files)
+    if version < max(start, min(commits)):
+        return  # it was cleaned away
     numbers = range(start + 1, version + 1)
     missing = [number for number in numbers if number not in commits]
-    if missing and damaged is not None:
-        raise damage(*damaged)
+    if missing and emptied is not None:
+        raise damage(_path(location, files[emptied]), "it is empty, and entries that it has stood for are gone")
     if missing:
         if start < 0 and missing[-1] == len(missing) - 1 and max(_checkpoints(files), default=-1) > version:
             return  # cleaned away
@@ -126,22 +128,20 @@ def _checkpoints(files: Mapping[str, File]) -> dict[int, tuple[str, ...]]:
     return complete_checkpoints(name for name, file in files.items() if file.size)
 
 
-def _start(location: str, version: int, files: Mapping[str, File]) -> tuple[int, tuple[str, str] | None]:
-    """The newest checkpoint up to a version that can be read, -1 for none; and the newest that can't, with the reason.
+def _start(location: str, version: int, files: Mapping[str, File]) -> tuple[int, str | None]:
+    """The newest checkpoint up to a version, -1 for none; and the newest above it that is of no bytes.
 
-    One of no bytes counts among the latter, whatever its parts.
+    Delta passes over one of no bytes, and over none that can't be read otherwise.
     """
-    damaged = None
-    complete = complete_checkpoints(files)
-    for number in sorted((number for number in complete if number <= version), reverse=True):
-        problems = [
-            (_path(location, files[name]), problem)
-            for name in complete[number] if (problem := _unreadable(location, files[name]))
-        ]  # fmt: skip
-        if not problems:
-            return number, damaged
-        damaged = damaged or problems[0]
-    return -1, damaged
+    usable = _checkpoints(files)
+    start = max((number for number in usable if number <= version), default=-1)
+    for file in (files[name] for name in usable.get(start, ())):
+        problem = _unreadable(location, file)
+        if problem is not None:
+            raise damage(_path(location, file), problem)
+    emptied = [number for number in complete_checkpoints(files) if start < number <= version and number not in usable]
+    first = next((n for n in complete_checkpoints(files)[max(emptied)] if not files[n].size), None) if emptied else None
+    return start, first
 
 
 @lru_cache(maxsize=_REMEMBERED)
@@ -158,7 +158,7 @@ def _unreadable(location: str, file: File) -> str | None:
     except FileNotFoundError:
         raise
     except (OSError, ValueError) as error:  # pyarrow's own errors are ValueErrors
-        return "it is empty" if file.size == 0 else f"it can't be read ({first_line(error)})"
+        return f"it can't be read ({first_line(error)})"
     return None
 
 

@@ -103,7 +103,7 @@ def transaction_version(table: Path, version: int, app_id: str) -> int | None:
 def _backwards(table: Path, version: int) -> Iterator[tuple[int, bool, list[Action]]]:
     """Entries from a version backwards, the last of them a checkpoint: version, whether it is one, and actions.
 
-    A checkpoint that can't be read is passed over as long as the entries below it are there, as Delta does.
+    A checkpoint that can't be read is passed over as long as the entries below it are there.
     """
     complete, damaged = checkpoints(table), None
     for number in range(version, -1, -1):

@@ -145,7 +145,7 @@ CASES = (
     Case("gone, below", "log gap", at(2), lambda t: entry(t, 2).unlink(), opens=True, serious=False),
     Case("a checkpoint of no bytes", CHECKPOINT_FAULT, checkpoint_file, emptied(checkpoint_file), opens=True),
     Case("a checkpoint cut off", CHECKPOINT_FAULT, checkpoint_file,
-         rewritten(checkpoint_file, lambda whole: whole[:99]), opens=True),
+         rewritten(checkpoint_file, lambda whole: whole[:99])),
     Case("that and no entries", CHECKPOINT_FAULT, checkpoint_file, empty_checkpoint_alone),
     Case("a file cut off", FILE, data_file, rewritten(data_file, lambda whole: whole[:-5]), opens=True),
     Case("a file of no bytes", FILE, data_file, emptied(data_file), opens=True),
