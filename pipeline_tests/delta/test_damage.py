@@ -112,8 +112,9 @@ def test_a_damaged_entry_is_refused_by_reads_writes_consumers_and_overviews(
     assert {path: path.read_bytes() for path in Path(location).rglob("*") if path.is_file()} == files
     found = examine(REPLACED, location)
     assert (Path(found.findings[0].path).name, found.healthy) == (entry(root, number).name, False)
-    # What was there before the damage can still be read.
-    assert read(classic, REPLACED, location, ReadOptions(version=4)).frame.count() == 4
+    # What was there before the damage can still be read, unless Delta itself refuses a log with a gap above it.
+    if number == NEWEST or entry(root, number).exists():
+        assert read(classic, REPLACED, location, ReadOptions(version=4)).frame.count() == 4
 
 
 def test_an_entry_below_the_checkpoint_is_refused_to_the_consumer_that_needs_it_and_to_nobody_else(
