@@ -205,6 +205,19 @@ class StorageError(TableError):
 
 
 @dataclass(eq=False, kw_only=True)
+class DamagedTableError(StorageError):
+    """A file of the table or its log is not what a commit has made: empty, cut off, replaced, changed or gone.
+
+    `file` is its path; the table's own location where only the engine knows which file it is.
+    """
+
+    file: str
+
+    sentence = "The table of dataset {dataset!r} at {location} is damaged, {file}: {reason}"
+    next_step = "pipeline doctor {dataset} tells all that is damaged and what helps; until then write nothing to it."
+
+
+@dataclass(eq=False, kw_only=True)
 class TableMismatchError(TableError):
     """The table differs from the declaration in a way that the declaration does not allow; all differences at once."""
 

@@ -34,7 +34,7 @@ from pipeline.delta.read import ReadFacts
 from pipeline.delta.snapshot import TableFacts, local_folder, table_facts
 from pipeline.delta.table import existing
 from pipeline.delta.write import WriteResult
-from pipeline.errors import FileAccessError, RecordError, RunNotFoundError
+from pipeline.errors import DamagedTableError, FileAccessError, RecordError, RunNotFoundError
 
 FORMAT = 1
 FOLDER = "_records"
@@ -360,6 +360,8 @@ def _problem(record: DatasetRecord, session: SparkSession | None) -> str | None:
             raise FileAccessError(path=record.path, reason="it lies on a storage that needs Spark to be read")
         else:
             commit = read_commit(session, record.path, record.version, partition_by)
+    except DamagedTableError as error:
+        return f"version {record.version} is damaged ({error.reason})"
     except (OSError, *SPARK_ERRORS) as error:
         return f"version {record.version} is not in the log ({_first_line(error)})"
     return None if commit.token == record.mark["token"] else f"version {record.version} carries another mark"

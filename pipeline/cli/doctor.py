@@ -9,16 +9,18 @@ import click
 from pipeline.cli.output import count, print_json, print_table, size
 from pipeline.cli.registry import declared
 from pipeline.delta.doctor import Diagnosis, examine
+from pipeline.delta.retention import consumers_of
 from pipeline.errors import TableNotFoundError
 from pipeline.settings import load_settings
 
 
 @click.command()
 @click.argument("names", metavar="[DATASET]...", nargs=-1)
+@click.option("--deep", is_flag=True, help="Read every data file, so that each page and its checksum is looked at.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
 @click.pass_context
-def doctor(ctx: click.Context, names: tuple[str, ...], as_json: bool) -> None:
-    """Look for damage in the log, files that are missing and files that no version knows; changes nothing.
+def doctor(ctx: click.Context, names: tuple[str, ...], deep: bool, as_json: bool) -> None:
+    """Look for damage in log and files, files that are missing and files that no version knows; changes nothing.
 
     The exit status is 1 where something serious was found.
     """
@@ -27,7 +29,8 @@ def doctor(ctx: click.Context, names: tuple[str, ...], as_json: bool) -> None:
     found: list[Diagnosis] = []
     for dataset in [registry.get(name) for name in names] or list(registry):
         try:
-            found.append(examine(dataset, dataset.location(settings.root)))
+            consumers = consumers_of(dataset, registry, settings.root)
+            found.append(examine(dataset, dataset.location(settings.root), consumers=consumers, deep=deep))
         except TableNotFoundError:
             if names:
                 raise

@@ -15,7 +15,7 @@ from pipeline.dataset import Dataset
 from pipeline.delta import quality, sql
 from pipeline.delta.commit import CommitNote, Mark, private_session, write_confs
 from pipeline.delta.conform import compare, plan
-from pipeline.delta.failures import SPARK_ERRORS, read_failure
+from pipeline.delta.failures import SPARK_ERRORS, read_failure, storage_failure
 from pipeline.delta.retry import RetryPolicy, retried
 from pipeline.delta.state import TableState
 from pipeline.delta.steps import AddCheck, RenameColumn, SetDefault, SetNotNull, Step
@@ -24,7 +24,6 @@ from pipeline.errors import (
     ConformError,
     ExistingRowsError,
     ExpressionError,
-    StorageError,
     TableMismatchError,
 )
 from pipeline.schema import schema_fingerprint
@@ -131,7 +130,7 @@ def _refuse(session: SparkSession, dataset: Dataset, state: TableState, steps: l
         rule = " OR ".join(f"({broken[name]})" for name in counts)
         examples = rows.filter(rule).limit(NAMED_ROWS).selectExpr("to_json(struct(*)) AS row").collect()
     except SPARK_ERRORS as error:
-        raise StorageError(dataset=dataset.name, location=state.location, reason=read_failure(error).summary) from error
+        raise storage_failure(dataset.name, state.location, read_failure(error)) from error
     raise ExistingRowsError(
         dataset=dataset.name, location=state.location, version=state.version, counts=counts,
         examples=tuple(row["row"] for row in examples),

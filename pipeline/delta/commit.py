@@ -313,9 +313,13 @@ def commit_entry(session: SparkSession, location: str, number: int) -> str | Non
 
 
 def read_commit(session: SparkSession, location: str, number: int, partition_by: tuple[str, ...]) -> Commit:
-    """One commit from its file in the log; one small Spark job where the log is not on this machine's disk."""
+    """One commit from its file in the log; one small Spark job where the log is not on this machine's disk.
+
+    Raises:
+        DamagedTableError: on this machine, where it is not what a commit has written.
+    """
     if local_folder(location) is not None:
-        with suppress(OSError, ValueError):  # Spark says better what is wrong with it
+        with suppress(OSError):  # Spark says better what is wrong with it
             return read_commit_file(location, number, partition_by)
     path = sql.path_pattern(commit_file(location, number))
     read = session.read.schema(_COMMIT_SCHEMA).json(path)

@@ -42,6 +42,7 @@ from pipeline.errors import (
     CheckViolationError,
     CommitConflictError,
     CommitUnknownError,
+    DamagedTableError,
     DuplicateKeysError,
     NullViolationError,
     PartitionValueError,
@@ -139,8 +140,9 @@ class Committer:
             try:
                 return act(), attempt
             except _MAY_PASS as error:
+                is_final = is_last or isinstance(error, DamagedTableError)  # that does not pass
                 wait = self._retry.wait_seconds(attempt, time.monotonic() - started, random.random())  # noqa: S311
-                if wait is None or is_last:
+                if wait is None or is_final:
                     raise
                 _LOG.warning("sink %s (%s): %s (%s), again in %.1f s", self.dataset.name, self.writer, what,
                              error.message(), wait)  # fmt: skip

@@ -13,7 +13,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from pipeline.delta.log import PartitionValues, commit_file, rows_of_file, values_of_file
+from pipeline.delta.log import PartitionValues, read_entry, rows_of_file, values_of_file
 from pipeline.delta.replay import log_files
 from pipeline.delta.snapshot import local_folder
 from pipeline.delta.state import PHYSICAL_NAME
@@ -101,8 +101,7 @@ def _files_at(folder: Path, version: int) -> _Files:
         actions += [a for name in sidecars for a in _checkpoint(folder / "_delta_log" / "_sidecars" / name)]
         files.apply(actions)
     for number in range(0 if start is None else start + 1, version + 1):
-        text = Path(commit_file(str(folder), number)).read_text(encoding="utf-8")
-        files.apply([json.loads(line) for line in text.split("\n") if line.strip()])
+        files.apply(read_entry(str(folder), number))
     return files
 
 

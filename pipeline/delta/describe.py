@@ -16,11 +16,11 @@ from pyspark.sql import DataFrame, SparkSession
 
 from pipeline.dataset import Dataset
 from pipeline.delta import sql
-from pipeline.delta.failures import NO_TABLE, NOTHING_TO_READ, SPARK_ERRORS, read_failure
+from pipeline.delta.failures import NO_TABLE, NOTHING_TO_READ, SPARK_ERRORS, read_failure, storage_failure
 from pipeline.delta.log import note_of, rows_written
 from pipeline.delta.snapshot import checkpoints, local_folder
 from pipeline.delta.table import TableState, compare, load, observe
-from pipeline.errors import PipelineError, StorageError, TableNotFoundError
+from pipeline.errors import PipelineError, TableNotFoundError
 
 Standing = Literal["never written", "ok", "differs from declaration", "unreadable"]
 
@@ -148,7 +148,8 @@ def describe(session: SparkSession, dataset: Dataset, location: str) -> TableDes
     """The dataset's table as it is now; one Spark job counts its rows and partitions.
 
     Raises:
-        StorageError: the storage can't be read, or what is there is damaged.
+        DamagedTableError: what is there is damaged.
+        StorageError: the storage can't be read.
     """
     state = observe(session, dataset, location)
     if state is None:
@@ -161,7 +162,7 @@ def describe(session: SparkSession, dataset: Dataset, location: str) -> TableDes
             last_write = _last_write(_entries(session, location, None))
         checkpoint = _checkpoint_version(session, location)
     except SPARK_ERRORS as error:
-        raise StorageError(dataset=dataset.name, location=location, reason=read_failure(error).summary) from error
+        raise storage_failure(dataset.name, location, read_failure(error)) from error
     differences = tuple(compare(dataset, state))
     return TableDescription(
         dataset=dataset.name,
@@ -205,7 +206,7 @@ def history(session: SparkSession, dataset: Dataset, location: str, limit: int |
         failure = read_failure(error)
         if failure.has(NO_TABLE | NOTHING_TO_READ):
             raise TableNotFoundError(dataset=dataset.name, location=location) from error
-        raise StorageError(dataset=dataset.name, location=location, reason=failure.summary) from error
+        raise storage_failure(dataset.name, location, failure) from error
 
 
 def _entries(session: SparkSession, location: str, limit: int | None) -> list[HistoryEntry]:

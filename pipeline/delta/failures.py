@@ -13,7 +13,7 @@ from typing import Any
 from py4j.protocol import Py4JError, Py4JJavaError
 from pyspark.errors import PySparkException
 
-from pipeline.errors import PipelineError, SparkUnavailableError
+from pipeline.errors import DamagedTableError, PipelineError, SparkUnavailableError, StorageError
 
 # What any call into Spark may raise, classic or Connect.
 SPARK_ERRORS = (PySparkException, Py4JError)
@@ -42,6 +42,23 @@ FEED_UNREADABLE = frozenset(
 # A file that is not there, as it shows while a frame is executed: with a condition over Connect, else by class.
 FILE_GONE = frozenset({"FAILED_READ_FILE.FILE_NOT_EXIST"})
 FILE_GONE_CLASSES = frozenset({"java.io.FileNotFoundException", "org.apache.spark.SparkFileNotFoundException"})
+# What reading says of a file of the log or the table that is not what was written. Conditions have families, as those
+# of files that can't be read (`FAILED_READ_FILE.…`), which are also said of a storage that fails.
+DAMAGED = frozenset(
+    {
+        "CANNOT_READ_FILE_FOOTER", "DELTA_LOG_FILE_NOT_FOUND_FOR_STREAMING_SOURCE", "DELTA_LOG_FILE_NOT_FOUND",
+        "DELTA_MISSING_COMMIT_INFO", "DELTA_MISSING_FILES_UNEXPECTED_VERSION", "DELTA_MISSING_PART_FILES",
+        "DELTA_MISSING_TRANSACTION_LOG", "DELTA_STATE_RECOVER_ERROR", "DELTA_TRUNCATED_TRANSACTION_LOG",
+        "DELTA_TXN_LOG_FAILED_INTEGRITY", "DELTA_VERSIONS_NOT_CONTIGUOUS", "FAILED_READ_FILE",
+    }
+)  # fmt: skip
+DAMAGED_CLASSES = frozenset(
+    {
+        "com.fasterxml.jackson.core.JsonParseException", "com.fasterxml.jackson.core.io.JsonEOFException",
+        "org.apache.parquet.io.ParquetDecodingException",
+    }
+)  # fmt: skip
+_PATH_PARAMETERS = ("path", "filePath", "fileName", "file")
 # What CREATE TABLE says of a location that holds something and no table.
 NOT_EMPTY_LOCATION = frozenset({"DELTA_CREATE_TABLE_WITH_NON_EMPTY_LOCATION", "TABLE_OR_VIEW_ALREADY_EXISTS"})
 # The classes of `io.delta.exceptions`, by which alone a conflict is known where `delta.exceptions` has made a classic
@@ -66,13 +83,15 @@ CONFLICT_PREFIX = "DELTA_CONCURRENT_"
 class Failure:
     """A foreign error, read: outermost first where it has causes.
 
-    `conditions` are Spark's error conditions, `classes` the Java classes where they are known.
+    `conditions` are Spark's error conditions, `classes` the Java classes where they are known. `file` is the one that a
+    condition names.
     """
 
     conditions: tuple[str, ...]
     sql_states: tuple[str, ...]
     classes: tuple[str, ...]
     message: str
+    file: str | None = None
 
     def has(self, conditions: frozenset[str]) -> bool:
         """Whether any cause carries one of these conditions."""
@@ -82,6 +101,12 @@ class Failure:
     def is_file_gone(self) -> bool:
         """Whether a file that was to be read is not there."""
         return self.has(FILE_GONE) or not FILE_GONE_CLASSES.isdisjoint(self.classes)
+
+    @property
+    def is_damage(self) -> bool:
+        """Whether a file that was read is not what was written."""
+        families = {condition.partition(".")[0] for condition in self.conditions}
+        return not DAMAGED.isdisjoint(families) or not DAMAGED_CLASSES.isdisjoint(self.classes)
 
     def has_only(self, conditions: frozenset[str]) -> bool:
         """Whether these conditions are all that is known."""
@@ -120,6 +145,7 @@ def read_failure(error: BaseException) -> Failure:
             sql_states=tuple(dict.fromkeys([*([state] if state else []), *below.sql_states])),
             classes=below.classes or (type(error).__name__,),
             message=_without_trace(str(error)),
+            file=_file_in(error.getMessageParameters()) or below.file,
         )
     text = error.message() if isinstance(error, PipelineError) else str(error)
     return Failure((), (), (type(error).__name__,), text)
@@ -133,7 +159,7 @@ def _from_java(throwable: Any) -> Failure:
     conditions: list[str] = []
     states: list[str] = []
     classes: list[str] = []
-    message = ""
+    message, file = "", None
     seen = 0
     while throwable is not None and seen < 16:  # noqa: PLR2004  a cause chain may be a ring
         seen += 1
@@ -142,8 +168,23 @@ def _from_java(throwable: Any) -> Failure:
         if _is_spark_throwable(throwable):
             conditions.extend(filter(None, [throwable.getCondition()]))
             states.extend(filter(None, [throwable.getSqlState()]))
+            file = file or _file_in(throwable.getMessageParameters())
         throwable = throwable.getCause()
-    return Failure(tuple(conditions), tuple(states), tuple(classes), message)
+    return Failure(tuple(conditions), tuple(states), tuple(classes), message, file)
+
+
+def _file_in(parameters: Any) -> str | None:
+    """The file that the parameters of a condition name."""
+    named = (parameters.get(name) for name in _PATH_PARAMETERS) if parameters else ()
+    return next((str(value).strip("`") for value in named if value), None)
+
+
+def storage_failure(dataset: str, location: str, failure: Failure) -> StorageError:
+    """The error to raise of a table that can't be read or written: of damage, or else of the storage."""
+    if failure.is_damage or (failure.is_file_gone and failure.file is not None):
+        file = failure.file or location
+        return DamagedTableError(dataset=dataset, location=location, file=file, reason=failure.summary)
+    return StorageError(dataset=dataset, location=location, reason=failure.summary)
 
 
 def _is_spark_throwable(throwable: Any) -> bool:

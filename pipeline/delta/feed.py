@@ -23,7 +23,8 @@ from pyspark.sql.types import ArrayType, DataType, MapType, StructField, StructT
 from pipeline.dataset import Dataset
 from pipeline.delta import sql
 from pipeline.delta.commit import Cursor, Cursors, commit_entry, commit_lines, read_commit
-from pipeline.delta.log import commit_file, commit_info, note_of, versions
+from pipeline.delta.entry import Action, actions_of, info_of, of_dataset
+from pipeline.delta.log import commit_file, note_of, read_entry, versions
 from pipeline.delta.restores import RESTORE, restored_version, untrue_commits
 from pipeline.delta.snapshot import local_folder, table_facts
 from pipeline.delta.state import PHYSICAL_NAME
@@ -130,8 +131,11 @@ class _Entry:
     cursors: Cursors | None
 
 
-def cursors_in_force(session: SparkSession, state: TableState | None) -> InForce:
-    """The cursors in force in a consumer's table as it was observed; there are none in one that was never written."""
+def cursors_in_force(session: SparkSession | None, state: TableState | None) -> InForce:
+    """The cursors in force in a consumer's table as it was observed; there are none in one that was never written.
+
+    A log on this machine needs no session.
+    """
     if state is None:
         return InForce(number=0, read_at=-1)
     log = _ConsumerLog(session, state)
@@ -166,10 +170,10 @@ def _trusted(log: _ConsumerLog, number: int, found: Cursors, latest: int) -> InF
 class _ConsumerLog:
     """The entries of a log, each read when it is asked for."""
 
-    def __init__(self, session: SparkSession, state: TableState) -> None:
+    def __init__(self, session: SparkSession | None, state: TableState) -> None:
         self._session, self._location = session, state.location
         self._remote: dict[int, _Entry] | None = None
-        if local_folder(state.location) is None:
+        if session is not None and local_folder(state.location) is None:
             history = session.sql(f"DESCRIBE HISTORY {sql.path_table(state.location)}")
             rows = history.select("version", "operation", "operationParameters", "userMetadata").collect()
             self._remote = {row["version"]: self._entry(row["version"], row.asDict(recursive=True)) for row in rows}
@@ -179,8 +183,7 @@ class _ConsumerLog:
         if self._remote is not None:
             return self._remote.get(number)
         try:
-            with open(commit_file(str(local_folder(self._location)), number), encoding="utf-8") as file:
-                info = commit_info(file)
+            info = info_of(read_entry(str(local_folder(self._location)), number))
         except FileNotFoundError:
             return None
         return self._entry(number, info)
@@ -203,6 +206,7 @@ def judge(
 
     Raises:
         TableNotFoundError: the source was never written.
+        DamagedTableError: an entry of its log that was to be read is damaged.
     """
     state = existing(session, dataset, location)
     latest = state.version if up_to is None else up_to
@@ -223,7 +227,8 @@ def judge(
         return full(verdict, Reason.LOG_CLEANED if entry is None else Reason.PUT_BACK, [cursor.version])
     if cursor.version == latest:
         return verdict
-    return _judge_window(session, state, verdict, range(cursor.version + 1, latest + 1))
+    with of_dataset(dataset.name):
+        return _judge_window(session, state, verdict, range(cursor.version + 1, latest + 1))
 
 
 def _judge_window(session: SparkSession, state: TableState, verdict: Verdict, numbers: range) -> Verdict:
@@ -324,7 +329,7 @@ def _is_on(properties: Mapping[str, str]) -> bool:
 
 
 def _commit(session: SparkSession, location: str, number: int) -> _Commit:
-    actions = [json.loads(line) for line in commit_lines(session, location, number) if line.strip()]
+    actions = _actions(session, location, number)
     described = next((action["metaData"] for action in actions if action.get("metaData")), None)
     changes = [action["cdc"] for action in actions if action.get("cdc")]
     data = [file for a in actions for file in [a.get("add") or a.get("remove")] if file and file.get("dataChange")]
@@ -342,9 +347,17 @@ def _commit(session: SparkSession, location: str, number: int) -> _Commit:
 
 def _is_doubtful(actions: Sequence[Mapping[str, Any]]) -> bool:
     """Whether a commit may name files as Spark does not: it is a restore, or another engine's that removes some."""
-    info: Mapping[str, Any] = next((action["commitInfo"] for action in actions if action.get("commitInfo")), {})
+    info = info_of(actions)
     is_spark = "Spark" in (info.get("engineInfo") or "Spark")
     return info.get("operation") == RESTORE or (not is_spark and any(action.get("remove") for action in actions))
+
+
+def _actions(session: SparkSession, location: str, number: int) -> list[Action]:
+    folder = local_folder(location)
+    if folder is not None:
+        return read_entry(str(folder), number)
+    content = "".join(f"{line}\n" for line in commit_lines(session, location, number))
+    return actions_of(commit_file(location, number), content.encode())
 
 
 def _without_feed(commits: Sequence[_Commit], feed_on: bool) -> Iterator[int]:

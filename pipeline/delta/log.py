@@ -17,6 +17,8 @@ from dataclasses import dataclass, replace
 from typing import Any
 from urllib.parse import urlsplit
 
+from pipeline.delta.entry import Action, actions_of, few_actions_of, info_of, statistics
+
 FORMAT = 1
 # How often a folder is looked at that comes or goes at that moment, before its error is raised.
 _LOOKS = 5
@@ -48,6 +50,7 @@ class PartitionCounts:
 
 
 PartitionValues = tuple[str | None, ...]
+_CHECKPOINT_NAME = re.compile(r"(\d{20})\.checkpoint(?:\.[\w-]+)?(?:\.\d{10}\.(\d{10}))?\.(?:parquet|json)")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -129,7 +132,7 @@ def commit_of(
 ) -> Commit:
     """A commit from its actions, each a mapping with one key that holds something, and its file's time of change."""
     rows = list(actions)
-    info: Mapping[str, Any] = next((row["commitInfo"] for row in rows if row.get("commitInfo")), {})
+    info = info_of(rows)
     metadata: Mapping[str, Any] = next((row["metaData"] for row in rows if row.get("metaData")), {})
     added = [row["add"] for row in rows if row.get("add")]
     removed = [row["remove"] for row in rows if row.get("remove")]
@@ -152,7 +155,7 @@ def commit_of(
 
 def rows_of_file(added: Mapping[str, Any]) -> int | None:
     """The rows of a file that its deletion vector leaves, from its statistics; None where it carries none."""
-    records = json.loads(added["stats"]).get("numRecords") if added.get("stats") else None
+    records = statistics(added).get("numRecords")
     if records is None:  # a checkpoint may keep them apart from the text, or only so (Delta protocol, "Checkpoints")
         records = (added.get("stats_parsed") or {}).get("numRecords")
     deleted = (added.get("deletionVector") or {}).get("cardinality") or 0
@@ -239,10 +242,39 @@ def listed(system: Any, path: str, *, recursive: bool = False) -> list[Any]:
     return list(system.get_file_info(selector))
 
 
+def version_of_commit(name: str) -> int | None:
+    """The version that a file of the log is the entry of; None of any other file."""
+    found = _COMMIT_NAME.fullmatch(name)
+    return int(found[1]) if found else None
+
+
 def versions(location: str, after: int = -1) -> list[int]:
     """Versions above `after` whose commit files are there, ascending; empty where there is no log. No Spark."""
-    names = (_COMMIT_NAME.fullmatch(file.name) for file in list_files(f"{location}/_delta_log"))
-    return sorted(number for number in (int(name[1]) for name in names if name) if number > after)
+    numbers = (version_of_commit(file.name) for file in list_files(f"{location}/_delta_log"))
+    return sorted(number for number in numbers if number is not None and number > after)
+
+
+def complete_checkpoints(names: Iterable[str]) -> dict[int, tuple[str, ...]]:
+    """By version the files of its checkpoints among these; one of several parts counts when all are there."""
+    parts: dict[int, list[tuple[str, int]]] = {}
+    for name in names:
+        found = _CHECKPOINT_NAME.fullmatch(name)
+        if found:
+            parts.setdefault(int(found[1]), []).append((name, int(found[2] or 1)))
+    return {v: tuple(sorted(n for n, _ in of)) for v, of in parts.items() if len(of) >= max(total for _, total in of)}
+
+
+def read_entry(location: str, number: int, *, few: bool = False) -> list[Action]:
+    """The actions of one entry of the log, all or those that say something about the table; no Spark.
+
+    Raises:
+        OSError: the file is not there, or the storage can't be read.
+        DamagedTableError: it is not what a commit has written.
+    """
+    system, path = file_system(location)
+    with system.open_input_stream(commit_file(path, number)) as stream:
+        content: bytes = stream.read()
+    return (few_actions_of if few else actions_of)(commit_file(location, number), content)
 
 
 def read_commit_file(location: str, number: int, partition_by: tuple[str, ...]) -> Commit:
@@ -250,36 +282,17 @@ def read_commit_file(location: str, number: int, partition_by: tuple[str, ...]) 
 
     Raises:
         OSError: the file is not there, or the storage can't be read.
-        ValueError: it is cut off or not JSON.
+        DamagedTableError: it is not what a commit has written.
     """
-    actions = read_actions(location, number)
+    actions = read_entry(location, number)
     system, path = file_system(location)
     changed = system.get_file_info(commit_file(path, number)).mtime_ns or 0
     return commit_of(number, actions, partition_by, changed // 1_000_000)
 
 
-def read_actions(location: str, number: int) -> list[dict[str, Any]]:
-    """The actions of one commit from its file in the log; no Spark.
-
-    Raises:
-        OSError: the file is not there, or the storage can't be read.
-        ValueError: it is cut off or not JSON.
-    """
-    system, path = file_system(location)
-    with system.open_input_stream(commit_file(path, number)) as stream:
-        lines = stream.read().decode("utf-8").split("\n")
-    return [json.loads(line) for line in lines if line.strip()]
-
-
 def is_info(line: str) -> bool:
     """Whether a line of a commit is what it says of itself."""
     return '"commitInfo"' in line[:_KIND_LENGTH]
-
-
-def commit_info(lines: Iterable[str]) -> dict[str, Any]:
-    """What a commit says of itself, from its lines; empty where it says nothing."""
-    found: Iterable[dict[str, Any]] = (json.loads(line)["commitInfo"] for line in lines if is_info(line))
-    return next(iter(found), None) or {}
 
 
 def entry_of(lines: Iterable[str]) -> str:

@@ -18,7 +18,7 @@ from pipeline.delta import sql
 from pipeline.delta.changes import Source
 from pipeline.delta.checkpoint import CheckpointFailedError, Checkpoints
 from pipeline.delta.commit import CommitNote, private_session, write_confs
-from pipeline.delta.failures import SPARK_ERRORS, read_failure
+from pipeline.delta.failures import SPARK_ERRORS, read_failure, storage_failure
 from pipeline.delta.retention import Unread, among, unread
 from pipeline.delta.table import TableState, existing
 from pipeline.delta.transaction import INCARNATION, incarnation
@@ -92,7 +92,7 @@ def vacuum(
             _refuse(session, source, needed)
             session.sql(f"VACUUM {sql.path_table(location)}").collect()
     except SPARK_ERRORS as error:
-        raise StorageError(dataset=dataset.name, location=location, reason=read_failure(error).summary) from error
+        raise storage_failure(dataset.name, location, read_failure(error)) from error
     version = existing(session, dataset, location).version
     return VacuumResult(dataset=dataset.name, version=version, applied=apply, files=tuple(listed), needed=needed)
 
@@ -134,7 +134,7 @@ def optimize(
                 raise CommitConflictError(
                     dataset=dataset.name, location=location, condition=failure.condition
                 ) from error
-            raise StorageError(dataset=dataset.name, location=location, reason=failure.summary) from error
+            raise storage_failure(dataset.name, location, failure) from error
     return OptimizeResult(
         dataset=dataset.name, version=existing(session, dataset, location).version,
         files_added=row["numFilesAdded"], files_removed=row["numFilesRemoved"],
@@ -184,4 +184,4 @@ def _keep_incarnation(session: SparkSession, dataset: Dataset, state: TableState
     try:
         session.sql(f"ALTER TABLE {sql.path_table(state.location)} SET TBLPROPERTIES ({pair})").collect()
     except SPARK_ERRORS as error:
-        raise StorageError(dataset=dataset.name, location=state.location, reason=read_failure(error).summary) from error
+        raise storage_failure(dataset.name, state.location, read_failure(error)) from error

@@ -17,6 +17,7 @@ from pyspark.sql.types import DateType, IntegralType, StringType
 
 from pipeline.dataset import Dataset
 from pipeline.delta import sql
+from pipeline.delta.entry import of_dataset
 from pipeline.delta.failures import (
     BEYOND_RETENTION,
     NO_TABLE,
@@ -24,6 +25,7 @@ from pipeline.delta.failures import (
     SPARK_ERRORS,
     VERSION_GONE,
     read_failure,
+    storage_failure,
 )
 from pipeline.delta.slices import Slice
 from pipeline.delta.snapshot import local_folder
@@ -33,7 +35,6 @@ from pipeline.errors import (
     FilesNotFoundError,
     FrameMismatchError,
     NotParquetError,
-    StorageError,
     TableNotFoundError,
     VersionNotFoundError,
     VersionVacuumedError,
@@ -127,12 +128,14 @@ def read(
         FrameMismatchError: a column is asked for that the table does not have.
         FilesNotFoundError: a file is asked for that the version does not hold.
         ChangesUnreadableError: changes are asked for that were not recorded, or are gone.
+        DamagedTableError: the log up to that version is not what its commits have made.
     """
     if options.changes is not None:
         return _read_changes(session, dataset, location, options, within)
     try:
         number = _resolved(session, dataset, location, options)
-        whole = load(session, location, number)
+        with of_dataset(dataset.name):
+            whole = load(session, location, number)
         names = whole.columns
     except SPARK_ERRORS as error:
         raise _translated(session, error, dataset, location, options) from error
@@ -180,7 +183,8 @@ def resolve(session: SparkSession, dataset: Dataset, location: str, options: Rea
     """
     try:
         number = _resolved(session, dataset, location, options)
-        load(session, location, number).columns  # noqa: B018  the look that fails where there is no such version
+        with of_dataset(dataset.name):
+            load(session, location, number).columns  # noqa: B018  the look that fails where there is no such version
     except SPARK_ERRORS as error:
         raise _translated(session, error, dataset, location, options) from error
     return number
@@ -227,7 +231,7 @@ def _translated(
         return VersionNotFoundError(
             dataset=dataset.name, location=location, asked=f"version {options.version}", available=f"{first} to {last}"
         )
-    return StorageError(dataset=dataset.name, location=location, reason=failure.summary)
+    return storage_failure(dataset.name, location, failure)
 
 
 def _is_there(session: SparkSession, location: str) -> bool:

@@ -15,14 +15,14 @@ from pyspark.sql import SparkSession
 from pipeline.dataset import Dataset
 from pipeline.delta import sql
 from pipeline.delta.commit import BehindCommit, CommitNote, marked_commit, own_commit, private_session, write_confs
-from pipeline.delta.failures import LOST_OR_REFUSED, read_failure
+from pipeline.delta.failures import LOST_OR_REFUSED, read_failure, storage_failure
 from pipeline.delta.read import ReadOptions, resolve
 from pipeline.delta.replay import Replay, replay
 from pipeline.delta.snapshot import local_folder, table_facts
 from pipeline.delta.table import CONSTRAINT_PREFIX, TableState, declared_properties, existing
 from pipeline.delta.transaction import INCARNATION
 from pipeline.delta.write import WriteResult, commit_result
-from pipeline.errors import CommitConflictError, PipelineError, StorageError, VersionVacuumedError
+from pipeline.errors import CommitConflictError, PipelineError, VersionVacuumedError
 
 _FEATURE = "feature "
 
@@ -163,4 +163,4 @@ def _translated(error: Exception, dataset: Dataset, plan: RestorePlan) -> Pipeli
     failure = read_failure(error)
     if failure.is_conflict:
         return CommitConflictError(dataset=dataset.name, location=plan.location, condition=failure.condition)
-    return StorageError(dataset=dataset.name, location=plan.location, reason=failure.summary)
+    return storage_failure(dataset.name, plan.location, failure)

@@ -16,8 +16,9 @@ from typing import Any
 from pyspark.sql import SparkSession
 
 from pipeline.delta import sql
+from pipeline.delta.entry import info_of
 from pipeline.delta.failures import NO_TABLE, NOTHING_TO_READ, SPARK_ERRORS, read_failure
-from pipeline.delta.log import commit_file, commit_info, read_actions, read_commit_file, versions
+from pipeline.delta.log import read_commit_file, read_entry, versions
 from pipeline.delta.replay import checkpoint_actions, log_files
 from pipeline.delta.snapshot import local_folder
 
@@ -32,9 +33,11 @@ def named_version(parameters: Mapping[str, Any] | None) -> int | None:
 
 
 def restored_version(
-    session: SparkSession, location: str, number: int, parameters: Mapping[str, Any] | None
+    session: SparkSession | None, location: str, number: int, parameters: Mapping[str, Any] | None
 ) -> int | None:
-    """The version that the restore in commit `number` brought back; None where the log no longer tells.
+    """The version that the restore in commit `number` brought back; None if the log no longer tells.
+
+    Without a session, None also for a restore to a time whose zone, or whose log, only Spark knows.
 
     Where several versions before it have the same files, and its time fits none of them, the oldest: what was written
     after that one has left nothing in the table.
@@ -44,7 +47,7 @@ def restored_version(
         return named if named < number else None
     asked = parameters or {}
     if local_folder(location) is None:
-        return _version_at(session, location, number, asked)
+        return None if session is None else _version_at(session, location, number, asked)
     try:
         alike = _with_the_files_of(location, number)
     except (OSError, ValueError):  # a commit is gone or cut off
@@ -81,7 +84,7 @@ def _with_the_files_of(location: str, number: int) -> list[int]:
         first = start
     total = sums[first] = sum(map(hash, files))
     for version in range(first + 1, number + 1):
-        total += _apply(files, read_actions(location, version))
+        total += _apply(files, read_entry(location, version))
         sums[version] = total
     return [version for version in sums if 0 <= version < number and sums[version] == total]
 
@@ -102,7 +105,7 @@ def untrue_commits(location: str, numbers: Collection[int]) -> list[int]:
         if start >= 0:
             _apply(files, (a for name in there.checkpoints[start] for a in checkpoint_actions(location, name)))
         for version in range(start + 1, max(numbers) + 1):
-            actions = read_actions(location, version)
+            actions = read_entry(location, version)
             if version in numbers and not _is_true(files, [action for action in actions if _changes(action)]):
                 found.append(version)
             _apply(files, actions)
@@ -142,11 +145,13 @@ def _key(file: Mapping[str, Any]) -> _File:
 # --- by time ----------------------------------------------------------------------------------------------------------
 
 
-def _milliseconds(session: SparkSession, parameters: Mapping[str, Any]) -> int | None:
+def _milliseconds(session: SparkSession | None, parameters: Mapping[str, Any]) -> int | None:
     """The time that a restore names; a text without a zone is one of the session's zone. None where it names none."""
     text = str(parameters.get("datetime") or "")
     if text.isdigit():
         return int(text)
+    if session is None:
+        return None
     said = str(parameters.get("timestamp") or "")
     try:
         row = session.range(1).selectExpr(f"unix_millis(try_cast({sql.string(said)} AS TIMESTAMP)) AS at").collect()[0]
@@ -205,8 +210,7 @@ def counting_commits(session: SparkSession, location: str) -> Iterator[tuple[int
 
 def _info(location: str, number: int) -> Mapping[str, Any] | None:
     try:
-        with open(commit_file(str(local_folder(location)), number), encoding="utf-8") as file:
-            return commit_info(file)
+        return info_of(read_entry(str(local_folder(location)), number, few=True))
     except FileNotFoundError:
         return None
 

@@ -12,12 +12,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from pipeline.delta.log import commit_file
+from pipeline.delta.entry import Action, damage
+from pipeline.delta.log import complete_checkpoints, list_files, read_entry
 from pipeline.delta.state import PHYSICAL_NAME
 
-# Actions that can be many in one commit and say nothing about the table; their lines are passed over unparsed.
-_MANY = ('"add"', '"remove"', '"cdc"')
-_KIND_LENGTH = 16
 # The domain in which the log keeps the clustering columns (Delta protocol, "Clustered Table").
 _CLUSTERING = "delta.clustering"
 # Since which writer version a feature is part of the protocol (Delta protocol, "Valid Feature Names"); from the last
@@ -56,27 +54,25 @@ def local_folder(uri: str) -> Path | None:
 
 
 def checkpoints(table: Path) -> dict[int, list[Path]]:
-    """The files of every checkpoint by its version; a checkpoint may have parts."""
-    found: dict[int, list[Path]] = {}
-    for path in sorted((table / "_delta_log").glob("*.checkpoint*")):
-        number = path.name.partition(".")[0]
-        if number.isdigit() and path.suffix in (".parquet", ".json"):
-            found.setdefault(int(number), []).append(path)
-    return found
+    """The files of every complete checkpoint by its version; a checkpoint may have parts.
+
+    One with an empty file is none: Delta passes it over as well.
+    """
+    folder = table / "_delta_log"
+    complete = complete_checkpoints(file.name for file in list_files(str(folder)) if file.size)
+    return {version: [folder / name for name in names] for version, names in complete.items()}
 
 
 def table_facts(table: Path, version: int) -> TableFacts | None:
     """What the table was at a version: from that commit backwards, at most to the checkpoint before it.
 
     None where the files that say it are gone, or are of a kind that this does not read.
+
+    Raises:
+        DamagedTableError: an entry on the way is damaged; or a checkpoint is, and the entries below it are gone.
     """
-    complete = checkpoints(table)
     protocol = metadata = clustering = None
-    for number in range(version, -1, -1):
-        parts = complete.get(number)
-        actions = _commit_actions(table, number) if parts is None else list(_checkpoint_actions(parts))
-        if actions is None:
-            return None
+    for number, is_checkpoint, actions in _backwards(table, version):
         protocol = protocol or next((a["protocol"] for a in actions if a.get("protocol")), None)
         metadata = metadata or next((a["metaData"] for a in actions if a.get("metaData")), None)
         domains = [a["domainMetadata"] for a in actions if a.get("domainMetadata")]
@@ -84,10 +80,8 @@ def table_facts(table: Path, version: int) -> TableFacts | None:
         if protocol and metadata:
             facts = _facts(protocol, metadata, clustering)
             # A table that is clustered says by what, in a commit of its own since.
-            if clustering or "clustering" not in facts.features or number == 0 or parts is not None:
+            if clustering or "clustering" not in facts.features or number == 0 or is_checkpoint:
                 return facts
-        if parts is not None:
-            return None
     return None
 
 
@@ -95,17 +89,43 @@ def transaction_version(table: Path, version: int, app_id: str) -> int | None:
     """What an application has recorded as its newest transaction, up to a version of the table; None for nothing.
 
     From that commit backwards, at most to the checkpoint before it (Delta protocol, "Transaction Identifiers").
+
+    Raises:
+        DamagedTableError: as `table_facts` does.
     """
-    complete = checkpoints(table)
-    for number in range(version, -1, -1):
-        parts = complete.get(number)
-        actions = _commit_actions(table, number) if parts is None else list(_checkpoint_actions(parts))
-        recorded = [a["txn"]["version"] for a in actions or () if a.get("txn") and a["txn"]["appId"] == app_id]
+    for _, _, actions in _backwards(table, version):
+        recorded = [a["txn"]["version"] for a in actions if a.get("txn") and a["txn"]["appId"] == app_id]
         if recorded:
             return int(max(recorded))
-        if parts is not None or actions is None:
-            return None
     return None
+
+
+def _backwards(table: Path, version: int) -> Iterator[tuple[int, bool, list[Action]]]:
+    """Entries from a version backwards, the last of them a checkpoint: version, whether it is one, and actions.
+
+    A checkpoint that can't be read is passed over as long as the entries below it are there.
+    """
+    complete, damaged = checkpoints(table), None
+    for number in range(version, -1, -1):
+        if number in complete:
+            try:
+                actions = list(_checkpoint_actions(complete[number]))
+            except (OSError, ValueError) as error:  # pyarrow's own errors are ValueErrors
+                damaged = damaged or damage(str(complete[number][0]), f"it can't be read ({first_line(error)})")
+            else:
+                yield number, True, actions
+                return
+        try:
+            yield number, False, read_entry(str(table), number, few=True)
+        except FileNotFoundError:
+            if damaged is not None:
+                raise damaged from None
+            return
+
+
+def first_line(error: Exception) -> str:
+    """What an error says, in one line."""
+    return next(iter(str(error).splitlines()), type(error).__name__)
 
 
 def _facts(
@@ -137,16 +157,6 @@ def _features(protocol: Mapping[str, Any]) -> tuple[str, ...]:
     listed = {*(protocol.get("readerFeatures") or ()), *(protocol.get("writerFeatures") or ())}
     implied = {name for name, version in _IMPLIED.items() if version <= protocol["minWriterVersion"] < _LISTING_WRITER}
     return tuple(sorted(listed | implied))
-
-
-def _commit_actions(table: Path, number: int) -> list[dict[str, Any]] | None:
-    """The actions of a commit but those of `_MANY`; None where its file is gone."""
-    try:
-        with Path(commit_file(str(table), number)).open(encoding="utf-8") as file:
-            few = [line for line in file if not any(kind in line[:_KIND_LENGTH] for kind in _MANY)]
-    except FileNotFoundError:
-        return None
-    return [json.loads(line) for line in few if line.strip()]
 
 
 def _checkpoint_actions(parts: list[Path]) -> Iterator[dict[str, Any]]:

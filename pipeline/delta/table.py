@@ -24,13 +24,14 @@ from pipeline.delta.conform import (
     plain_properties,
     plan,
 )
-from pipeline.delta.failures import NO_TABLE, NOT_EMPTY_LOCATION, SPARK_ERRORS, read_failure
+from pipeline.delta.entry import of_dataset
+from pipeline.delta.failures import NO_TABLE, NOT_EMPTY_LOCATION, SPARK_ERRORS, read_failure, storage_failure
+from pipeline.delta.integrity import require_sound
 from pipeline.delta.log import remove_empty_log, versions
 from pipeline.delta.snapshot import local_folder, table_facts
 from pipeline.delta.state import TableState
 from pipeline.errors import (
     NotADeltaTableError,
-    StorageError,
     TableMismatchError,
     TableNotFoundError,
 )
@@ -74,13 +75,16 @@ def observe(session: SparkSession, dataset: Dataset, location: str) -> TableStat
     """The table's state now, sizes included; None where there is no table. Makes no commit.
 
     Raises:
-        StorageError: the storage can't be read, or what is there is damaged.
+        DamagedTableError: what is there is damaged.
+        StorageError: the storage can't be read.
     """
     return _observe(session, dataset.name, location)
 
 
 def _observe(session: SparkSession, name: str, location: str) -> TableState | None:
     try:
+        with of_dataset(name):
+            _require_sound_newest(location)
         detail = session.sql(f"DESCRIBE DETAIL {sql.path_table(location)}").collect()[0]
         # The schema is read at the version that is reported, so that both speak of one commit.
         number = latest_version(session, location)
@@ -89,7 +93,7 @@ def _observe(session: SparkSession, name: str, location: str) -> TableState | No
         failure = read_failure(error)
         if failure.has(NO_TABLE):
             return None
-        raise StorageError(dataset=name, location=location, reason=failure.summary) from error
+        raise storage_failure(name, location, failure) from error
     return TableState(
         location=location,
         table_id=detail["id"],
@@ -111,24 +115,45 @@ def look(session: SparkSession, dataset: Dataset, location: str) -> TableState |
 
     On this machine's disk it is read from the newest entries of the log, which is a hundred times faster than
     asking Spark. What the log's files don't say plainly is Spark's to say, and so is that there is no table.
+
+    Raises:
+        DamagedTableError: what is there is damaged.
+        StorageError: the storage can't be read.
     """
     return look_at(session, dataset.name, location)
 
 
 def look_at(session: SparkSession, name: str, location: str) -> TableState | None:
     """As `look`, of a table that nothing is declared of; `name` is for the errors."""
-    return state_in_log(location) or _observe(session, name, location)
+    with of_dataset(name):
+        state = state_in_log(location)
+    return state or _observe(session, name, location)
+
+
+def _require_sound_newest(location: str) -> None:
+    folder = local_folder(location)
+    there = versions(str(folder)) if folder is not None else []
+    if there:
+        require_sound(location, there[-1])
 
 
 def state_in_log(location: str) -> TableState | None:
-    """What the newest entries of a log on this machine's disk say; None where they don't say it plainly. No Spark."""
+    """What the newest entries of a log on this machine's disk say; None where they are of a form that we don't read.
+
+    No Spark.
+
+    Raises:
+        DamagedTableError: the log is not what its commits have made.
+    """
     folder = local_folder(location)
     if folder is None:
         return None
     try:
         there = versions(str(folder))
+        if there:
+            require_sound(location, there[-1])
         facts = table_facts(folder, there[-1]) if there else None
-    except (OSError, ValueError, KeyError, NotImplementedError):  # damaged, or in a form that we don't read
+    except (OSError, KeyError, NotImplementedError):  # not ours to read, or in a form that we don't read
         return None
     if facts is None:
         return None
@@ -169,7 +194,12 @@ def latest_version(session: SparkSession, location: str) -> int:
 
 
 def load(session: SparkSession, location: str, number: int) -> DataFrame:
-    """The table at one version, lazily."""
+    """The table at one version, lazily.
+
+    Raises:
+        DamagedTableError: on this machine, where the log up to that version is not what its commits have made.
+    """
+    require_sound(location, number)
     return session.read.format("delta").option("versionAsOf", number).load(location)
 
 
@@ -228,6 +258,7 @@ def open_or_create(session: SparkSession, dataset: Dataset, location: str) -> Ta
             every difference.
         NotADeltaTableError: the location holds files but no log.
         DeclarationError, ExpressionError: a check, a generated column or a default can't be used; nothing was created.
+        DamagedTableError: what is there is damaged.
         StorageError: the root can't be written.
     """
     return opened(session, dataset, location).after
@@ -248,7 +279,7 @@ def _create(session: SparkSession, dataset: Dataset, location: str, *, again: bo
                 raise NotADeltaTableError(dataset=dataset.name, location=location) from error
             if again and remove_empty_log(location):
                 return _create(session, dataset, location, again=False)
-        raise StorageError(dataset=dataset.name, location=location, reason=failure.summary) from error
+        raise storage_failure(dataset.name, location, failure) from error
     return existing(session, dataset, location)
 
 

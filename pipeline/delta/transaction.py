@@ -19,7 +19,8 @@ from pyspark.sql import SparkSession
 
 from pipeline.delta import sql
 from pipeline.delta.commit import HISTORY_LIMIT, Mark
-from pipeline.delta.log import commit_file, commit_info, entry_of, note_of, versions
+from pipeline.delta.entry import info_of
+from pipeline.delta.log import commit_file, entry_of, note_of, read_entry, versions
 from pipeline.delta.restores import RESTORE, restored_version
 from pipeline.delta.snapshot import local_folder, table_facts, transaction_version
 from pipeline.delta.table import TableState, latest_version
@@ -137,9 +138,17 @@ def _lines(folder: Path, number: int) -> list[str]:
         return []
 
 
+def _info(folder: Path, number: int) -> Mapping[str, Any]:
+    """What a commit says of itself; nothing where it is gone."""
+    try:
+        return info_of(read_entry(str(folder), number, few=True))
+    except FileNotFoundError:
+        return {}
+
+
 def _restores_among(folder: Path, numbers: Iterable[int]) -> dict[int, Mapping[str, Any]]:
     """The parameters of those of these commits that are restores."""
-    infos = {number: commit_info(_lines(folder, number)) for number in numbers}
+    infos = {number: _info(folder, number) for number in numbers}
     return {n: info.get("operationParameters") or {} for n, info in infos.items() if info.get("operation") == RESTORE}
 
 

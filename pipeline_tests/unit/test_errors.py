@@ -16,9 +16,9 @@ from typing import Any, ClassVar, get_args, get_origin, get_type_hints
 import pytest
 
 from pipeline import errors
-from pipeline.errors import PipelineError, RowViolationError, TableError, ViolationError
+from pipeline.errors import PipelineError, RowViolationError, StorageError, TableError, ViolationError
 
-GROUPS = (PipelineError, TableError, ViolationError, RowViolationError)
+GROUPS = (PipelineError, TableError, StorageError, ViolationError, RowViolationError)
 
 
 def subclasses(cls: type[PipelineError]) -> Iterator[type[PipelineError]]:

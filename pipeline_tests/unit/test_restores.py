@@ -6,18 +6,19 @@ import datetime as dt
 import json
 import os
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 from urllib.parse import unquote
 
 import deltalake
 import pyarrow as pa
 import pytest
-from pyspark.sql import SparkSession
 
-from pipeline.delta.log import commit_file, commit_info, entry_of
+from pipeline.delta.entry import info_of
+from pipeline.delta.log import commit_file, entry_of, read_entry
 from pipeline.delta.restores import restored_version, untrue_commits
+from pipeline.errors import DamagedTableError
 
-NO_SESSION = cast(SparkSession, None)  # of a time in milliseconds nothing is asked of Spark
+NO_SESSION = None  # of a time in milliseconds nothing is asked of Spark
 START = dt.datetime.now(dt.timezone.utc).replace(microsecond=0) - dt.timedelta(days=3)
 
 
@@ -43,8 +44,7 @@ def restore_to(location: str, hours: float) -> int:
 
 
 def brought_back(location: str, number: int) -> int | None:
-    lines = Path(commit_file(location, number)).read_text(encoding="utf-8").splitlines()
-    info: dict[str, Any] = commit_info(lines)
+    info = info_of(read_entry(location, number))
     assert info["operation"] == "RESTORE"
     return restored_version(NO_SESSION, location, number, info["operationParameters"])
 
@@ -83,7 +83,7 @@ def test_of_versions_with_the_same_files_the_time_decides_and_else_the_oldest_co
     assert brought_back(location, late) == 0
 
 
-def test_a_log_that_was_cleaned_is_read_from_its_checkpoint_and_one_that_is_broken_tells_nothing(
+def test_a_log_that_was_cleaned_is_read_from_its_checkpoint_and_one_that_is_broken_is_refused(
     tmp_path: Path,
 ) -> None:
     location = str(tmp_path / "table")
@@ -99,7 +99,8 @@ def test_a_log_that_was_cleaned_is_read_from_its_checkpoint_and_one_that_is_brok
     Path(commit_file(location, 2)).unlink()
     assert brought_back(location, restored) == 3
     Path(commit_file(location, 4)).write_text("{", encoding="utf-8")
-    assert brought_back(location, restored) is None
+    with pytest.raises(DamagedTableError):
+        brought_back(location, restored)
 
 
 @pytest.mark.parametrize(

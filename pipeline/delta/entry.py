@@ -1,0 +1,184 @@
+"""One entry of a Delta log, read strictly: what an entry must be, and the error where it is not.
+
+Here belong the form of an entry (Delta protocol, "Delta Log Entries") and what it says of itself, by which a missing
+part shows. Delta takes an empty entry for one without actions, and one that was cut between two lines for a whole one.
+How entries follow each other is `integrity`'s.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+from pipeline.errors import DamagedTableError
+
+Action = dict[str, Any]
+
+# What an action can't do without (Delta protocol, "Actions"). Others, and actions of other kinds, may come.
+_REQUIRED: Mapping[str, tuple[str, ...]] = {
+    "add": ("path", "size"),
+    "remove": ("path",),
+    "cdc": ("path",),
+    "metaData": ("id", "schemaString"),
+    "protocol": ("minReaderVersion", "minWriterVersion"),
+    "txn": ("appId", "version"),
+    "domainMetadata": ("domain",),
+}
+_ONCE = ("commitInfo", "metaData", "protocol")
+# Actions that can be many in one entry and say nothing about the table.
+MANY = ("add", "remove", "cdc")
+_KIND_LENGTH = 16
+# Delta on Spark ends each line; delta-rs does not end the last one.
+_ENDS_LINES = "Apache-Spark"
+# By operation metric the actions that it counts. Delta counts a file in `numFiles` even if it turns out empty and is
+# left out of the commit, so for those it is the rows that tell.
+_COUNTED: Mapping[str, str] = {
+    "numAddedFiles": "add",
+    "numRemovedFiles": "remove",
+    "numAddedChangeFiles": "cdc",
+    "numTargetFilesAdded": "add",
+    "numTargetFilesRemoved": "remove",
+    "numTargetChangeFilesAdded": "cdc",
+    "num_added_files": "add",
+    "num_removed_files": "remove",
+}
+_COUNTING_ENGINES = ("Apache-Spark", "delta-rs")
+_WRITES = frozenset({"WRITE", "CREATE TABLE AS SELECT", "REPLACE TABLE AS SELECT", "CREATE OR REPLACE TABLE AS SELECT"})
+
+
+def damage(file: str, reason: str) -> DamagedTableError:
+    """The error that names a file of a log or a table; the dataset is named by its folder until a caller knows it."""
+    location = file.rpartition("/_delta_log/")[0] or file
+    return DamagedTableError(
+        dataset=location.rstrip("/").rpartition("/")[2], location=location, file=file, reason=reason
+    )
+
+
+@contextmanager
+def of_dataset(name: str) -> Iterator[None]:
+    """Damage that shows inside is that of a dataset's table."""
+    try:
+        yield
+    except DamagedTableError as error:
+        error.dataset = name
+        raise
+
+
+def actions_of(file: str, content: bytes) -> list[Action]:
+    """The actions of an entry.
+
+    Raises:
+        DamagedTableError: it is empty, cut off, no JSON, or holds less than it says of itself.
+    """
+    actions = [_action(file, number, line) for number, line in _lines(file, content)]
+    problem = _contradiction(actions, is_closed=content.endswith(b"\n"))
+    if problem is not None:
+        raise damage(file, problem)
+    return actions
+
+
+def few_actions_of(file: str, content: bytes) -> list[Action]:
+    """The actions of an entry but those of `MANY`, whose lines are passed over unparsed.
+
+    Raises:
+        DamagedTableError: it is empty, cut off or no JSON.
+    """
+    few = []
+    for number, line in _lines(file, content):
+        is_one_of_many = any(f'"{kind}"' in line[:_KIND_LENGTH] for kind in MANY) and line.rstrip().endswith("}")
+        if not is_one_of_many:
+            few.append(_action(file, number, line))
+    return few
+
+
+def info_of(actions: Iterable[Mapping[str, Any]]) -> Mapping[str, Any]:
+    """What an entry says of its commit; empty where it says nothing, which the protocol allows."""
+    return next((action["commitInfo"] for action in actions if action.get("commitInfo")), {})
+
+
+def _lines(file: str, content: bytes) -> list[tuple[int, str]]:
+    try:
+        text = content.decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise damage(file, f"it is no UTF-8 text from byte {error.start} on") from error
+    lines = [(number, line) for number, line in enumerate(text.split("\n"), start=1) if line.strip()]
+    if not lines:
+        raise damage(file, "it is empty")
+    return lines
+
+
+def _action(file: str, number: int, line: str) -> Action:
+    try:
+        action = json.loads(line)
+    except ValueError as error:
+        raise damage(file, f"line {number} is cut off or no JSON ({error})") from error
+    if not isinstance(action, dict) or all(value is None for value in action.values()):
+        raise damage(file, f"line {number} is no action")
+    for kind, names in _REQUIRED.items():
+        value = action.get(kind)
+        if not value:
+            continue
+        missing = [name for name in names if not isinstance(value, dict) or value.get(name) is None]
+        if missing:
+            raise damage(file, f"line {number} lacks {', '.join(missing)} of its {kind}")
+    if action.get("metaData"):
+        _refuse_schema(file, number, action["metaData"]["schemaString"])
+    return action
+
+
+def _refuse_schema(file: str, number: int, text: str) -> None:
+    try:
+        schema = json.loads(text)
+    except (TypeError, ValueError) as error:
+        raise damage(file, f"line {number} holds a schema that is no JSON ({error})") from error
+    if not isinstance(schema, dict) or not isinstance(schema.get("fields"), list):
+        raise damage(file, f"line {number} holds a schema without fields")
+
+
+def _contradiction(actions: Sequence[Action], *, is_closed: bool) -> str | None:
+    """What an entry says of itself and does not hold; None where all is there as far as it says."""
+    for kind in _ONCE:
+        if sum(bool(action.get(kind)) for action in actions) > 1:
+            return f"it holds {kind} more than once"
+    info = info_of(actions)
+    engine = str(info.get("engineInfo") or "")
+    if engine.startswith(_ENDS_LINES) and not is_closed:
+        return "its last line has no end"
+    metrics = info.get("operationMetrics") or {}
+    if not engine.startswith(_COUNTING_ENGINES):
+        return None
+    for metric, kind in _COUNTED.items():
+        said, there = _number(metrics.get(metric)), sum(bool(action.get(kind)) for action in actions)
+        if said is not None and said > there:
+            return f"its commit has {said} actions {kind!r} ({metric}), and {there} are there"
+    rows, said = _rows(actions), _number(metrics.get("numOutputRows"))
+    if info.get("operation") in _WRITES and rows is not None and said is not None and said > rows:
+        return f"its commit has {said} rows (numOutputRows), and the files that it adds have {rows}"
+    return None
+
+
+def _rows(actions: Sequence[Action]) -> int | None:
+    """The rows of the files that an entry adds; None where a file carries no statistics."""
+    total = 0
+    for action in actions:
+        if action.get("add"):
+            count = statistics(action["add"]).get("numRecords")
+            if not isinstance(count, int):
+                return None
+            total += count
+    return total
+
+
+def statistics(added: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The statistics of a file that an entry adds; empty where it has none that can be read."""
+    try:
+        found = json.loads(added.get("stats") or "{}")
+    except (TypeError, ValueError):
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def _number(value: object) -> int | None:
+    return int(str(value)) if str(value).isdigit() else None

@@ -1,0 +1,171 @@
+"""Damage of a table that Spark writes: reads, writes, consumers and overviews refuse it by name, or are right.
+
+Delta itself reads past some of it. The table is written once and copied.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+
+from pipeline.delta.commit import Cursor
+from pipeline.delta.describe import describe, describe_all
+from pipeline.delta.doctor import examine
+from pipeline.delta.feed import Kind, judge
+from pipeline.delta.maintain import checkpoint
+from pipeline.delta.read import ReadOptions, read
+from pipeline.delta.slices import of_values
+from pipeline.delta.table import existing
+from pipeline.errors import DamagedTableError
+from pipeline_tests.delta.sample import REPLACED, day, put
+
+CHECKPOINT, NEWEST = 3, 6
+
+
+@pytest.fixture(scope="module")
+def sound(classic: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Versions 1 to 5 write a day each, version 6 replaces two of them; with a checkpoint of version 3."""
+    root = tmp_path_factory.mktemp("sound")
+    for number in range(1, NEWEST):
+        put(classic, REPLACED, str(root), [(day(number), number, "x")], of_values("day", [day(number)]))
+        if number == CHECKPOINT:
+            checkpoint(classic, REPLACED, REPLACED.location(str(root)))
+    put(classic, REPLACED, str(root), [(day(4), 44, "y")], of_values("day", [day(4), day(5)]))
+    return root
+
+
+@pytest.fixture
+def root(sound: Path, tmp_path: Path) -> str:
+    """A copy to be damaged."""
+    return str(shutil.copytree(sound, tmp_path / "tables"))
+
+
+def log(root: str, name: str) -> Path:
+    return Path(REPLACED.location(root)) / "_delta_log" / name
+
+
+def entry(root: str, number: int) -> Path:
+    return log(root, f"{number:020d}.json")
+
+
+def keep(root: str, number: int, *kinds: str) -> None:
+    """Keep the lines of some kinds of action, each with its end."""
+    lines = entry(root, number).read_text().splitlines()
+    kept = [line for line in lines if next(iter(json.loads(line))) in kinds]
+    entry(root, number).write_text("".join(f"{line}\n" for line in kept))
+
+
+def without_metrics(root: str, number: int) -> None:
+    """An entry that has lost what it removed, and of which only the checksum tells."""
+    info, *others = (json.loads(line) for line in entry(root, number).read_text().splitlines())
+    del info["commitInfo"]["operationMetrics"]
+    kept = [info, *(action for action in others if "remove" not in action)]
+    entry(root, number).write_text("".join(f"{json.dumps(action)}\n" for action in kept))
+
+
+def refused(classic: SparkSession, root: str, cursor: Cursor) -> set[Path]:
+    """The files that a read, a write, a consumer and an overview name when they refuse."""
+    location, named = REPLACED.location(root), set()
+    for attempt in (
+        lambda: read(classic, REPLACED, location).frame,
+        lambda: put(classic, REPLACED, root, [(day(9), 9, "z")], of_values("day", [day(9)])),
+        lambda: judge(classic, REPLACED, location, cursor),
+        lambda: describe(classic, REPLACED, location),
+    ):
+        with pytest.raises(DamagedTableError) as caught:
+            attempt()
+        assert caught.value.dataset == "days"
+        assert caught.value.remedy().startswith("pipeline doctor days")
+        named.add(Path(caught.value.file))
+    return named
+
+
+DAMAGES: dict[str, tuple[int, Callable[[str], object]]] = {
+    "no bytes": (5, lambda root: entry(root, 5).write_bytes(b"")),
+    "the newest without bytes": (6, lambda root: entry(root, 6).write_bytes(b"")),
+    "cut after its first line": (5, lambda root: keep(root, 5, "commitInfo")),
+    "without what it removes": (6, lambda root: keep(root, 6, "commitInfo", "add")),
+    "nor any metric that tells": (6, lambda root: without_metrics(root, 6)),
+    "without the end of its last line": (5, lambda root: entry(root, 5).write_bytes(entry(root, 5).read_bytes()[:-1])),
+    "a copy from below the checkpoint": (5, lambda root: shutil.copy(entry(root, 2), entry(root, 5))),
+    "gone": (5, lambda root: entry(root, 5).unlink()),
+    "the newest gone": (6, lambda root: entry(root, 6).unlink()),
+}
+
+
+@pytest.mark.parametrize(("number", "damage"), DAMAGES.values(), ids=list(DAMAGES))
+def test_a_damaged_entry_is_refused_by_reads_writes_consumers_and_overviews(
+    classic: SparkSession, root: str, number: int, damage: Callable[[str], object]
+) -> None:
+    location = REPLACED.location(root)
+    cursor = Cursor(table_id=existing(classic, REPLACED, location).table_id, version=CHECKPOINT)
+    damage(root)
+    files = {path: path.read_bytes() for path in Path(location).rglob("*") if path.is_file()}
+    assert refused(classic, root, cursor) == {entry(root, number)}
+    (shown,) = describe_all(classic, [REPLACED], root)
+    assert (shown.standing, entry(root, number).name in str(shown.problem)) == ("unreadable", True)
+    assert {path: path.read_bytes() for path in Path(location).rglob("*") if path.is_file()} == files
+    found = examine(REPLACED, location)
+    assert (Path(found.findings[0].path).name, found.healthy) == (entry(root, number).name, False)
+    # What was there before the damage can still be read, unless Delta itself refuses a log with a gap above it.
+    if number == NEWEST or entry(root, number).exists():
+        assert read(classic, REPLACED, location, ReadOptions(version=4)).frame.count() == 4
+
+
+def test_an_entry_below_the_checkpoint_is_refused_to_the_consumer_that_needs_it_and_to_nobody_else(
+    classic: SparkSession, root: str
+) -> None:
+    location = REPLACED.location(root)
+    table_id = existing(classic, REPLACED, location).table_id
+    entry(root, 2).write_bytes(b"")
+    with pytest.raises(DamagedTableError) as caught:
+        judge(classic, REPLACED, location, Cursor(table_id=table_id, version=1))
+    assert Path(caught.value.file) == entry(root, 2)
+    assert judge(classic, REPLACED, location, Cursor(table_id=table_id, version=3)).kind is Kind.CHANGES
+    assert read(classic, REPLACED, location).frame.count() == 4
+    with pytest.raises(DamagedTableError):
+        read(classic, REPLACED, location, ReadOptions(version=2))
+
+
+def test_a_checkpoint_of_no_bytes_is_done_without_while_the_entries_below_it_are_there(
+    classic: SparkSession, root: str
+) -> None:
+    location = REPLACED.location(root)
+    (path,) = Path(location).glob("_delta_log/*.checkpoint*.parquet")
+    path.write_bytes(b"")
+    cursor = Cursor(table_id=existing(classic, REPLACED, location).table_id, version=CHECKPOINT)
+    assert judge(classic, REPLACED, location, cursor).kind is Kind.CHANGES
+    assert read(classic, REPLACED, location).frame.count() == 4
+    assert put(classic, REPLACED, root, [(day(9), 9, "z")], of_values("day", [day(9)])).version == NEWEST + 1
+    assert describe(classic, REPLACED, location).rows == 5
+    for number in range(CHECKPOINT):
+        entry(root, number).unlink()
+    assert refused(classic, root, cursor) == {path}
+
+
+def test_a_checkpoint_that_can_t_be_read_is_refused_by_name(classic: SparkSession, root: str) -> None:
+    """Delta finds it out in the middle of a query, and for some queries never."""
+    location = REPLACED.location(root)
+    cursor = Cursor(table_id=existing(classic, REPLACED, location).table_id, version=CHECKPOINT)
+    (path,) = Path(location).glob("_delta_log/*.checkpoint*.parquet")
+    path.write_bytes(b"PAR1 and no more")
+    assert refused(classic, root, cursor) == {path}
+    # Which the doctor says to do.
+    path.unlink()
+    log(root, "_last_checkpoint").unlink()
+    assert read(classic, REPLACED, location).frame.count() == 4
+
+
+def test_an_overview_names_the_data_file_that_can_t_be_read(classic: SparkSession, root: str) -> None:
+    location = REPLACED.location(root)
+    (path,) = Path(location).glob("day=2026-01-02/*.parquet")
+    path.write_bytes(path.read_bytes()[:-20])
+    with pytest.raises(DamagedTableError) as caught:
+        describe(classic, REPLACED, location)
+    assert path.name in caught.value.file
+    assert "PIPELINE_ROOT" not in str(caught.value)
