@@ -92,6 +92,7 @@ DELTA_ORDER = (
     "fit",
     "arrow_types",
     "arrow",
+    "objects",
     "staging",
     "frames",
     "transaction",

@@ -45,6 +45,8 @@ from pipeline.schema import folded, same_names
 _EPOCH = dt.date(1970, 1, 1)
 _FIRST_DAY, _LAST_DAY = (dt.date.min - _EPOCH).days, (dt.date.max - _EPOCH).days
 _MICROS_A_DAY = 86_400_000_000
+# In the metadata of an Arrow schema: what the frame had beside its columns, in words.
+LEFT_OUT = b"pipeline.left_out"
 
 Path = tuple[str, ...]
 
@@ -75,12 +77,15 @@ class Fitting:
 def fitting(dataset: Dataset, schema: Any) -> Fitting:
     """How batches of that schema fit; looks at no value.
 
+    What the metadata of the schema has under `LEFT_OUT` is told with a column that is missing.
+
     Raises:
         FrameMismatchError: with every missing, extra, ambiguous or reserved column and every type that can't fit.
     """
     import pyarrow as pa
 
-    problems, positions = _matched(dataset, schema.names)
+    left_out = ((schema.metadata or {}).get(LEFT_OUT) or b"").decode()
+    problems, positions = _matched(dataset, schema.names, left_out)
     arrays = _fit_columns(dataset, positions, [pa.nulls(0, field.type) for field in schema], problems)
     if problems:
         raise FrameMismatchError(dataset=dataset.name, differences=tuple(problems))
@@ -88,8 +93,9 @@ def fitting(dataset: Dataset, schema: Any) -> Fitting:
     return Fitting(dataset, positions, pa.schema(list(zip(names, (a.type for a in arrays), strict=True))))
 
 
-def _matched(dataset: Dataset, names: Sequence[str]) -> tuple[list[str], dict[str, int]]:
+def _matched(dataset: Dataset, names: Sequence[str], left_out: str) -> tuple[list[str], dict[str, int]]:
     """What is wrong with the names, and by declared column the position of the frame's column."""
+    beside = f"; {left_out}" if left_out else ""
     problems = [] if names else ["the frame has no columns"]
     problems += [f"columns {listed(group)}: differ by case only or not at all" for group in same_names(names)]
     problems += [
@@ -105,11 +111,11 @@ def _matched(dataset: Dataset, names: Sequence[str]) -> tuple[list[str], dict[st
         if position is not None:
             positions[field.name] = position
         elif field.name not in computed:  # what is computed, Spark computes
-            problems.append(f"column {field.name}: missing, declared {sql.type_name(field.dataType)}")
+            problems.append(f"column {field.name}: missing, declared {sql.type_name(field.dataType)}{beside}")
     for name in dataset.frame_columns:
         position = exact.get(name, by_folded.get(folded(name)))
         if position is None:
-            problems.append(f"column {name}: missing; the write decides by it")
+            problems.append(f"column {name}: missing; the write decides by it{beside}")
         else:
             positions[name] = position
     declared = {folded(name) for name in (*dataset.schema.names, *dataset.frame_columns)}
@@ -152,10 +158,7 @@ def _fit(path: Path, values: Any, declared: DataType, problems: list[str]) -> An
     import pyarrow as pa
 
     values = _decoded(values)
-    if pa.types.is_null(values.type):
-        # An untyped NULL column; deeper down no value could be told from another.
-        if len(path) > 1:
-            problems.append(f"column {'.'.join(path)}: has type void, declared {sql.type_name(declared)}")
+    if pa.types.is_null(values.type):  # nothing but NULL, whatever its type would be
         return _nulls(values, declared)
     if isinstance(declared, ArrayType):
         fitted = _fit_array(path, values, declared, problems)
@@ -295,10 +298,12 @@ def _fit_map(path: Path, values: Any, declared: MapType, problems: list[str]) ->
     given = values.type
     if pa.types.is_map(given):
         values = values.cast(pa.list_(pa.struct([("key", given.key_type), ("value", given.item_type)])))
-    elif not is_list(given) or not pa.types.is_struct(given.value_type):
+    elif not is_list(given):
         return None
     entries = pc.list_flatten(values)
-    if [field.name for field in entries.type] != ["key", "value"]:
+    if pa.types.is_null(entries.type) and not len(entries):  # empty maps alone
+        entries = pa.nulls(0, pa.struct([("key", pa.null()), ("value", pa.null())]))
+    if not pa.types.is_struct(entries.type) or [field.name for field in entries.type] != ["key", "value"]:
         return None
     keys, items = entries.flatten()
     keys = _fit((*path, "key"), keys, declared.keyType, problems)

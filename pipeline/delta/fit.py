@@ -67,7 +67,7 @@ def select_list(dataset: Dataset, schema: StructType) -> dict[str, str]:
             problems.append(f"column {field.name}: missing, declared {sql.type_name(field.dataType)}")
             continue
         taken.add(source)
-        fit = _fit(field.name, sql.identifier(source), schema[source].dataType, field.dataType, nested=False)
+        fit = _fit(field.name, sql.identifier(source), schema[source].dataType, field.dataType)
         problems += fit.problems
         selected[field.name] = fit.expression
     for name in dataset.frame_columns:
@@ -106,11 +106,8 @@ def _frame_problems(schema: StructType, frame_columns: Iterable[str]) -> Iterato
             yield f"column {name}: the change feed adds a column of that name itself"
 
 
-def _fit(path: str, expression: str, given: DataType, declared: DataType, *, nested: bool = True) -> _Fit:
-    if isinstance(given, NullType):
-        # An untyped NULL column; deeper down no value could be told from another.
-        if nested:
-            return _Fit(expression, (f"column {path}: has type void, declared {sql.type_name(declared)}",))
+def _fit(path: str, expression: str, given: DataType, declared: DataType) -> _Fit:
+    if isinstance(given, NullType):  # nothing but NULL, whatever its type would be
         return _Fit(f"CAST({expression} AS {sql.bare_type(declared)})")
     if isinstance(given, StructType) and isinstance(declared, StructType):
         return _fit_struct(path, expression, given, declared)

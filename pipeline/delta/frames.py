@@ -8,7 +8,6 @@ pandas, polars and pyarrow are imported only when such a frame is asked for or t
 
 from __future__ import annotations
 
-import datetime as dt
 import importlib
 import sys
 from collections.abc import Callable, Iterator
@@ -16,11 +15,12 @@ from contextlib import contextmanager
 from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql.types import IntegralType, MapType, StructType
+from pyspark.sql.types import IntegralType, StructType
 
 from pipeline.dataset import Dataset
-from pipeline.delta.arrow import fitting
+from pipeline.delta.arrow import LEFT_OUT, fitting
 from pipeline.delta.arrow_types import arrow_type, holds_variant, spark_schema
+from pipeline.delta.objects import entries_of_dicts, refuse_loss
 from pipeline.delta.staging import Staging
 from pipeline.errors import FrameKindError, FrameMismatchError, FrameTooLargeError
 from pipeline.schema import folded
@@ -36,6 +36,7 @@ KINDS = (SPARK, *LOCAL_KINDS)
 
 # A float of pandas holds whole numbers exactly up to here; above, a digit may have been lost before we saw it.
 _EXACT_FLOAT = 1 << 53
+_UNNAMED = "the frame's index has no name and is no column: name it (rename_axis) or reset the index"
 
 
 def kind_of(cls: object) -> str | None:
@@ -135,14 +136,16 @@ def _from_polars(frame: Any, name: str) -> Any:
 
 
 def _from_pandas(frame: Any, name: str, schema: StructType) -> Any:
-    """The columns in Arrow, whatever index there is left out.
+    """The columns in Arrow, before them the levels of the index that have a name.
 
     Raises:
-        FrameMismatchError: a name is no text, or a column holds values that Arrow has no common type for.
+        FrameMismatchError: a name is no text, a level of the index can't become a column, or a column holds values that
+            Arrow has no common type for or would change.
     """
     import pyarrow as pa
 
-    problems = [f"column {column!r}: its name is no text" for column in frame.columns if not isinstance(column, str)]
+    frame, problems = index_as_columns(frame)
+    problems += [f"column {column!r}: its name is no text" for column in frame.columns if not isinstance(column, str)]
     declared = {folded(field.name): field.dataType for field in schema.fields}
     arrays = []
     for position, column in enumerate(map(str, frame.columns)):
@@ -152,7 +155,39 @@ def _from_pandas(frame: Any, name: str, schema: StructType) -> Any:
             problems.append(f"column {column}: {error}")
     if problems:
         raise FrameMismatchError(dataset=name, differences=tuple(problems))
-    return pa.Table.from_arrays(arrays, names=list(map(str, frame.columns)))
+    table = pa.Table.from_arrays(arrays, names=list(map(str, frame.columns)))
+    return table if _counts_rows(frame.index) else table.replace_schema_metadata({LEFT_OUT: _UNNAMED.encode()})
+
+
+def index_as_columns(frame: Any) -> tuple[Any, list[str]]:
+    """A frame of pandas with the named levels of its index as columns, and the levels that can't be, in words.
+
+    A level that is a column already is left out. One index without a name only numbers the rows, as pandas itself has
+    it; among several levels it tells them apart.
+    """
+    index = frame.index
+    if index.nlevels == 1 and index.names[0] is None:
+        return frame, []
+    problems, levels = [], {}
+    for number, name in enumerate(index.names):
+        values = index.get_level_values(number)
+        if name is None:
+            problems.append(f"level {number} of the frame's index has no name: name it (rename_axis) or reset the index")
+        elif name not in frame.columns:
+            levels[name] = values
+        elif not frame[[name]].iloc[:, 0].reset_index(drop=True).equals(values.to_series(index=range(len(frame)))):
+            problems.append(f"column {name}: the frame's index has a level of that name with other values")
+    if problems:
+        return frame, problems
+    plain = frame.reset_index(drop=True)
+    for position, (name, values) in enumerate(levels.items()):
+        plain.insert(position, name, values.to_series(index=plain.index))
+    return plain, []
+
+
+def _counts_rows(index: Any) -> bool:
+    """Whether an index is the one that pandas makes by itself."""
+    return type(index).__name__ == "RangeIndex"
 
 
 def _from_series(series: Any, declared: Any) -> Any:
@@ -161,13 +196,13 @@ def _from_series(series: Any, declared: Any) -> Any:
     import pyarrow.compute as pc
 
     is_object = series.dtype == object
-    if is_object and isinstance(declared, MapType):
-        return _map_of_dicts(series)
+    if is_object and declared is not None:
+        series = series.map(lambda value: entries_of_dicts(value, declared))
     values = pa.array(series, from_pandas=True)
     if len(values) and values.null_count == len(values) and not _is_arrow_backed(series):
         return pa.nulls(len(values))  # a NumPy column without values has a type by chance
     if is_object:
-        _refuse_loss(series.dropna(), values.type)
+        refuse_loss(series.dropna(), values.type)
     elif pa.types.is_floating(values.type) and isinstance(declared, IntegralType) and not _is_arrow_backed(series):
         # What pandas makes of integers as soon as one is missing.
         whole = pc.all(pc.less(pc.abs(values), _EXACT_FLOAT)).as_py() is not False
@@ -178,37 +213,6 @@ def _from_series(series: Any, declared: Any) -> Any:
 
 def _is_arrow_backed(series: Any) -> bool:
     return hasattr(series.dtype, "pyarrow_dtype")
-
-
-def _refuse_loss(present: Any, inferred: Any) -> None:
-    """What Arrow's inference over Python objects drops without a word."""
-    from pyarrow import types
-
-    if types.is_date(inferred) and any(isinstance(value, dt.datetime) for value in present):
-        raise ValueError("dates and datetimes are mixed")
-    if types.is_timestamp(inferred):
-        if len({value.tzinfo is None for value in present}) > 1:
-            raise ValueError("datetimes with and without a zone are mixed")
-        if any(getattr(value, "nanosecond", 0) for value in present):
-            raise ValueError("nanoseconds would be lost")
-
-
-def _map_of_dicts(series: Any) -> Any:
-    """A map column from dicts, or from what Arrow itself takes for one."""
-    import pyarrow as pa
-
-    missing = series.isna()
-    if not all(isinstance(value, dict) for value in series[~missing]):
-        return pa.array(series, from_pandas=True)
-    dicts = [{} if gone else value for value, gone in zip(series, missing, strict=True)]
-    offsets = [0]
-    for entries in dicts:
-        offsets.append(offsets[-1] + len(entries))
-    keys = pa.array([key for entries in dicts for key in entries])
-    items = pa.array([value for entries in dicts for value in entries.values()])
-    if not len(keys):
-        return pa.nulls(len(dicts)) if missing.all() else pa.array([[]] * len(dicts), pa.map_(pa.string(), pa.string()))
-    return pa.MapArray.from_arrays(pa.array(offsets, pa.int32()), keys, items, mask=pa.array(missing.to_numpy()))
 
 
 # --- into an asset ----------------------------------------------------------------------------------------------------

@@ -21,7 +21,7 @@ from pipeline.delta.arrow import fitting
 from pipeline.delta.arrow_types import arrow_type
 from pipeline.delta.buffer import Item, Receipt
 from pipeline.delta.dead_letters import DeadLetter, plain
-from pipeline.delta.frames import ARROW, PANDAS, POLARS, kind_of, reader_of
+from pipeline.delta.frames import ARROW, PANDAS, POLARS, index_as_columns, kind_of, reader_of
 from pipeline.delta.values import Unfit, as_mapping, reader
 from pipeline.errors import FrameMismatchError
 from pipeline.listing import listed
@@ -298,6 +298,7 @@ def _rows(frame: Any) -> list[dict[str, Any]]:
     """The rows of a frame that does not fit, as it has them; what pandas has no value for is None."""
     kind = kind_of(type(frame))
     if kind == PANDAS:
+        frame, _ = index_as_columns(frame)
         renamed = frame.set_axis([str(name) for name in frame.columns], axis=1).astype(object)
         return renamed.where(frame.notna().to_numpy(), None).to_dict("records")  # type: ignore[no-any-return]
     return frame.to_dicts() if kind == POLARS else frame.to_pylist()  # type: ignore[no-any-return]
