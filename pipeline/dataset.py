@@ -236,6 +236,8 @@ def _problems(dataset: Dataset) -> Iterator[str]:
     yield from _partition_problems(dataset)
     names = set(dataset.schema.names)
     yield from (f"key column {key!r} is not in the schema" for key in dataset.keys if key not in names)
+    if len(set(dataset.keys)) < len(dataset.keys):
+        yield "a key column is named twice"
     yield from mode_problems(dataset.write, dataset.schema, dataset.keys)
     yield from merge_problems(
         dataset.write, dataset.schema, dataset.keys, dataset.partition_by, change_feed=dataset.change_feed

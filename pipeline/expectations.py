@@ -10,7 +10,7 @@ reach the write. An expectation is judged at a version of the table, after the w
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Container, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Literal, get_args
@@ -232,8 +232,9 @@ def constraint_problems(
         yield from _consequence_problems(name, constraint)
         if constraint.on_violation not in get_args(OnViolation):
             yield f"{name}: on_violation {constraint.on_violation!r} is none of {', '.join(get_args(OnViolation))}"
-        if isinstance(constraint, NotNull) and constraint.column not in paths:
-            yield f"{name}: no column of that name is declared NOT NULL"
+        problem = _alone_problem(constraint, paths)
+        if problem is not None:
+            yield f"{name}: {problem}"
         if constraint.on_violation != "fail" and not _is_judged_alone(constraint, mode):
             yield f"{name}: of a changelog with ignore_nulls, rows are not known before they are merged; declare fail"
         if constraint.on_violation != "fail" and isinstance(mode, Merge) and mode.delete_missing:
@@ -246,6 +247,12 @@ def constraint_problems(
         yield from (
             f"column {name!r} has a name that quarantine adds" for name in schema.names if name.lower() in added
         )
+
+
+def _alone_problem(constraint: Constraint, paths: Container[str]) -> str | None:
+    if isinstance(constraint, NotNull):
+        return None if constraint.column in paths else "no column of that name is declared NOT NULL"
+    return None if constraint.name.strip() and constraint.condition.strip() else "its name or its condition is empty"
 
 
 def _is_judged_alone(constraint: Constraint, mode: WriteMode) -> bool:

@@ -143,6 +143,7 @@ def column_problems(schema: StructType, *, maps_columns: bool = False) -> Iterat
     for group in case_duplicates(schema):
         yield f"columns {', '.join(group)} differ by case only"
     for path, field in walk(schema):
+        yield from _argument_problems(path, field)
         if folded(field.name) in RESERVED_COLUMNS:
             yield f"column {path!r} has a name that the change feed adds itself"
         if not field.name or (REFUSED_CHARACTERS & set(field.name) and not maps_columns):
@@ -182,6 +183,16 @@ def partition_problems(schema: StructType, partition_by: Sequence[str]) -> Itera
             yield f"partition column {field.name!r} has type {kind}; Delta keeps such values as text"
         elif isinstance(field.dataType, CharType):
             yield f"partition column {field.name!r} has type {kind}, which Spark pads; declare string or varchar"
+
+
+def _argument_problems(path: str, field: StructField) -> Iterator[str]:
+    """What Spark takes of a field unseen, and neither it nor Dagster can use later."""
+    nullable: object = field.nullable
+    if not isinstance(nullable, bool):
+        yield f"column {path!r}: nullable is {nullable!r}, expected True or False"
+    comment = (field.metadata or {}).get("comment")
+    if comment is not None and not isinstance(comment, str):
+        yield f"column {path!r}: its comment is {comment!r}, expected a text"
 
 
 def holds_not_null(data_type: DataType) -> bool:

@@ -47,9 +47,10 @@ def restore(name: str, version: int | None, timestamp: dt.datetime | None, apply
         note = CommitNote(mark=Mark(writer=f"{dataset.name}/{run}"), run_id=run)
         result = do_restore(session, dataset, plan, note)
         if result.written is not None:
-            options = dict(settings.spark.conf)
-            write_record(session, dataset, result.written, root=settings.root, run_id=run, sources={}, options=options)
+            options, written = dict(settings.spark.conf), result.written
             report_changes(settings, [dataset.name])
+            with written.behind():
+                write_record(session, dataset, written, root=settings.root, run_id=run, sources={}, options=options)
     if as_json:
         print_json(_document(plan, result))
         return

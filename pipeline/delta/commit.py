@@ -29,6 +29,7 @@ from pipeline.delta.log import (
     commit_file,
     commit_of,
     entry_of,
+    note_of,
     read_commit_file,
     token_of,
 )
@@ -261,6 +262,13 @@ def find_mark(session: SparkSession, location: str, mark: Mark) -> int | None:
         if token_of(row["userMetadata"]) == mark.token and row["operation"] not in _FOLLOW_UPS:
             return int(row["version"])
     return None
+
+
+def newest_note(session: SparkSession, location: str, asset: str) -> Mapping[str, Any] | None:
+    """What the newest write of that asset has said in its commit; None if the searched history holds none."""
+    history = session.sql(f"DESCRIBE HISTORY {sql.path_table(location)} LIMIT {HISTORY_LIMIT}")
+    notes = (note_of(row["userMetadata"]) for row in history.select("userMetadata").collect())
+    return next((note for note in notes if note is not None and note.get("asset") == asset), None)
 
 
 def rows_changed(

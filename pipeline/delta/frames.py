@@ -172,7 +172,7 @@ def index_as_columns(frame: Any) -> tuple[Any, list[str]]:
     for number, name in enumerate(index.names):
         values = index.get_level_values(number)
         if name is None:
-            problems.append(f"level {number} of the frame's index has no name: name it (rename_axis) or reset the index")
+            problems.append(f"level {number} of the frame's index has no name; name it (rename_axis)")
         elif name not in frame.columns:
             levels[name] = values
         elif not frame[[name]].iloc[:, 0].reset_index(drop=True).equals(values.to_series(index=range(len(frame)))):

@@ -41,7 +41,7 @@ def _is_pair(value: Any) -> bool:
 
 def _is_sequence(value: Any) -> bool:
     """Whether the value is a list, or an array of NumPy that holds objects."""
-    return isinstance(value, list | tuple) or (hasattr(value, "tolist") and getattr(value, "dtype", None) == object)
+    return isinstance(value, list | tuple) or getattr(getattr(value, "dtype", None), "kind", "") == "O"
 
 
 def refuse_loss(values: Iterable[Any], inferred: Any) -> None:

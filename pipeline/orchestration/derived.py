@@ -84,6 +84,32 @@ def dataset_of_table(key: AssetKey, metadata: Mapping[str, Any], state: TableSta
     )
 
 
+def refuse_lost_partitions(
+    key: AssetKey, dataset: Dataset, metadata: Mapping[str, Any], newest: Mapping[str, Any] | None
+) -> None:
+    """Refuse a plain asset without partitions whose write would replace all partitions of its table unasked.
+
+    Args:
+        newest: what the asset's newest write has said in its commit.
+
+    Raises:
+        DeclarationError: its newest write was of some partitions, or nothing says that it means the whole table.
+    """
+    if not dataset.partition_by or not isinstance(dataset.write, Replace):
+        return
+    written = (newest or {}).get("partitions")
+    if written is None and _names(key, metadata, PARTITION_EXPR):
+        return
+    columns = ", ".join(dataset.partition_by)
+    before = f"its newest write was of {written}" if written is not None else "nothing says that it means all of them"
+    raise _refusal(
+        key,
+        f"it has no partitions_def, while its table is partitioned by ({columns}) and {before}: the write would "
+        "replace the whole table. Give the asset its partitions_def again; to replace the whole table, declare the "
+        f"dataset with dataset_metadata; to keep what is there, set {WRITE_MODE!r} to 'append' or 'merge'",
+    )
+
+
 def _write_mode(key: AssetKey, metadata: Mapping[str, Any]) -> WriteMode:
     said = plain(metadata.get(WRITE_MODE, "replace"))
     mode = _WRITE_MODES.get(said) if isinstance(said, str) else None

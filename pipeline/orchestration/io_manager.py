@@ -27,7 +27,7 @@ from pyspark.sql.types import StructType
 
 from pipeline.dataset import Dataset, table_location
 from pipeline.delta.changes import Changes, Source
-from pipeline.delta.commit import CommitNote, Mark
+from pipeline.delta.commit import CommitNote, Mark, newest_note
 from pipeline.delta.consume import Reading, Touched, write_consumed
 from pipeline.delta.failures import SPARK_ERRORS
 from pipeline.delta.frames import empty, from_spark, to_spark, with_schema
@@ -39,7 +39,7 @@ from pipeline.delta.table import TableState, look_at
 from pipeline.delta.write import WriteResult, write
 from pipeline.errors import FrameKindError, FrameMismatchError, PartitionKeyError, PipelineError, TableNotFoundError
 from pipeline.orchestration.consumers import consumer_of, read_changes, sources_of, written
-from pipeline.orchestration.derived import dataset_of_table, derived_dataset
+from pipeline.orchestration.derived import dataset_of_table, derived_dataset, refuse_lost_partitions
 from pipeline.orchestration.identity import writer
 from pipeline.orchestration.inputs import annotated_kind, input_slice, may_be_missing, shown, tell_input
 from pipeline.orchestration.metadata import (
@@ -222,7 +222,11 @@ class DeltaIOManager(ConfigurableIOManager):
             return declared, obj, False
         state = self._table_at(key)
         if state is not None:
-            return dataset_of_table(key, metadata, state), obj, True
+            dataset = dataset_of_table(key, metadata, state)
+            if dataset.partition_by and not partitioned:
+                newest = newest_note(self.spark.spark_session, state.location, key.to_user_string())
+                refuse_lost_partitions(key, dataset, metadata, newest)
+            return dataset, obj, True
         frame, schema = with_schema(obj, "/".join(key.path))
         return derived_dataset(key, metadata, schema, partitioned=partitioned), frame, False
 

@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import deltalake
 import pytest
 from pyspark.errors import ArithmeticException, PySparkException, PythonException
 from pyspark.sql import SparkSession
@@ -217,7 +218,7 @@ def test_columns_that_differ_by_case_only_are_refused_by_name(spark: SparkSessio
 @case("S-ALL-NULL")
 def test_void_inside_a_struct_an_array_or_a_map_is_null_of_the_declared_type(spark: SparkSession, root: str) -> None:
     row = """
-        SELECT 'EU' AS region, {}L AS id, 1 AS amount, named_struct('country', NULL, 'city', NULL) AS place,
+        SELECT 'EU' AS region, {}L AS id, 1 AS amount, named_struct('lon', NULL, 'lat', NULL) AS place,
                {} AS stops, {} AS by_name, NULL AS note
     """
     append(spark, TRIPS, root, row.format(1, "array(NULL)", "map('a', NULL)"))

@@ -95,7 +95,7 @@ def test_an_index_without_a_name_only_numbers_rows_and_is_named_with_a_column_th
 def test_a_sink_takes_the_index_of_a_frame_whose_rows_it_takes_one_by_one() -> None:
     frame = pd.DataFrame({"day": ["a", "b"], "n": [1, "x"]}).set_index("day")
     intake = Intake(DAYS, allow_nan=False, record_bytes=1 << 20)
-    taken = intake.take([Item(frame, rows=2, size_bytes=2)])
+    taken = intake.take([Item(payload=frame, rows=2, size_bytes=2)])
     assert [row for table in taken.tables for row in table.to_pylist()] == [{"day": "a", "n": 1}]
     assert [letter.record["day"] for letter in taken.letters] == ["b"]
 

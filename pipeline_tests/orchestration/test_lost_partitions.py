@@ -1,0 +1,102 @@
+"""A plain asset writes no more of its table than it did: not the whole of it because its partitions are gone."""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import deltalake
+import pandas as pd
+import pyarrow as pa
+import pytest
+from dagster import AssetsDefinition, DagsterInstance, DailyPartitionsDefinition, asset, materialize
+from pyspark.sql import SparkSession
+from pyspark.sql.types import DateType, LongType, StructField, StructType
+
+from pipeline.dataset import Dataset
+from pipeline.errors import DeclarationError
+from pipeline.orchestration import DeltaIOManager, DeltaSparkResource, dataset_metadata
+from pipeline.settings import SparkSettings
+
+DAILY = DailyPartitionsDefinition("2026-01-01", end_date="2026-01-08")
+BY_DAY = {"partition_expr": "day"}
+FIRST, SECOND = dt.date(2026, 1, 1), dt.date(2026, 1, 2)
+Run = Callable[..., Any]
+
+
+@pytest.fixture
+def run(root: str, classic: SparkSession, spark_settings: SparkSettings) -> Iterator[Run]:
+    manager = DeltaIOManager(root=root, spark=DeltaSparkResource.from_settings(spark_settings))
+    with DagsterInstance.ephemeral() as instance:
+        yield lambda made, **options: materialize(
+            [made], resources={"io_manager": manager}, instance=instance, **options
+        )
+
+
+def readings(frame: pd.DataFrame, **options: Any) -> AssetsDefinition:
+    @asset(key="readings", **options)
+    def plain() -> Any:
+        return frame
+
+    return plain
+
+
+def rows(root: str) -> list[tuple[Any, ...]]:
+    table = deltalake.DeltaTable(f"{root}/readings").to_pyarrow_table().select(["day", "n"])
+    return sorted(tuple(row.values()) for row in table.to_pylist())
+
+
+def of_day(day: dt.date, n: int) -> pd.DataFrame:
+    return pd.DataFrame({"day": [day], "n": [n]})
+
+
+def test_an_asset_that_was_partitioned_and_is_no_more_is_refused_until_it_says_what_it_means(
+    root: str, run: Run
+) -> None:
+    for number, day in enumerate((FIRST, SECOND)):
+        frame = of_day(day, number)
+        run(readings(frame, partitions_def=DAILY, metadata=BY_DAY), partition_key=day.isoformat())
+    written = [(FIRST, 0), (SECOND, 1)]
+
+    for metadata in ({}, BY_DAY):
+        with pytest.raises(DeclarationError) as caught:
+            run(readings(of_day(FIRST, 9), metadata=metadata))
+        assert caught.value.dataset == "readings"
+        (problem,) = caught.value.problems
+        assert "partitioned by (day)" in problem
+        assert "2026-01-02" in problem
+        assert "partitions_def again" in problem
+    assert rows(root) == written
+
+    run(readings(of_day(FIRST, 9), metadata={**BY_DAY, "delta/write_mode": "append"}))
+    run(readings(of_day(FIRST, 8), partitions_def=DAILY, metadata=BY_DAY), partition_key="2026-01-01")
+    assert rows(root) == [(FIRST, 8), (SECOND, 1)]
+
+    schema = StructType([StructField("day", DateType()), StructField("n", LongType())])
+    whole = Dataset(name="readings", schema=schema, partition_by=("day",))
+    run(readings(of_day(FIRST, 7), metadata=dataset_metadata(whole)))
+    run(readings(of_day(FIRST, 6), metadata=BY_DAY))
+    assert rows(root) == [(FIRST, 6)]
+
+
+def test_a_partitioned_table_of_others_is_replaced_only_by_an_asset_that_names_its_partition_column(
+    root: str, run: Run
+) -> None:
+    theirs = pa.table({"day": [FIRST, SECOND], "n": pa.array([1, 2], pa.int64())})
+    deltalake.write_deltalake(f"{root}/readings", theirs, partition_by=["day"])
+
+    with pytest.raises(DeclarationError) as caught:
+        run(readings(of_day(FIRST, 9)))
+    assert "nothing says that it means all of them" in caught.value.problems[0]
+    assert rows(root) == [(FIRST, 1), (SECOND, 2)]
+
+    run(readings(of_day(FIRST, 9), metadata=BY_DAY))
+    assert rows(root) == [(FIRST, 9)]
+
+
+def test_what_a_group_by_returns_makes_a_table_with_the_column_that_it_is_grouped_by(root: str, run: Run) -> None:
+    frame = pd.concat([of_day(FIRST, 1), of_day(FIRST, 2), of_day(SECOND, 3)]).groupby("day").sum()
+    run(readings(frame))
+    run(readings(frame))
+    assert rows(root) == [(FIRST, 3), (SECOND, 3)]
