@@ -23,7 +23,7 @@ from pyspark.sql import SparkSession
 from pipeline.delta import sql
 from pipeline.delta.failures import LOST_OR_REFUSED, read_failure
 from pipeline.delta.log import FORMAT, Commit, commit_file, commit_of, read_commit_file, token_of
-from pipeline.delta.session import clone_connect, end_connect, hold_statements, is_connect
+from pipeline.delta.session import clone_connect, end_connect, hold_meaning, is_connect
 from pipeline.delta.snapshot import local_folder
 from pipeline.errors import CommitUnknownError
 
@@ -136,11 +136,15 @@ def runtime_profile(session: SparkSession) -> dict[str, str]:
 
 @contextmanager
 def private_session(session: SparkSession, confs: Mapping[str, str]) -> Iterator[SparkSession]:
-    """A clone for one write: it sees the caller's temporary views, and nobody sees its confs."""
+    """A clone for one write: it sees the caller's temporary views, and nobody sees its confs.
+
+    It means the same whatever the caller's session says. An expression of a view was analysed in the session that made
+    it, and keeps the zone of that session.
+    """
     clone = clone_session(session)
     try:
         clone.conf.unset(_LAST_COMMIT)
-        hold_statements(clone)
+        hold_meaning(clone)
         for name, value in confs.items():
             clone.conf.set(name, value)
         yield clone
