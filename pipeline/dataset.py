@@ -234,10 +234,7 @@ def _problems(dataset: Dataset) -> Iterator[str]:
         yield "the schema has no columns"
     yield from column_problems(dataset.schema, maps_columns=dataset.features.maps_columns)
     yield from _partition_problems(dataset)
-    names = set(dataset.schema.names)
-    yield from (f"key column {key!r} is not in the schema" for key in dataset.keys if key not in names)
-    if len(set(dataset.keys)) < len(dataset.keys):
-        yield "a key column is named twice"
+    yield from _key_problems(dataset)
     yield from mode_problems(dataset.write, dataset.schema, dataset.keys)
     yield from merge_problems(
         dataset.write, dataset.schema, dataset.keys, dataset.partition_by, change_feed=dataset.change_feed
@@ -282,6 +279,13 @@ def _consumer_problems(dataset: Dataset) -> Iterator[str]:
         yield from consumer_problems(dataset.write)
     elif dataset.full_without_feed:
         yield "full_without_feed says how changes are read, and reads_changes_of names none"
+
+
+def _key_problems(dataset: Dataset) -> Iterator[str]:
+    names = set(dataset.schema.names)
+    yield from (f"key column {key!r} is not in the schema" for key in dataset.keys if key not in names)
+    if len(set(dataset.keys)) < len(dataset.keys):
+        yield "a key column is named twice"
 
 
 def _partition_problems(dataset: Dataset) -> Iterator[str]:

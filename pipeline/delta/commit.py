@@ -33,7 +33,7 @@ from pipeline.delta.log import (
     read_commit_file,
     token_of,
 )
-from pipeline.delta.session import clone_connect, end_connect, hold_statements, is_connect
+from pipeline.delta.session import clone_connect, end_connect, hold_meaning, is_connect
 from pipeline.delta.snapshot import local_folder
 from pipeline.errors import AfterCommitError, CommitUnknownError
 
@@ -182,11 +182,15 @@ class BehindCommit:
 
 @contextmanager
 def private_session(session: SparkSession, confs: Mapping[str, str]) -> Iterator[SparkSession]:
-    """A clone for one write: it sees the caller's temporary views, and nobody sees its confs."""
+    """A clone for one write: it sees the caller's temporary views, and nobody sees its confs.
+
+    It means the same whatever the caller's session says. An expression of a view was analysed in the session that made
+    it, and keeps the zone of that session.
+    """
     clone = clone_session(session)
     try:
         clone.conf.unset(_LAST_COMMIT)
-        hold_statements(clone)
+        hold_meaning(clone)
         for name, value in confs.items():
             clone.conf.set(name, value)
         yield clone

@@ -64,6 +64,23 @@ STATEMENTS = {
     "spark.databricks.delta.replaceWhere.constraintCheck.enabled": "true",
     "spark.databricks.delta.schema.autoMerge.enabled": "false",
 }
+# What a private session has beside them. Delta hands on the literals of a REPLACE WHERE as Java's old dates, which lack
+# days of 1582, unless it is told to use the new ones; instants as INT96 are read wrong by other readers.
+WRITES = {
+    "spark.sql.caseSensitive": "false",
+    "spark.sql.storeAssignmentPolicy": "ANSI",
+    "spark.sql.timestampType": "TIMESTAMP_LTZ",
+    "spark.sql.ansi.doubleQuotedIdentifiers": "false",
+    "spark.sql.parser.quotedRegexColumnNames": "false",
+    "spark.sql.datetime.java8API.enabled": "true",
+    "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
+    "spark.sql.parquet.datetimeRebaseModeInWrite": "CORRECTED",
+    "spark.sql.parquet.datetimeRebaseModeInRead": "CORRECTED",
+    "spark.sql.parquet.int96RebaseModeInWrite": "CORRECTED",
+    "spark.sql.parquet.int96RebaseModeInRead": "CORRECTED",
+    "spark.sql.parquet.writeLegacyFormat": "false",
+}
+LEGACY = "spark.sql.legacy."
 # How its conditions begin where a server was started anew, or has ended a session that was idle for too long.
 _NO_SESSION = "INVALID_HANDLE.SESSION_"
 _LOST = "the server no longer has this run's session"
@@ -138,7 +155,7 @@ def confs(settings: SparkSettings, jars: list[Path]) -> dict[str, str]:
         for name in ("spark.driver.host", "spark.driver.bindAddress"):
             del ours[name]
         ours["spark.jars"] = ",".join(map(str, jars))
-    return ours | SEMANTICS | STATEMENTS | dict(settings.conf)
+    return ours | SEMANTICS | STATEMENTS | WRITES | dict(settings.conf)
 
 
 def _embedded(settings: SparkSettings) -> SparkSession:
@@ -212,7 +229,7 @@ def _connect(remote: str) -> SparkSession:
 def _prepare(session: Any) -> None:
     """Give a session our bounds and confs; the first calls to the server."""
     bounded(session)
-    for name, value in SEMANTICS.items():
+    for name, value in (SEMANTICS | WRITES).items():
         session.conf.set(name, value)
     hold_statements(session)
     _patience(_where(session)).max_retries = CONNECT_ATTEMPTS  # it answers
@@ -227,6 +244,23 @@ def hold_statements(session: SparkSession) -> None:
     for name, value in STATEMENTS.items():
         if session.conf.get(name, value) != value:
             session.conf.set(name, value)
+
+
+def hold_meaning(session: SparkSession) -> None:
+    """Give a session of ours all that the meaning of a statement and of the files it writes depends on."""
+    known: Any = session.conf.getAll if is_connect(session) else {}  # one answer from the server for all of them
+    for name, value in (SEMANTICS | STATEMENTS | WRITES).items():
+        if (known.get(name) if known else session.conf.get(name, None)) != value:
+            session.conf.set(name, value)
+    names = list(known) if known else _settings(session)
+    for name in [name for name in names if name.startswith(LEGACY) and session.conf.isModifiable(name)]:
+        session.conf.unset(name)
+
+
+def _settings(session: SparkSession) -> list[str]:
+    """The names of a classic session's settings; pyspark asks for each by itself, which takes a second."""
+    jvm_session: Any = session._jsparkSession
+    return str(jvm_session.conf().getAll().keys().mkString("\n")).split("\n")
 
 
 def bounded(session: SparkSession) -> SparkSession:
