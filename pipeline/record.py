@@ -31,9 +31,9 @@ from pipeline.delta.failures import SPARK_ERRORS, read_failure
 from pipeline.delta.files import read_texts, write_text
 from pipeline.delta.log import Commit, note_of, read_commit_file
 from pipeline.delta.read import ReadFacts
+from pipeline.delta.result import WriteResult
 from pipeline.delta.snapshot import TableFacts, local_folder, table_facts
 from pipeline.delta.table import existing
-from pipeline.delta.write import WriteResult
 from pipeline.errors import DamagedTableError, FileAccessError, RecordError, RunNotFoundError
 
 FORMAT = 1

@@ -17,6 +17,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pipeline.dataset import Dataset
 from pipeline.delta import sql
 from pipeline.delta.commit import Cursor, commit_entry
+from pipeline.delta.cursors import InForce
 from pipeline.delta.failures import (
     BEYOND_RETENTION,
     FEED_MISSING,
@@ -27,7 +28,7 @@ from pipeline.delta.failures import (
     Failure,
     read_failure,
 )
-from pipeline.delta.feed import InForce, Kind, Reason, Verdict, full, judge
+from pipeline.delta.feed import Kind, Reason, Verdict, full, judge
 from pipeline.delta.quality import row_value
 from pipeline.delta.slices import Slice, Unaddressable, of_rows
 from pipeline.delta.table import existing, load

@@ -33,11 +33,12 @@ from pipeline.delta.journal import Batch, Journal, tables
 from pipeline.delta.maintain import optimize
 from pipeline.delta.meter import Meter
 from pipeline.delta.receiver import SinkSettings
+from pipeline.delta.result import WriteResult
 from pipeline.delta.retry import RetryPolicy
 from pipeline.delta.staging import staged
 from pipeline.delta.table import look, open_or_create
 from pipeline.delta.transaction import reached
-from pipeline.delta.write import WriteResult, write
+from pipeline.delta.write import write
 from pipeline.errors import (
     CheckViolationError,
     CommitConflictError,

@@ -18,11 +18,13 @@ from pyspark.sql.types import StringType, StructField, StructType
 from pipeline.dataset import Dataset, Replace
 from pipeline.delta.changes import Source, SourceChanges, changes_since
 from pipeline.delta.commit import CommitNote
-from pipeline.delta.feed import InForce, Verdict, cursors_in_force
+from pipeline.delta.cursors import InForce, cursors_in_force
+from pipeline.delta.feed import Verdict
+from pipeline.delta.result import WriteResult, nothing
 from pipeline.delta.retry import NO_RETRY, RetryPolicy, retried
 from pipeline.delta.slices import Slice
 from pipeline.delta.table import CHANGE_FEED, existing, look
-from pipeline.delta.write import WriteResult, nothing, write
+from pipeline.delta.write import write
 from pipeline.errors import ChangeFeedOffError, DeclarationError, TouchedSliceError
 from pipeline.listing import listed
 from pipeline.write_mode import consumer_problems

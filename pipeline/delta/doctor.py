@@ -12,8 +12,8 @@ from dataclasses import dataclass
 
 from pipeline.dataset import Dataset
 from pipeline.delta.changes import Source
+from pipeline.delta.cursors import cursors_in_force
 from pipeline.delta.data_files import problem_of
-from pipeline.delta.feed import cursors_in_force
 from pipeline.delta.log import commit_file, file_system, listed, versions
 from pipeline.delta.replay import LogFault, Replay, replay
 from pipeline.delta.snapshot import local_folder, table_facts

@@ -18,10 +18,10 @@ from pipeline.delta.commit import BehindCommit, CommitNote, marked_commit, own_c
 from pipeline.delta.failures import LOST_OR_REFUSED, read_failure, storage_failure
 from pipeline.delta.read import ReadOptions, resolve
 from pipeline.delta.replay import Replay, replay
+from pipeline.delta.result import WriteResult, commit_result
 from pipeline.delta.snapshot import local_folder, table_facts
 from pipeline.delta.table import CONSTRAINT_PREFIX, TableState, declared_properties, existing
 from pipeline.delta.transaction import INCARNATION
-from pipeline.delta.write import WriteResult, commit_result
 from pipeline.errors import CommitConflictError, PipelineError, VersionVacuumedError
 
 _FEATURE = "feature "

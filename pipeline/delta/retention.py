@@ -17,8 +17,9 @@ from pyspark.sql import SparkSession
 from pipeline.dataset import Dataset
 from pipeline.delta.changes import Source
 from pipeline.delta.commit import Cursor
+from pipeline.delta.cursors import cursors_in_force
 from pipeline.delta.failures import SPARK_ERRORS, read_failure
-from pipeline.delta.feed import Kind, Reason, cursors_in_force, judge, window_files
+from pipeline.delta.feed import Kind, Reason, judge, window_files
 from pipeline.delta.table import TableState, existing, look
 from pipeline.errors import CursorUnreadableError, StorageError
 

@@ -29,9 +29,10 @@ from pipeline.delta.failures import SPARK_ERRORS, read_failure
 from pipeline.delta.merge import repeat_matters
 from pipeline.delta.quarantine import Violation
 from pipeline.delta.query_log import batch_content, name_beside, query_id
+from pipeline.delta.result import WriteResult
 from pipeline.delta.session import is_connect
 from pipeline.delta.stream_batches import refuse_lost_checkpoint, refuse_other_input
-from pipeline.delta.write import WriteResult, write
+from pipeline.delta.write import write
 from pipeline.errors import DeclarationError, PipelineError, StreamError, rebuilt
 
 WRITER = "stream/"

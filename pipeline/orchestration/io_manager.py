@@ -32,11 +32,12 @@ from pipeline.delta.consume import Reading, Touched, write_consumed
 from pipeline.delta.failures import SPARK_ERRORS
 from pipeline.delta.frames import empty, from_spark, to_spark, with_schema
 from pipeline.delta.read import ReadFacts, ReadOptions, read
+from pipeline.delta.result import WriteResult
 from pipeline.delta.slices import Slice
 from pipeline.delta.staging import STAGING
 from pipeline.delta.stream import together
 from pipeline.delta.table import TableState, look_at
-from pipeline.delta.write import WriteResult, write
+from pipeline.delta.write import write
 from pipeline.errors import FrameKindError, FrameMismatchError, PartitionKeyError, PipelineError, TableNotFoundError
 from pipeline.orchestration.consumers import consumer_of, read_changes, sources_of, written
 from pipeline.orchestration.derived import dataset_of_table, derived_dataset, refuse_lost_partitions

@@ -28,7 +28,7 @@ from pipeline.dataset import Dataset
 from pipeline.delta import sql
 from pipeline.delta.changes import SourceChanges
 from pipeline.delta.feed import Kind
-from pipeline.delta.write import WriteResult
+from pipeline.delta.result import WriteResult
 from pipeline.errors import DeclarationError
 
 DATASET = "pipeline/dataset"

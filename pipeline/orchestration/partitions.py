@@ -18,7 +18,6 @@ from collections import defaultdict
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from decimal import Decimal
-from functools import partial
 from itertools import product
 from typing import Any, Protocol, TypeVar
 
@@ -30,7 +29,6 @@ from dagster import (
     TimeWindowPartitionsDefinition,
 )
 from pyspark.sql.types import (
-    BooleanType,
     DataType,
     DateType,
     DecimalType,
@@ -43,6 +41,7 @@ from pipeline.dataset import Dataset, is_string
 from pipeline.delta import sql
 from pipeline.delta.slices import Box, Interval, Slice, Values, merged, partition_value
 from pipeline.errors import DeclarationError, PartitionKeyError
+from pipeline.orchestration.partition_keys import decimal_of, parser_of
 
 # Dagster's own name for the metadata that says which column the keys stand for; by dimension where there are several.
 PARTITION_EXPR = "partition_expr"
@@ -51,7 +50,6 @@ NULL_KEY = "__HIVE_DEFAULT_PARTITION__"
 
 Part = Values | Interval
 _ONE_DIMENSION = ""
-_PLAIN_DECIMAL = re.compile(r"-?(0|[1-9][0-9]*)(\.[0-9]+)?")
 # Cron's minute and hour as one number each: whatever the rest says, no day has two windows.
 _ONCE_A_DAY = re.compile(r"\d+ \d+ ")
 # Around a change of clocks a day has 25 hours.
@@ -119,7 +117,7 @@ def _named(dimension: str) -> str:
 def _type_problem(partitions_def: PartitionsDefinition[Any], data_type: DataType) -> str | None:
     """Why keys of that kind can't become values of that type; None where they can."""
     if not isinstance(partitions_def, TimeWindowPartitionsDefinition):
-        if _parser(data_type) is None:
+        if parser_of(data_type) is None:
             return f"no key can spell a value of type {data_type.simpleString()}"
         return None
     if isinstance(data_type, DateType) and not _ONCE_A_DAY.match(partitions_def.cron_schedule):
@@ -143,62 +141,8 @@ def _refuse_two_spellings(
     parts: dict[str, Part] = {}
     for key in partitions_def.get_partition_keys():
         with suppress(ValueError):  # a key that spells none is refused by the run that asks for it
-            parts[key] = Values((_decimal(key, data_type.scale),))
+            parts[key] = Values((decimal_of(key, data_type.scale),))
     _refuse_equal(dataset, column, parts)
-
-
-def _parser(data_type: DataType) -> Callable[[str], Any] | None:
-    """How a static or dynamic key becomes a value; raises ValueError for a key that spells none."""
-    if is_string(data_type):
-        return str
-    if isinstance(data_type, DecimalType):
-        return partial(_decimal, scale=data_type.scale)
-    return next((parse for cls, parse in _PARSERS if isinstance(data_type, cls)), None)
-
-
-# A value has one spelling: '1' and '01' would be two keys that overwrite each other's rows.
-def _spelled(key: str, value: Any, spelling: str) -> Any:
-    if spelling != key:
-        raise ValueError(key)
-    return value
-
-
-def _integer(key: str) -> int:
-    return _spelled(key, int(key), str(int(key)))  # type: ignore[no-any-return]
-
-
-def _decimal(key: str, scale: int) -> Decimal:
-    """A decimal with as many zeros behind it as its column has places; keys of one value are refused later."""
-    is_negative_zero = key.startswith("-") and not key.strip("-0.")
-    if not _PLAIN_DECIMAL.fullmatch(key) or len(key.partition(".")[2]) > scale or is_negative_zero:
-        raise ValueError(key)
-    return Decimal(key)
-
-
-def _day(key: str) -> dt.date:
-    value = dt.date.fromisoformat(key)
-    return _spelled(key, value, value.isoformat())  # type: ignore[no-any-return]
-
-
-def _local_instant(key: str) -> dt.datetime:
-    value = dt.datetime.fromisoformat(key)
-    return _spelled(key, value, value.isoformat(sep=" "))  # type: ignore[no-any-return]
-
-
-def _instant(key: str) -> dt.datetime:
-    value = _local_instant(key)
-    if value.tzinfo is not None:
-        raise ValueError(key)
-    return value.replace(tzinfo=dt.timezone.utc)
-
-
-_PARSERS: tuple[tuple[type[DataType], Callable[[str], Any]], ...] = (
-    (IntegralType, _integer),
-    (DateType, _day),
-    (TimestampType, _instant),
-    (TimestampNTZType, _local_instant),
-    (BooleanType, {"true": True, "false": False}.__getitem__),
-)
 
 
 class _Meaning:
@@ -214,7 +158,7 @@ class _Meaning:
         if not isinstance(self.partitions_def, TimeWindowPartitionsDefinition):
             if key == NULL_KEY and self.field.nullable:
                 return Values((None,))
-            parse = _parser(data_type)
+            parse = parser_of(data_type)
             assert parse is not None  # noqa: S101  partition_columns refuses such a type
             return self._held(parse(key))
         window = self.partitions_def.time_window_for_partition_key(key)

@@ -21,9 +21,9 @@ from pipeline.delta.commit import rows_changed
 from pipeline.delta.counts import TableRows, table_rows
 from pipeline.delta.log import PartitionCounts
 from pipeline.delta.quarantine import LeftOut
+from pipeline.delta.result import WriteResult
 from pipeline.delta.snapshot import local_folder
 from pipeline.delta.table import existing
-from pipeline.delta.write import WriteResult
 from pipeline.orchestration.metadata import (
     BYTES_ADDED,
     FILES_ADDED,

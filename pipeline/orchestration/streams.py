@@ -13,10 +13,10 @@ from pyspark.sql import DataFrame
 
 from pipeline.dataset import Dataset
 from pipeline.delta.commit import CommitNote
+from pipeline.delta.result import WriteResult, nothing
 from pipeline.delta.slices import Slice
 from pipeline.delta.stream import write_available
 from pipeline.delta.table import open_or_create
-from pipeline.delta.write import WriteResult, nothing
 from pipeline.errors import DeclarationError
 from pipeline.listing import NAMED
 

@@ -20,8 +20,9 @@ from pyspark.sql.types import DateType, LongType, StringType, StructField, Struc
 
 from pipeline.dataset import Append, Dataset, Replace, WriteMode
 from pipeline.delta.commit import CommitNote, Mark
+from pipeline.delta.result import WriteResult
 from pipeline.delta.slices import Slice
-from pipeline.delta.write import WriteResult, write
+from pipeline.delta.write import write
 
 DAYS = StructType(
     [StructField("day", DateType()), StructField("id", LongType(), False), StructField("text", StringType())]

@@ -30,7 +30,8 @@ from pipeline.dataset import Append, Check, Dataset
 from pipeline.delta import slices
 from pipeline.delta.commit import clone_session, release_session
 from pipeline.delta.read import read
-from pipeline.delta.write import WriteResult, write
+from pipeline.delta.result import WriteResult
+from pipeline.delta.write import write
 from pipeline.errors import (
     CheckViolationError,
     FrameMismatchError,

@@ -21,7 +21,8 @@ from pipeline.dataset import Append, Changelog, Dataset, Merge, Replace, WriteMo
 from pipeline.delta.changes import Changes, Source, SourceChanges, changes_since, read_changes, release
 from pipeline.delta.commit import Cursor
 from pipeline.delta.consume import Consumed, Touched, consume
-from pipeline.delta.feed import InForce, Kind, Reason, Verdict, cursors_in_force, judge
+from pipeline.delta.cursors import InForce, cursors_in_force
+from pipeline.delta.feed import Kind, Reason, Verdict, judge
 from pipeline.delta.maintain import checkpoint
 from pipeline.delta.read import ReadOptions
 from pipeline.delta.recover import plan_restore, restore

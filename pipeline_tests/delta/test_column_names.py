@@ -11,7 +11,7 @@ from pyspark.sql.types import LongType, StringType, StructField, StructType
 from pipeline.dataset import Changelog, Dataset, Features, Merge
 from pipeline.delta.changes import changes_since
 from pipeline.delta.commit import Cursor
-from pipeline.delta.feed import InForce
+from pipeline.delta.cursors import InForce
 from pipeline.delta.table import existing
 from pipeline.delta.write import write
 from pipeline_tests.delta.sample import frame_in, note, ordered

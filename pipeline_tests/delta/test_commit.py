@@ -28,10 +28,11 @@ from pipeline.delta.commit import (
     release_session,
     token_of,
 )
+from pipeline.delta.result import WriteResult
 from pipeline.delta.session import is_connect
 from pipeline.delta.slices import Slice, of_values
 from pipeline.delta.table import open_or_create
-from pipeline.delta.write import WriteResult, write
+from pipeline.delta.write import write
 from pipeline.errors import CommitUnknownError, NullViolationError
 from pipeline_tests.conftest import close, connect
 from pipeline_tests.delta.sample import (

@@ -25,10 +25,11 @@ from pipeline.delta import sql
 from pipeline.delta.commit import clone_session, release_session
 from pipeline.delta.failures import CONFLICT_CLASSES, read_failure
 from pipeline.delta.log import note_of
+from pipeline.delta.result import WriteResult
 from pipeline.delta.retry import NO_RETRY, RetryPolicy
 from pipeline.delta.runtime import JARS, jar_path
 from pipeline.delta.slices import Slice, of_values
-from pipeline.delta.write import WriteResult, write
+from pipeline.delta.write import write
 from pipeline.errors import CommitConflictError
 from pipeline.settings import SparkSettings
 from pipeline_tests.delta.sample import (

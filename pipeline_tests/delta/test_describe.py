@@ -22,10 +22,11 @@ from pipeline.delta.describe import TableDescription, describe, describe_all, hi
 from pipeline.delta.maintain import checkpoint
 from pipeline.delta.query import Answer, QueryError, query
 from pipeline.delta.read import ReadFacts, ReadOptions, read
+from pipeline.delta.result import WriteResult
 from pipeline.delta.session import is_connect
 from pipeline.delta.table import DEFAULT_PROPERTIES
 from pipeline.delta.window import Window
-from pipeline.delta.write import WriteResult, write
+from pipeline.delta.write import write
 from pipeline.errors import (
     ChangesUnreadableError,
     NotParquetError,

@@ -31,7 +31,8 @@ from pipeline.delta.log import commit_file, token_of
 from pipeline.delta.maintain import checkpoint
 from pipeline.delta.read import ReadOptions
 from pipeline.delta.recover import plan_restore, restore
-from pipeline.delta.write import WriteResult, write
+from pipeline.delta.result import WriteResult
+from pipeline.delta.write import write
 from pipeline.errors import DuplicateKeysError, TableExistsError
 from pipeline_tests.delta.lost_answers import lose_answers
 from pipeline_tests.delta.sample import commit_info, frame_in, note, ordered, versions_of

@@ -31,9 +31,10 @@ from pipeline.delta.changes import Source, SourceChanges
 from pipeline.delta.commit import CommitNote, Mark
 from pipeline.delta.consume import consume
 from pipeline.delta.quarantine import judged
+from pipeline.delta.result import WriteResult
 from pipeline.delta.session import embedded_environment
 from pipeline.delta.slices import of_values
-from pipeline.delta.write import WriteResult, write
+from pipeline.delta.write import write
 from pipeline.errors import CheckViolationError, DeclarationError, NullViolationError
 from pipeline_tests.delta.lost_answers import lose_answers
 from pipeline_tests.delta.quarantine_child import ORDERS, ROW, batch_of, orders

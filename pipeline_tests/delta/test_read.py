@@ -18,7 +18,7 @@ from pipeline.dataset import Append, Dataset
 from pipeline.delta import slices, sql
 from pipeline.delta.commit import clone_session, release_session
 from pipeline.delta.read import Read, ReadOptions, read
-from pipeline.delta.write import WriteResult
+from pipeline.delta.result import WriteResult
 from pipeline.errors import FilesNotFoundError, FrameMismatchError, TableNotFoundError, VersionNotFoundError
 from pipeline_tests.delta.sample import APPENDED, REPLACED, day, files_of, ordered, put, rows_of, versions_of
 from pipeline_tests.tiers import first_in_both_modes

@@ -20,7 +20,8 @@ from pipeline.delta.commit import CommitNote, Mark
 from pipeline.delta.consume import Consumed, consume
 from pipeline.delta.feed import Kind, Reason
 from pipeline.delta.log import commit_file
-from pipeline.delta.write import WriteResult, write
+from pipeline.delta.result import WriteResult
+from pipeline.delta.write import write
 from pipeline_tests.delta.sample import frame_in, note, rows_of, versions_of
 
 ROWS = StructType([StructField("id", LongType()), StructField("text", StringType())])

@@ -14,8 +14,8 @@ from pyspark.sql import SparkSession
 from pipeline.dataset import Dataset, InsertNew
 from pipeline.delta.read import ReadOptions
 from pipeline.delta.recover import plan_restore, restore
+from pipeline.delta.result import WriteResult
 from pipeline.delta.stream import write_available
-from pipeline.delta.write import WriteResult
 from pipeline.errors import StreamBatchError, StreamCheckpointError, StreamError
 from pipeline_tests.delta.sample import note, rows_of
 from pipeline_tests.delta.sink_child import ARRIVALS

@@ -15,7 +15,8 @@ from pyspark.sql import SparkSession
 
 from pipeline.delta import slices
 from pipeline.delta.commit import CommitNote, Mark
-from pipeline.delta.write import WriteResult, write
+from pipeline.delta.result import WriteResult
+from pipeline.delta.write import write
 from pipeline.record import write_record
 from pipeline.settings import SparkSettings
 from pipeline_tests.end_to_end.conftest import REPOSITORY, ProjectFolder

@@ -22,9 +22,9 @@ from pipeline.cli import main
 from pipeline.dataset import Dataset, Replace
 from pipeline.delta.changes import Source
 from pipeline.delta.commit import Cursor, Cursors
+from pipeline.delta.cursors import cursors_in_force
 from pipeline.delta.doctor import Diagnosis, examine
 from pipeline.delta.entry import actions_of
-from pipeline.delta.feed import cursors_in_force
 from pipeline.delta.integrity import require_sound
 from pipeline.delta.snapshot import checkpoints, transaction_version
 from pipeline.delta.table import state_in_log
