@@ -1,9 +1,7 @@
-"""What a consumer of changes may read: the cursors in force, and the verdict on the change feed of a source.
+"""What a consumer of changes may read of a source: the verdict on its change feed, from a cursor on.
 
-Here belong the reading of both logs, without Spark where they lie on this machine. The frames are made by `changes`.
-
-The cursors stand in the consumer's own commits and nowhere else. Those in force are in its newest commit that still
-counts: after a restore of the consumer they are those that were in force at the version restored.
+Here belongs the reading of the source's log, without Spark if it lies on this machine. The cursors are `cursors`', the
+frames `changes`'.
 """
 
 from __future__ import annotations
