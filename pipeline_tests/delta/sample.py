@@ -55,7 +55,7 @@ def frame_of(spark: SparkSession, dataset: Dataset, rows: Sequence[tuple[Any, ..
 
 def frame_in(spark: SparkSession, schema: StructType, rows: Sequence[tuple[Any, ...]]) -> DataFrame:
     """Rows as a frame, by way of Arrow: rows as they are would cost a classic session two Python workers each time."""
-    arrow = to_arrow_schema(schema)
+    arrow = to_arrow_schema(schema, timezone="UTC")
     columns = zip(*rows, strict=True) if rows else [()] * len(arrow)
     arrays = [pa.array(list(values), field.type) for values, field in zip(columns, arrow, strict=True)]
     return spark.createDataFrame(pa.Table.from_arrays(arrays, schema=arrow), schema)

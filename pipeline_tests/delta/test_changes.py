@@ -294,7 +294,9 @@ def test_rows_and_cursors_are_one_commit_and_a_repeat_makes_none(spark: SparkSes
     assert first.written is not None
     assert (first.verdicts["source"].reason, first.written.version, first.attempts) == (Reason.FIRST_RUN, 1, 1)
     said = json.loads(commit_info(CONSUMER, root, 1)["userMetadata"])
-    consumed = {"table_id": cursor(APPENDED, root, 1).table_id, "version": 1}
+    entry = first.verdicts["source"].cursor.entry
+    assert entry
+    consumed = {"table_id": cursor(APPENDED, root, 1).table_id, "version": 1, "entry": entry}
     assert said["cursors"] == {"number": 1, "read_at": -1, "sources": {"source": consumed}}
     assert said["sources"] == {"source": 1}
     assert run(spark, root).written is None
