@@ -168,9 +168,17 @@ def _from_java(throwable: Any) -> Failure:
         if _is_spark_throwable(throwable):
             conditions.extend(filter(None, [throwable.getCondition()]))
             states.extend(filter(None, [throwable.getSqlState()]))
-            file = file or _file_in(throwable.getMessageParameters())
+            file = file or _file_in(_parameters_of(throwable))
         throwable = throwable.getCause()
     return Failure(tuple(conditions), tuple(states), tuple(classes), message, file)
+
+
+def _parameters_of(throwable: Any) -> Any:
+    """What a condition's message is made of; None for a Delta error that keeps it to itself."""
+    try:
+        return throwable.getMessageParameters()
+    except Py4JError:
+        return None
 
 
 def _file_in(parameters: Any) -> str | None:
