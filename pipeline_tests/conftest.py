@@ -18,6 +18,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import HealthCheck
+from hypothesis import settings as property_settings
 from pyspark import SparkContext
 from pyspark.sql import SparkSession
 
@@ -25,6 +27,9 @@ from pipeline.delta.session import confs, is_connect, open_session
 from pipeline.settings import Settings, SparkSettings, load_settings
 
 TESTS = Path(__file__).parent
+# How long an example takes says how busy the machine is; no property is one of time.
+property_settings.register_profile("untimed", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+property_settings.load_profile("untimed")
 MODES = ("classic", "connect")
 # A JVM that lives for a test or two compiles once and lightly; that of the whole process pays for more, and is quicker
 # from its fifth minute.

@@ -98,7 +98,7 @@ CHOICES = st.sampled_from(sorted(ODD)).flatmap(
 )
 
 
-@settings(max_examples=2, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=2, deadline=None, suppress_health_check=list(HealthCheck))
 @given(chosen=st.lists(CHOICES, min_size=30, max_size=50))
 def test_a_predicate_selects_the_rows_of_its_values_and_no_others(
     classic: SparkSession, chosen: list[tuple[str, set[int]]]

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import signal
 import sys
 from pathlib import Path
 
-from pipeline.delta.sink import DeltaSink, SinkSettings
+from pipeline.delta.receiver import SinkSettings
+from pipeline.delta.sink import DeltaSink
 from pipeline_tests.unit.sink_sample import UPDATES, WRITER, settings_in, update
 
 
@@ -15,8 +15,7 @@ def main(folder: str) -> None:
     for number in range(10):
         sink.on_update(update(number))
     print("ready", flush=True)
-    while True:
-        signal.pause()
+    sys.stdin.read()  # until the test that has started it closes the pipe, or ends
 
 
 if __name__ == "__main__":

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import click
@@ -37,7 +37,6 @@ def leaves(group: click.Group = main, path: tuple[str, ...] = ()) -> Iterator[tu
 
 
 LEAVES = tuple(leaves())
-each = pytest.mark.parametrize("path", LEAVES, ids=" ".join)
 
 
 @pytest.fixture
@@ -50,10 +49,24 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
 
     def invoke(*arguments: str, **environment: str) -> Result:
         result = CliRunner().invoke(main, list(arguments), env=environment)
-        assert result.exception is None or isinstance(result.exception, SystemExit)
+        assert result.exception is None or isinstance(result.exception, SystemExit), repr(result.exception)
         return result
 
     return invoke
+
+
+def assert_no_faults(faults_of: Callable[[tuple[str, ...]], list[str]]) -> None:
+    """Fail with the faults of all subcommands; pytest's own message cuts a long list short."""
+    faults = [f"{' '.join(path)}: {fault}" for path in LEAVES for fault in with_crashes(faults_of, path)]
+    assert faults == [], "\n  ".join(["", *faults])
+
+
+def with_crashes(faults_of: Callable[[tuple[str, ...]], list[str]], path: tuple[str, ...]) -> list[str]:
+    """The faults of a subcommand; one that ends by a traceback is listed among the others."""
+    try:
+        return faults_of(path)
+    except AssertionError as error:
+        return [f"ended by {error}"]
 
 
 def test_the_arguments_are_those_of_subcommands_that_there_are() -> None:
@@ -61,35 +74,42 @@ def test_the_arguments_are_those_of_subcommands_that_there_are() -> None:
     assert len(LEAVES) >= 16
 
 
-@each
-def test_wrong_usage_exits_with_2_and_says_what_is_wrong(run, path: tuple[str, ...]) -> None:
-    result = run(*path, *ARGUMENTS.get(path, []), "--nonsense")
-    assert result.exit_code == 2
-    assert "--nonsense" in result.stderr
-    assert result.stdout == ""
+def test_wrong_usage_exits_with_2_and_says_what_is_wrong(run) -> None:
+    def faults_of(path: tuple[str, ...]) -> list[str]:
+        result = run(*path, *ARGUMENTS.get(path, []), "--nonsense")
+        answer = (result.exit_code, "--nonsense" in result.stderr, result.stdout)
+        return [] if answer == (2, True, "") else [f"exits with {result.exit_code}, says {result.output!r}"]
+
+    assert_no_faults(faults_of)
 
 
-@each
-def test_help_exits_with_0(run, path: tuple[str, ...]) -> None:
-    result = run(*path, "--help")
-    assert result.exit_code == 0
-    assert result.stdout.startswith(f"Usage: main {' '.join(path)}")
+def test_help_exits_with_0(run) -> None:
+    def faults_of(path: tuple[str, ...]) -> list[str]:
+        result = run(*path, "--help")
+        answer = (result.exit_code, result.stdout.startswith(f"Usage: main {' '.join(path)}"))
+        return [] if answer == (0, True) else [f"exits with {result.exit_code}, says {result.output!r}"]
+
+    assert_no_faults(faults_of)
 
 
-@each
 @pytest.mark.parametrize("verbose", [False, True], ids=["plain", "verbose"])
-def test_an_error_exits_with_1_in_one_message_and_shows_a_traceback_only_when_asked(
-    run, path: tuple[str, ...], verbose: bool
-) -> None:
+def test_an_error_exits_with_1_in_one_message_and_shows_a_traceback_only_when_asked(run, verbose: bool) -> None:
     options = ["--verbose"] if verbose else []
-    result = run(*options, *path, *ARGUMENTS.get(path, []), PIPELINE_DRIVER_MEMRY="2g")
-    assert result.exit_code == 1
-    assert result.stdout == ""
-    lines = result.stderr.splitlines()
-    message = lines.index("Error: The setting PIPELINE_DRIVER_MEMRY can't be used: nobody knows that name")
-    assert lines[message + 1 :] == ["  -> Expected: PIPELINE_DRIVER_MEMORY or another of the README's settings."]
-    assert ("Traceback (most recent call last):" in lines) == verbose
-    assert (message == 0) != verbose
+    message = [
+        "Error: The setting PIPELINE_DRIVER_MEMRY can't be used: nobody knows that name",
+        "  -> Expected: PIPELINE_DRIVER_MEMORY or another of the README's settings.",
+    ]
+
+    def faults_of(path: tuple[str, ...]) -> list[str]:
+        result = run(*options, *path, *ARGUMENTS.get(path, []), PIPELINE_DRIVER_MEMRY="2g")
+        before, lines = result.stderr.splitlines()[:-2], result.stderr.splitlines()[-2:]
+        is_traced = "Traceback (most recent call last):" in before
+        answer = (result.exit_code, result.stdout, lines, is_traced, before != [])
+        return (
+            [] if answer == (1, "", message, verbose, verbose) else [f"exits with {answer[0]}, says {result.output!r}"]
+        )
+
+    assert_no_faults(faults_of)
 
 
 @pytest.mark.parametrize(

@@ -140,7 +140,7 @@ def changes_in_struct(struct: StructType) -> Iterator[tuple[str, DataType]]:
             yield "order", StructType([*fields[: i - 1], f, fields[i - 1], *fields[i + 1 :]])
 
 
-quick = settings(max_examples=60, deadline=None)
+quick = settings(max_examples=60)
 
 
 @quick

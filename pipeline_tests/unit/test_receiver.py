@@ -31,6 +31,11 @@ def kept(folder: Path) -> list[int]:
         journal.close()
 
 
+def of_99_in_100(seconds: list[float]) -> float:
+    """What 99 in 100 of the durations keep to."""
+    return sorted(seconds)[len(seconds) * 99 // 100]
+
+
 class Disk:
     """The real `fsync`, which waits until it may begin."""
 
@@ -83,12 +88,15 @@ def test_submitting_takes_less_than_a_millisecond_while_a_flush_hangs(tmp_path: 
     with receiving(tmp_path, flush_rows=1) as opened:
         opened.put(opened.item(update(0)), None)
         assert disk.asked.wait(PATIENCE)
-        seconds = []
+        waits, works = [], []
         for number in range(1, 2_001):
-            started = time.perf_counter()
+            started, began = time.perf_counter(), time.thread_time()
             opened.put(opened.item(update(number)), None)
-            seconds.append(time.perf_counter() - started)
-        assert sorted(seconds)[len(seconds) * 99 // 100] < 0.001
+            waits.append(time.perf_counter() - started)
+            works.append(time.thread_time() - began)
+        assert of_99_in_100(works) < 0.001
+        # Another process may have the cores for a while, and not in all ten parts.
+        assert min(of_99_in_100(waits[first : first + 200]) for first in range(0, 2_000, 200)) < 0.001
         assert not (tmp_path / "journal" / "segment-00000000000000000001.parquet").exists(), "it still hangs"
         disk.may_sync.set()
     assert kept(tmp_path) == list(range(2_001))

@@ -95,7 +95,8 @@ def test_a_loop_has_the_same(tmp_path: Path) -> None:
 
 def test_a_process_that_is_asked_to_end_writes_what_waits_and_ends_by_that_signal(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "pipeline_tests.unit.ending_child", str(tmp_path)]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+    pipes = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
+    with subprocess.Popen(command, text=True, **pipes) as process:
         assert process.stdout is not None
         assert process.stderr is not None
         assert process.stdout.readline() == "ready\n"
