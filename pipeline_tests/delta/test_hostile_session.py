@@ -32,7 +32,11 @@ def at(hour: int, minute: int) -> dt.datetime:
     return dt.datetime(2026, 10, 25, hour, minute, tzinfo=UTC)
 
 
-@pytest.mark.parametrize("partition_by", [(), ("key",)], ids=["data column", "partition column"])
+@pytest.mark.parametrize(
+    "partition_by",
+    [pytest.param(()), pytest.param(("key",), marks=pytest.mark.both_modes)],
+    ids=["data column", "partition column"],
+)
 def test_a_replaced_hour_at_the_end_of_summer_time_takes_no_row_of_the_hour_before(
     spark: SparkSession, root: str, partition_by: tuple[str, ...]
 ) -> None:

@@ -23,6 +23,7 @@ from pipeline.delta.log import commit_file
 from pipeline.delta.result import WriteResult
 from pipeline.delta.write import write
 from pipeline_tests.delta.sample import frame_in, note, rows_of, versions_of
+from pipeline_tests.tiers import first_is_quick
 
 ROWS = StructType([StructField("id", LongType()), StructField("text", StringType())])
 START = dt.datetime.now(dt.timezone.utc).replace(microsecond=0) - dt.timedelta(days=3)
@@ -58,7 +59,7 @@ def deliver(spark: SparkSession, dataset: Dataset, root: str, epoch: int) -> Wri
     return result
 
 
-@pytest.mark.parametrize("restore", [by_spark, by_delta_rs], ids=["by Spark", "by delta-rs"])
+@pytest.mark.parametrize("restore", first_is_quick([by_delta_rs, by_spark]), ids=["by delta-rs", "by Spark"])
 def test_a_batch_that_a_restore_to_a_time_has_kept_is_skipped_and_one_that_it_undid_is_written_again(
     classic: SparkSession, root: str, restore: object
 ) -> None:
@@ -96,7 +97,9 @@ def run(spark: SparkSession, root: str) -> Consumed:
     return consume(spark, CONSUMER, CONSUMER.location(root), sources=[found], compute=rows, note=note("consumer"))
 
 
-@pytest.mark.parametrize("since", [1, 2, 3], ids=["behind the cursor", "at the cursor", "beyond the cursor"])
+@pytest.mark.parametrize(
+    "since", first_is_quick([2, 1, 3]), ids=["at the cursor", "behind the cursor", "beyond the cursor"]
+)
 def test_a_copy_that_is_put_back_over_a_source_is_seen_however_far_it_has_come_since(
     classic: SparkSession, root: str, tmp_path: Path, since: int
 ) -> None:
@@ -120,6 +123,7 @@ def test_a_copy_that_is_put_back_over_a_source_is_seen_however_far_it_has_come_s
     assert rows_of(CONSUMER, root) == rows_of(SOURCE, root)
 
 
+@pytest.mark.exhaustive
 def test_a_restore_in_a_copy_that_was_put_back_is_known_to_a_process_that_has_seen_the_log_before(
     classic: SparkSession, root: str, tmp_path: Path
 ) -> None:

@@ -20,6 +20,7 @@ from pipeline.errors import StreamBatchError, StreamCheckpointError, StreamError
 from pipeline_tests.delta.sample import note, rows_of
 from pipeline_tests.delta.sink_child import ARRIVALS
 from pipeline_tests.delta.stream_child import source
+from pipeline_tests.tiers import first_is_quick
 
 KEYED = Dataset(name="arrivals", write=InsertNew(), keys=("arrival",), schema=ARRIVALS.schema)
 
@@ -105,7 +106,7 @@ def replaced_id(checkpoint: Path) -> None:
     (checkpoint / "metadata").write_text('{"id":"00000000-0000-4000-8000-000000000000"}', encoding="utf-8")
 
 
-@pytest.mark.parametrize("lose", [lose_all, lose_id, lose_all_but_id, lose_sources, replaced_id])
+@pytest.mark.parametrize("lose", first_is_quick([lose_all, lose_id, lose_all_but_id, lose_sources, replaced_id]))
 def test_a_checkpoint_that_is_lost_in_whole_or_in_part_doubles_nothing(
     classic: SparkSession, tmp_path: Path, lose: Callable[[Path], None]
 ) -> None:
@@ -125,6 +126,7 @@ def test_a_checkpoint_that_is_lost_in_whole_or_in_part_doubles_nothing(
     assert stream.numbers == [1, 2, 3]
 
 
+@pytest.mark.exhaustive
 def test_a_lost_checkpoint_is_no_matter_where_nothing_is_left_of_its_batches_or_a_repeat_changes_nothing(
     classic: SparkSession, tmp_path: Path
 ) -> None:

@@ -74,6 +74,7 @@ def test_a_partition_that_a_restore_takes_away_has_no_rows_and_a_new_data_versio
     assert metadata["delta/operation"].value == "RESTORE"
 
 
+@pytest.mark.exhaustive
 def test_a_report_that_fails_undoes_no_restore_and_says_who_reports_it(
     project: ProjectFolder, classic: SparkSession
 ) -> None:

@@ -21,6 +21,7 @@ from pipeline.orchestration import DeltaSparkResource, dataset_asset, io_manager
 from pipeline.settings import SparkSettings
 from pipeline_tests.delta.sample import frame_in, note, rows_of, versions_of
 from pipeline_tests.orchestration.conftest import Project, materializations
+from pipeline_tests.tiers import first_is_quick
 
 NUMBERS = StructType([StructField("n", LongType())])
 APPENDED = Dataset(name="appended", schema=NUMBERS, write=Append())
@@ -60,7 +61,7 @@ def test_any_error_behind_a_commit_names_the_version_and_is_not_tried_again(erro
         raise KeyboardInterrupt
 
 
-@pytest.mark.parametrize("name", ["write_record", "write_metadata", "tell"])
+@pytest.mark.parametrize("name", first_is_quick(["write_record", "write_metadata", "tell"]))
 def test_a_step_whose_report_fails_says_what_is_committed_and_its_retry_writes_nothing_twice(
     project: Project, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:

@@ -34,6 +34,7 @@ from pipeline.orchestration.dataset_asset import IO_MANAGER
 from pipeline.orchestration.metadata import DATASET
 from pipeline.settings import SparkSettings
 from pipeline_tests.orchestration.conftest import Project
+from pipeline_tests.tiers import first_is_quick
 
 DAILY = DailyPartitionsDefinition("2026-01-01", end_date="2026-01-11")
 SUMS = Dataset(
@@ -86,7 +87,7 @@ TOTALS = {
 }
 
 
-@pytest.mark.parametrize(("kind", "total_of"), TOTALS.values(), ids=TOTALS)
+@pytest.mark.parametrize(("kind", "total_of"), first_is_quick(TOTALS.values()), ids=TOTALS)
 def test_the_first_partition_of_an_asset_that_reads_the_one_before_is_written_and_so_are_those_after_it(
     project: Project, kind: Any, total_of: Any
 ) -> None:

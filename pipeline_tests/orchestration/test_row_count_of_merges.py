@@ -26,6 +26,7 @@ from pipeline.orchestration.dataset_asset import IO_MANAGER
 from pipeline.settings import SparkSettings
 from pipeline_tests.orchestration.conftest import RANGE_END, RANGE_START, Project
 from pipeline_tests.orchestration.test_counts_by_partition import FIRST, SECOND, by_day
+from pipeline_tests.tiers import first_is_quick
 
 NUMBERS = StructType([StructField("n", LongType())])
 BY_DAY = StructType([StructField("n", LongType()), StructField("day", DateType(), False)])
@@ -54,7 +55,9 @@ def of_numbers(dataset: Dataset, numbers: Iterable[int]) -> AssetsDefinition:
     return table
 
 
-@pytest.mark.parametrize("write", [InsertNew(), Merge(), Ignore()], ids=lambda mode: type(mode).__name__)
+@pytest.mark.parametrize(
+    "write", first_is_quick([InsertNew(), Merge(), Ignore()]), ids=lambda mode: type(mode).__name__
+)
 def test_a_rerun_with_nothing_new_is_judged_by_the_table(project: Project, write: Any) -> None:
     keys = () if isinstance(write, Ignore) else ("n",)
     dataset = Dataset(
