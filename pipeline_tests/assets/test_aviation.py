@@ -76,6 +76,7 @@ def test_the_traffic_counts_every_departure_and_keeps_airports_without_a_name(sp
     assert rows["SJU"]["arrivals"] > 0
 
 
+@pytest.mark.exhaustive
 def test_only_the_days_whose_sightings_have_changed_are_counted_again(
     classic: SparkSession, root: str, spark_settings: SparkSettings, landing: LandingFolder, tmp_path: Path
 ) -> None:

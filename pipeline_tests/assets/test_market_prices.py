@@ -140,6 +140,7 @@ def test_a_price_that_can_t_be_taken_is_named_with_its_line(
     assert (caught.value.line, caught.value.excerpt) == (3, lines[2])
 
 
+@pytest.mark.exhaustive
 def test_a_run_replaces_its_symbols_and_leaves_the_others(
     classic: SparkSession, root: str, spark_settings: SparkSettings, landing: LandingFolder
 ) -> None:

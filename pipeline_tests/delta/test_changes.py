@@ -503,6 +503,7 @@ def test_what_has_changed_touches_where_it_was_and_where_it_is(classic: SparkSes
         assert n["source"].touched("text") == Slice(())
 
 
+@pytest.mark.exhaustive
 def test_a_touched_slice_of_any_columns_is_replaced_and_rows_outside_it_are_refused(
     classic: SparkSession, root: str
 ) -> None:

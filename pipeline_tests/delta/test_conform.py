@@ -80,7 +80,8 @@ def conformed(session: SparkSession, dataset: Dataset, root: str) -> TableState:
     return state
 
 
-@pytest.mark.parametrize("at_once", first_is_quick([len(FEATURES), 1]), ids=["all at once", "one by one"])
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("at_once", [len(FEATURES), 1], ids=["all at once", "one by one"])
 def test_each_feature_and_property_is_planned_applied_observed_and_then_no_longer_planned(
     classic: SparkSession, root: str, at_once: int
 ) -> None:

@@ -215,6 +215,7 @@ def test_a_batch_that_a_restore_has_undone_is_written_again_exactly_once_after_e
         assert rows_in(dataset, root) == [(1, 1, "one"), (2, 1, "two")]
 
 
+@pytest.mark.exhaustive
 @case("T-RESTORE-REPLAY")
 @pytest.mark.parametrize("log", first_is_quick(["on this machine", "elsewhere"]))
 def test_a_batch_that_a_restore_has_kept_is_not_written_again(

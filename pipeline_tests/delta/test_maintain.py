@@ -127,6 +127,7 @@ def test_a_vacuum_takes_files_that_no_commit_ever_named(classic: SparkSession, r
     assert outside.exists()
 
 
+@pytest.mark.exhaustive
 def test_over_connect_one_child_writes_the_checkpoints_of_all_tables_and_says_which_it_could_not(
     classic: SparkSession, remote_url: str, root: str
 ) -> None:

@@ -527,6 +527,7 @@ def test_the_command_reads_lines_and_a_folder_that_grows_and_goes_on_where_it_wa
     assert sum(epoch["rows"] for epoch in told) == len(found) - 2
 
 
+@pytest.mark.exhaustive
 def test_the_command_lets_an_unknown_symbol_be_a_dead_letter_and_goes_on(
     classic: SparkSession, remote_url: str, settings: Settings
 ) -> None:

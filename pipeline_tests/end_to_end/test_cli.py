@@ -242,6 +242,7 @@ def test_the_manifests_of_runs_are_listed_compared_and_verified_without_java(sho
     Path(path).write_text(before, encoding="utf-8")
 
 
+@pytest.mark.exhaustive
 def test_a_vacuum_names_the_consumer_that_still_needs_what_it_would_remove(shop: Shop, classic: SparkSession) -> None:
     environment = {"PIPELINE_DATASETS": f"{shop_keeping.__name__}:datasets"}
     location = shop.project.folder / ".pipeline/tables/source"

@@ -41,7 +41,6 @@ def total(days: DataFrame) -> DataFrame:
     return days.groupBy().sum("n").withColumnRenamed("sum(n)", "n")
 
 
-@pytest.mark.both_modes
 def test_a_range_is_one_commit_with_a_count_for_each_key(project: Project) -> None:
     result = project.run_range(
         "2026-01-02", "2026-01-05", days_asset({"2026-01-02": 1, "2026-01-03": 2, "2026-01-05": 3})
@@ -147,7 +146,6 @@ def test_a_source_written_in_the_run_is_read_at_the_version_of_that_commit(proje
     assert metadata["dagster/row_count"] == 1
 
 
-@pytest.mark.both_modes
 def test_a_foreign_commit_between_two_steps_does_not_change_what_the_second_reads(project: Project) -> None:
     """The run has written version 1; somebody empties the table before the next step looks."""
     days = days_asset({"2026-01-02": 3})
