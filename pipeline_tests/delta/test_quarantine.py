@@ -175,6 +175,18 @@ def kill_between_the_commits(remote: str, root: str, mode: str, epoch: int) -> N
     assert done.returncode == -signal.SIGKILL
 
 
+def test_a_later_batch_of_a_writer_leaves_in_quarantine_what_its_earlier_ones_have_set_apart(
+    classic: SparkSession, root: str
+) -> None:
+    dataset = orders(Append())
+    for epoch in (1, 2):
+        frame = frame_of(classic, dataset, [(epoch, 10, "a"), (epoch, -1, "a")])
+        batch = CommitNote(mark=Mark(writer="batches", epoch=epoch))
+        write(frame, dataset=dataset, location=dataset.location(root), note=batch)
+    assert [row[0] for row in apart(dataset, root)] == [1, 2]
+    assert [row[0] for row in rows_of(dataset, root)] == [1, 2]
+
+
 @pytest.mark.parametrize("mode", first_is_quick(["append", "replace"]))
 def test_a_replay_after_a_kill_between_the_commits_writes_neither_twice(
     classic: SparkSession, remote_url: str, root: str, mode: str
