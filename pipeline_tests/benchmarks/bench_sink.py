@@ -26,7 +26,7 @@ from pipeline.dataset import Dataset
 from pipeline.delta.sink import DeltaSink, SinkSettings
 from pipeline.settings import Settings
 from pipeline_tests.benchmarks.turns import in_turns, shown, warm
-from pipeline_tests.delta.sink_child import ARRIVALS
+from pipeline_tests.children.sink import ARRIVALS
 
 PATIENCE = 300.0
 BY_HAND = SinkSettings(flush_seconds=600)

@@ -31,7 +31,8 @@ DAYS = StructType(
 
 def days(write: WriteMode, **declaration: Any) -> Dataset:
     """Rows (day, id, text), partitioned by day."""
-    return Dataset(**({"name": "days", "schema": DAYS, "partition_by": ("day",), "write": write} | declaration))
+    declared: dict[str, Any] = {"name": "days", "schema": DAYS, "partition_by": ("day",), "write": write}
+    return Dataset(**(declared | declaration))
 
 
 APPENDED = days(Append())

@@ -32,8 +32,8 @@ from pipeline.errors import (
     TableMismatchError,
 )
 from pipeline.settings import SparkSettings
+from pipeline_tests.children import conforming
 from pipeline_tests.conftest import brief_conf
-from pipeline_tests.delta import conforming_child
 from pipeline_tests.delta.sample import commit_info, files_of, frame_in, note, put, rows_of, versions_of
 from pipeline_tests.tiers import first_is_quick
 
@@ -264,7 +264,7 @@ def test_two_processes_that_apply_at_once_end_with_one_table_as_declared(
     ((_, options),) = brief_conf(spark_settings)
     remote = remote_url if jvm == "the same" else ""
     child = subprocess.Popen(
-        [sys.executable, "-m", conforming_child.__name__, root, str(spark_settings.cache), options, remote],
+        [sys.executable, "-m", conforming.__name__, root, str(spark_settings.cache), options, remote],
         stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
     )  # fmt: skip
     assert child.stdin is not None
@@ -273,15 +273,15 @@ def test_two_processes_that_apply_at_once_end_with_one_table_as_declared(
         assert child.stdout.readline() == "ready\n"
         child.stdin.write("now\n")
         child.stdin.flush()
-        ours = conform(classic, conforming_child.RACED, conforming_child.RACED.location(root))
+        ours = conform(classic, conforming.RACED, conforming.RACED.location(root))
         assert child.stdout.readline() == "False\n"
         child.communicate(timeout=60)
     finally:
         child.kill()
     assert child.returncode == 0
-    assert not plan_of(classic, conforming_child.RACED, conforming_child.RACED.location(root)).differs
-    assert ours.after.schema.names == conforming_child.RACED.schema.names
-    found = classic.read.format("delta").load(conforming_child.RACED.location(root)).collect()
+    assert not plan_of(classic, conforming.RACED, conforming.RACED.location(root)).differs
+    assert ours.after.schema.names == conforming.RACED.schema.names
+    found = classic.read.format("delta").load(conforming.RACED.location(root)).collect()
     assert list(map(tuple, found)) == [(1, "a", None, None)]
 
 

@@ -16,8 +16,7 @@ from pyspark.sql import SparkSession
 
 from pipeline.delta.doctor import examine
 from pipeline.settings import SparkSettings
-from pipeline_tests.conftest import brief_conf
-from pipeline_tests.delta.children import (
+from pipeline_tests.children.writers import (
     DATASETS,
     Child,
     Job,
@@ -27,6 +26,7 @@ from pipeline_tests.delta.children import (
     rows_of_batch,
     write_batch,
 )
+from pipeline_tests.conftest import brief_conf
 from pipeline_tests.delta.sample import actions_of, rows_of, versions_of
 
 KINDS = ("append", "merge", "replace")

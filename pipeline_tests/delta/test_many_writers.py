@@ -9,8 +9,7 @@ from pyspark.sql import SparkSession
 
 from pipeline.delta.table import open_or_create
 from pipeline.settings import SparkSettings
-from pipeline_tests.conftest import brief_conf
-from pipeline_tests.delta.children import (
+from pipeline_tests.children.writers import (
     DATASETS,
     Child,
     Job,
@@ -19,6 +18,7 @@ from pipeline_tests.delta.children import (
     rows_after,
     rows_of_batch,
 )
+from pipeline_tests.conftest import brief_conf
 from pipeline_tests.delta.sample import rows_of, versions_of
 
 WRITERS = range(4)

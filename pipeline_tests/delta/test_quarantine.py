@@ -36,8 +36,8 @@ from pipeline.delta.session import embedded_environment
 from pipeline.delta.slices import of_values
 from pipeline.delta.write import write
 from pipeline.errors import CheckViolationError, DeclarationError, NullViolationError
+from pipeline_tests.children.quarantine import ORDERS, ROW, batch_of, orders
 from pipeline_tests.delta.lost_answers import lose_answers
-from pipeline_tests.delta.quarantine_child import ORDERS, ROW, batch_of, orders
 from pipeline_tests.delta.sample import frame_in, frame_of, jobs, note, ordered, put, rows_of, versions_of
 from pipeline_tests.tiers import first_is_quick
 
@@ -170,7 +170,7 @@ def test_a_row_that_deletes_is_not_judged_and_an_update_that_is_set_apart_delete
 
 def kill_between_the_commits(remote: str, root: str, mode: str, epoch: int) -> None:
     """A process that writes a batch, and is gone once its bad rows are in quarantine."""
-    command = [sys.executable, "-m", "pipeline_tests.delta.quarantine_child", remote, root, mode, str(epoch)]
+    command = [sys.executable, "-m", "pipeline_tests.children.quarantine", remote, root, mode, str(epoch)]
     done = subprocess.run(command, env=embedded_environment(), check=False, timeout=300)
     assert done.returncode == -signal.SIGKILL
 

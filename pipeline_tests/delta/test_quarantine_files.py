@@ -13,8 +13,8 @@ from pipeline.delta import write as write_module
 from pipeline.delta.commit import CommitNote, Mark
 from pipeline.delta.result import WriteResult
 from pipeline.delta.write import write
+from pipeline_tests.children.quarantine import orders
 from pipeline_tests.delta.lost_answers import lose_answers
-from pipeline_tests.delta.quarantine_child import orders
 from pipeline_tests.delta.sample import actions_of, frame_of, versions_of
 
 DATASET = orders(Append())

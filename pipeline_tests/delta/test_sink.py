@@ -47,8 +47,8 @@ from pipeline.errors import (
     TableMismatchError,
 )
 from pipeline.settings import Settings
+from pipeline_tests.children.sink import ARRIVALS, DATASETS, SOURCE, WRITER, Job, SinkChild, feed, sinks
 from pipeline_tests.delta.sample import commit_info, files_of, note, rows_of, versions_of
-from pipeline_tests.delta.sink_child import ARRIVALS, DATASETS, SOURCE, WRITER, Job, SinkChild, feed, sinks
 
 PATIENCE = 120.0
 REPOSITORY = Path(__file__).parents[2]
@@ -484,7 +484,7 @@ class Command:
         kept = {k: v for k, v in os.environ.items() if not k.startswith(("PIPELINE_", "SPARK_"))}
         self._environment = kept | {
             "PYTHONPATH": str(REPOSITORY), "SPARK_REMOTE": remote_url, "PIPELINE_ROOT": settings.root,
-            "PIPELINE_DATASETS": "pipeline_tests.delta.sink_child:DATASETS",
+            "PIPELINE_DATASETS": "pipeline_tests.children.sink:DATASETS",
         }  # fmt: skip
 
     def start(self, *arguments: str) -> subprocess.Popen[bytes]:

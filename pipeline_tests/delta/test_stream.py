@@ -25,10 +25,10 @@ from pipeline.delta.session import is_connect, open_session
 from pipeline.delta.stream import outcome_text, read_outcome, together, write_available
 from pipeline.errors import CheckViolationError, DeclarationError, StreamError
 from pipeline.settings import SparkSettings
+from pipeline_tests.children.sink import ARRIVALS
+from pipeline_tests.children.stream import Job, StreamChild, source
 from pipeline_tests.conftest import brief_conf, close, connect, connect_mode
 from pipeline_tests.delta.sample import put, rows_of
-from pipeline_tests.delta.sink_child import ARRIVALS
-from pipeline_tests.delta.stream_child import Job, StreamChild, source
 from pipeline_tests.tiers import first_is_quick
 
 

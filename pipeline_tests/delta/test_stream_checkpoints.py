@@ -17,9 +17,9 @@ from pipeline.delta.recover import plan_restore, restore
 from pipeline.delta.result import WriteResult
 from pipeline.delta.stream import write_available
 from pipeline.errors import StreamBatchError, StreamCheckpointError, StreamError
+from pipeline_tests.children.sink import ARRIVALS
+from pipeline_tests.children.stream import source
 from pipeline_tests.delta.sample import note, rows_of
-from pipeline_tests.delta.sink_child import ARRIVALS
-from pipeline_tests.delta.stream_child import source
 from pipeline_tests.tiers import first_is_quick
 
 KEYED = Dataset(name="arrivals", write=InsertNew(), keys=("arrival",), schema=ARRIVALS.schema)

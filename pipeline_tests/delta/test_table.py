@@ -379,7 +379,7 @@ def test_two_processes_that_create_at_once_make_one_table_and_both_append(
     """Two JVMs share nothing but the folder; again both have seen that there is no table."""
     ((_, options),) = brief_conf(spark_settings)
     child = subprocess.Popen(
-        [sys.executable, "-m", "pipeline_tests.delta.creating_child", root, str(spark_settings.cache), options],
+        [sys.executable, "-m", "pipeline_tests.children.creating", root, str(spark_settings.cache), options],
         stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
     )  # fmt: skip
     assert child.stdin is not None

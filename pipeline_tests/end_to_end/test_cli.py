@@ -5,7 +5,6 @@ from __future__ import annotations
 import datetime as dt
 import json
 import subprocess
-import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,7 +18,7 @@ from pipeline.delta.result import WriteResult
 from pipeline.delta.write import write
 from pipeline.record import write_record
 from pipeline.settings import SparkSettings
-from pipeline_tests.end_to_end.conftest import REPOSITORY, ProjectFolder
+from pipeline_tests.end_to_end.conftest import ProjectFolder
 from pipeline_tests.projects import shop_conforming, shop_datasets, shop_keeping
 
 FIRST = """
@@ -80,17 +79,6 @@ def shop(
         )
         commits.append(result)
     return Shop(ProjectFolder(folder, spark_settings.cache), tuple(commits))
-
-
-def test_help_names_every_command_and_loads_neither_spark_nor_dagster() -> None:
-    program = (
-        "import sys; from pipeline.cli import main; main(['--help'], standalone_mode=False); "
-        "print(sorted({'pyspark', 'dagster', 'rich'} & set(sys.modules)))"
-    )
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, cwd=REPOSITORY)
-    for name in ("show", "history", "diff", "sql", "registry", "manifest", "check"):
-        assert f"\n  {name} " in done.stdout
-    assert done.stdout.endswith("[]\n")
 
 
 def test_the_registry_is_listed_without_java(shop: Shop) -> None:

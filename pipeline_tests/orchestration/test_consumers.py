@@ -52,10 +52,10 @@ from pipeline.orchestration.consumers import _HELD, _LEFT, FULL_REFRESH, _releas
 from pipeline.record import DatasetRecord
 from pipeline.registry import Registry
 from pipeline.settings import Settings, SparkSettings
+from pipeline_tests.children.consumer import Job, start
 from pipeline_tests.conftest import brief_conf
 from pipeline_tests.delta.sample import actions_of, day, put, rows_of, versions_of
 from pipeline_tests.orchestration.conftest import Project, materializations
-from pipeline_tests.orchestration.consumer_child import Job, start
 from pipeline_tests.orchestration.consumer_datasets import LOG, NAMES, PER_DAY, SEEN
 
 SOURCES: list[AssetSpec] = [dataset_spec(SEEN), dataset_spec(NAMES)]

@@ -16,6 +16,7 @@ from pipeline.errors import RegistryError, SettingsError
 from pipeline.orchestration import DeltaSparkResource, dataset_asset
 from pipeline.orchestration.dataset_asset import IO_MANAGER
 from pipeline.settings import Settings
+from pipeline_tests.children import loading
 
 PROJECT = Path(__file__).parents[2]
 LOAD_SECONDS = 4.0
@@ -25,7 +26,7 @@ ONE_COLUMN = StructType([StructField("n", LongType())])
 
 def measured(what: str) -> dict:
     done = subprocess.run(
-        [sys.executable, "-W", "ignore", "-m", "pipeline_tests.orchestration.loading_child", what],
+        [sys.executable, "-W", "ignore", "-m", loading.__name__, what],
         cwd=PROJECT, capture_output=True, text=True, check=True,
     )  # fmt: skip
     return json.loads(done.stdout.splitlines()[-1])
@@ -38,9 +39,11 @@ def test_loading_the_definitions_starts_no_jvm_and_stays_under_four_seconds() ->
     assert first["seconds"] < LOAD_SECONDS or min(measured("definitions")["seconds"] for _ in range(2)) < LOAD_SECONDS
 
 
-def test_help_comes_in_under_a_second_and_loads_neither_spark_nor_dagster() -> None:
+def test_help_names_every_command_in_under_a_second_and_loads_neither_spark_nor_dagster() -> None:
     first = measured("help")
     assert (first["status"], first["heavy"]) == (0, [])
+    for name in ("show", "history", "diff", "sql", "registry", "manifest", "check"):
+        assert f"\n  {name} " in first["text"]
     assert first["seconds"] < HELP_SECONDS or min(measured("help")["seconds"] for _ in range(2)) < HELP_SECONDS
 
 

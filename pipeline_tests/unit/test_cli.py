@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -11,6 +12,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from pipeline.cli import main
+from pipeline_tests.projects import beside_the_project
 
 # What a subcommand needs to get past its usage; those that are not named need nothing.
 ARGUMENTS = {
@@ -172,14 +174,9 @@ def test_a_run_of_which_nothing_is_kept_is_named(run, verb: str) -> None:
 
 def test_a_collection_may_be_a_module_in_the_project_s_folder(run, tmp_path: Path) -> None:
     """Dagster finds it there; a console script would not by itself."""
-    text = (
-        "from pyspark.sql.types import LongType, StructField, StructType\n"
-        "from pipeline.dataset import Dataset\n"
-        "datasets = [Dataset(name='east/own', schema=StructType([StructField('n', LongType())]))]\n"
-    )
-    (tmp_path / "beside_the_project.py").write_text(text, encoding="utf-8")
-    result = run("registry", PIPELINE_DATASETS="beside_the_project:datasets")
+    shutil.copy(beside_the_project.__file__, tmp_path / "module_of_the_project.py")
+    result = run("registry", PIPELINE_DATASETS="module_of_the_project:datasets")
     assert result.exit_code == 0
     assert result.stdout.splitlines()[2].split()[0] == "east/own"
-    missing = run("show", "own", PIPELINE_DATASETS="beside_the_project:datasets")
+    missing = run("show", "own", PIPELINE_DATASETS="module_of_the_project:datasets")
     assert missing.stderr.splitlines()[1] == "  -> Did you mean 'east/own'?"

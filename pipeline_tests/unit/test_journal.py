@@ -14,7 +14,7 @@ import pytest
 
 from pipeline.delta.journal import Journal, Segment, tables
 from pipeline.errors import JournalError, SinkRunningError
-from pipeline_tests.unit.receiver_child import SOURCE, Child
+from pipeline_tests.children.receiver import SOURCE, Child
 
 EVERYTHING = 1_000_000
 

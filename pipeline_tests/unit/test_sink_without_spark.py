@@ -94,7 +94,7 @@ def test_a_loop_has_the_same(tmp_path: Path) -> None:
 
 
 def test_a_process_that_is_asked_to_end_writes_what_waits_and_ends_by_that_signal(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "pipeline_tests.unit.ending_child", str(tmp_path)]
+    command = [sys.executable, "-m", "pipeline_tests.children.ending", str(tmp_path)]
     pipes = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
     with subprocess.Popen(command, text=True, **pipes) as process:
         assert process.stdout is not None

@@ -1,6 +1,6 @@
 """A run of a consumer in a process of its own, which does not live to its end.
 
-Run as `python -m pipeline_tests.orchestration.consumer_child JOB`. Without a gate it kills itself behind its commit,
+Run as `python -m pipeline_tests.children.consumer JOB`. Without a gate it kills itself behind its commit,
 before Dagster is told of it. With one it writes the file of one task and waits in the other until somebody kills it.
 """
 

@@ -1,6 +1,6 @@
 """Writers in processes of their own: what they write, the process itself, and a handle on it.
 
-Run as `python -m pipeline_tests.delta.children JOB`. A child tells on its output that it is ready, waits for a line,
+Run as `python -m pipeline_tests.children.writers JOB`. A child tells on its output that it is ready, waits for a line,
 and then tells of every batch when it begins and what became of it. What a batch holds depends on its kind, its writer
 and its epoch alone, so that a test knows every right end without asking Spark.
 """

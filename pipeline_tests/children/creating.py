@@ -1,6 +1,6 @@
 """A process that says that it has found no table, and makes it once it is told to.
 
-Run as `python -m pipeline_tests.delta.creating_child ROOT CACHE JAVA_OPTIONS`; it has a JVM of its own.
+Run as `python -m pipeline_tests.children.creating ROOT CACHE JAVA_OPTIONS`; it has a JVM of its own.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Sinks in a process of their own, to be killed: three tables fed from one replayable stream.
 
-Run as `python -m pipeline_tests.delta.sink_child JOB`. A child goes on from where its journals say that the stream was
+Run as `python -m pipeline_tests.children.sink JOB`. A child goes on from where its journals say that the stream was
 submitted, and tells of every arrival that is acknowledged.
 """
 
@@ -17,6 +17,7 @@ from collections.abc import Iterator, Mapping
 from concurrent.futures import Future
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -26,8 +27,9 @@ from pipeline.assets.portfolio_datasets import POSITION_UPDATES, POSITIONS
 from pipeline.assets.portfolio_updates import position_of, updates
 from pipeline.dataset import Append, Dataset
 from pipeline.delta.buffer import Receipt
+from pipeline.delta.receiver import SinkSettings
 from pipeline.delta.session import embedded_environment
-from pipeline.delta.sink import DeltaSink, SinkSettings
+from pipeline.delta.sink import DeltaSink
 from pipeline.settings import Settings, SparkSettings
 
 WRITER = "stream"
@@ -95,7 +97,7 @@ def main(job: Job) -> None:
     with sinks(settings, job.flush_seconds) as opened:
         print("ready", flush=True)
         for name, arrival, receipt in feed(opened, job.seed, job.count, per_second=job.per_second):
-            receipt.add_done_callback(lambda done, name=name, arrival=arrival: tell(name, arrival, done))
+            receipt.add_done_callback(partial(tell, name, arrival))
     print("stopped", flush=True)
 
 

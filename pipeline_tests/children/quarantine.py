@@ -1,6 +1,6 @@
 """A writer in a process of its own that is killed when its bad rows are in quarantine and its good ones not written.
 
-Run as `python -m pipeline_tests.delta.quarantine_child REMOTE ROOT MODE EPOCH`.
+Run as `python -m pipeline_tests.children.quarantine REMOTE ROOT MODE EPOCH`.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import pytest
 from pyspark.sql.types import LongType, StringType, StructField, StructType
 
 from pipeline.dataset import Append, Check, Dataset, NotNull, Replace, WriteMode
@@ -61,7 +62,8 @@ def main(remote: str, root: str, mode: str, epoch: int) -> None:
             os.kill(os.getpid(), signal.SIGKILL)
         return real(statement, frame, to, table, **arguments)
 
-    write_module._run = run
+    monkeypatch = pytest.MonkeyPatch()
+    monkeypatch.setattr(write_module, "_run", run)
     good, bad = batch_of(epoch)
     note = CommitNote(mark=Mark(writer="child", epoch=epoch))
     write(frame_of(session, dataset, good + bad), dataset=dataset, location=dataset.location(root), note=note)

@@ -1,6 +1,6 @@
 """A streaming query in a process of its own, to be killed: the files of a folder into the table of arrivals.
 
-Run as `python -m pipeline_tests.delta.stream_child JOB`.
+Run as `python -m pipeline_tests.children.stream JOB`.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pipeline.delta.session import embedded_environment, open_session
 from pipeline.delta.stream import write_available
 from pipeline.settings import SparkSettings
-from pipeline_tests.delta.sink_child import ARRIVALS
+from pipeline_tests.children.sink import ARRIVALS
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,7 +40,12 @@ def source(spark: SparkSession, folder: str) -> DataFrame:
 
 def main(job: Job) -> None:
     spark = open_session(
-        SparkSettings(remote=job.remote, cache=Path(job.cache), master="local[2]", conf=tuple(map(tuple, job.conf)))
+        SparkSettings(
+            remote=job.remote,
+            cache=Path(job.cache),
+            master="local[2]",
+            conf=tuple((name, value) for name, value in job.conf),
+        )
     )
     write_available(
         source(spark, job.folder), dataset=ARRIVALS, location=ARRIVALS.location(job.root), checkpoint=job.checkpoint

@@ -1,4 +1,4 @@
-"""A process with a sink that waits to be ended; run as `python -m pipeline_tests.unit.ending_child FOLDER`."""
+"""A process with a sink that waits to be ended; run as `python -m pipeline_tests.children.ending FOLDER`."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """A receiver in a process of its own, to be killed: it tells of every update that is acknowledged.
 
-Run as `python -m pipeline_tests.unit.receiver_child FOLDER FIRST`; the updates are numbered from FIRST on.
+Run as `python -m pipeline_tests.children.receiver FOLDER FIRST`; the updates are numbered from FIRST on.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import subprocess
 import sys
 import threading
 from concurrent.futures import Future
+from functools import partial
 from itertools import count
 from pathlib import Path
 from types import TracebackType
@@ -33,7 +34,7 @@ def main(folder: Path, first: int) -> None:
 
     for number in count(first):
         item = opened.item(update(number), (SOURCE, number))
-        item.receipt.add_done_callback(lambda done, number=number: tell(number, done))
+        item.receipt.add_done_callback(partial(tell, number))
         opened.put(item, None)
 
 
@@ -41,7 +42,7 @@ class Child:
     """The process, and what it has told."""
 
     def __init__(self, folder: Path, first: int = 1) -> None:
-        command = [sys.executable, "-m", "pipeline_tests.unit.receiver_child", str(folder), str(first)]
+        command = [sys.executable, "-m", "pipeline_tests.children.receiver", str(folder), str(first)]
         self._process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
         self.told: list[int] = []
 

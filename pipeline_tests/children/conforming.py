@@ -1,6 +1,6 @@
 """A process that applies a declaration to a table once it is told to.
 
-Run as `python -m pipeline_tests.delta.conforming_child ROOT CACHE JAVA_OPTIONS REMOTE`; where REMOTE is empty, it has a
+Run as `python -m pipeline_tests.children.conforming ROOT CACHE JAVA_OPTIONS REMOTE`; where REMOTE is empty, it has a
 JVM of its own. It says that it is ready, waits for a line, and says in the end whether table and declaration differ.
 """
 
