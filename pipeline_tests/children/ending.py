@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import select
 import sys
 from pathlib import Path
 
@@ -15,7 +16,10 @@ def main(folder: str) -> None:
     for number in range(10):
         sink.on_update(update(number))
     print("ready", flush=True)
-    sys.stdin.read()  # until the test that has started it closes the pipe, or ends
+    # Until the test that has started it closes the pipe, or ends. A single read could begin just behind the signal, and
+    # Python's handlers run between two calls only.
+    while not select.select([sys.stdin], [], [], 0.1)[0]:
+        pass
 
 
 if __name__ == "__main__":
