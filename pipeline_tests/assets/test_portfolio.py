@@ -94,11 +94,8 @@ def streamed(classic: SparkSession, tmp_path_factory: pytest.TempPathFactory, sp
         DeltaSink(POSITIONS, "b", settings, options) as two,
     ):
         handler = PositionStream(one, two)
-        for number, update in enumerate(updates(9, COUNT)):
+        for update in updates(9, COUNT):
             handler.on_update(update)
-            if number == COUNT // 2:
-                one.flush()
-                two.flush()
     lines = ["conid,symbol,quantity,price"]
     for conid, update in newest_positions(updates(9, COUNT)).items():
         quantity = update["quantity"] + (5 if conid == 1_000 else 0)

@@ -6,11 +6,16 @@ what Spark remembers.
 
 from __future__ import annotations
 
+import atexit
 import datetime as dt
 import json
+import shutil
+import tempfile
 from collections.abc import Iterable, Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 import deltalake
 import pyarrow as pa
@@ -22,6 +27,7 @@ from pipeline.dataset import Append, Dataset, Replace, WriteMode
 from pipeline.delta.commit import CommitNote, Mark
 from pipeline.delta.result import WriteResult
 from pipeline.delta.slices import Slice
+from pipeline.delta.table import open_or_create
 from pipeline.delta.write import write
 
 DAYS = StructType(
@@ -68,6 +74,35 @@ def put(
     """Write rows in the declared order."""
     frame = frame_of(spark, dataset, rows)
     return write(frame, dataset=dataset, location=dataset.location(root), note=note(), within=within)
+
+
+def placed(session: SparkSession, dataset: Dataset, root: str, rows: Sequence[tuple[Any, ...]]) -> None:
+    """Rows in a table that a test only needs to be there: made once, copied, and filled by delta-rs, one commit a call.
+
+    The versions are those of as many appends; where how it is written matters, `put`.
+    """
+    location = Path(dataset.location(root))
+    if not location.exists():
+        template = _templates() / f"{hash(repr(dataset)):x}"
+        if not template.exists():
+            open_or_create(session, dataset, str(template))
+        location.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copytree(template, location, ignore=shutil.ignore_patterns("*.crc"))
+        first = location / "_delta_log" / f"{0:020d}.json"
+        made = deltalake.DeltaTable(str(template)).metadata().id
+        first.write_text(first.read_text(encoding="utf-8").replace(str(made), str(uuid4())), encoding="utf-8")
+    arrow = to_arrow_schema(dataset.schema, timezone="UTC")
+    columns = zip(*rows, strict=True) if rows else [()] * len(arrow)
+    arrays = [pa.array(list(values), field.type) for values, field in zip(columns, arrow, strict=True)]
+    deltalake.write_deltalake(str(location), pa.Table.from_arrays(arrays, schema=arrow), mode="append")
+
+
+@cache
+def _templates() -> Path:
+    """A folder of empty tables, for as long as the process runs."""
+    folder = tempfile.TemporaryDirectory(prefix="tables-")
+    atexit.register(folder.cleanup)
+    return Path(folder.name)
 
 
 def ordered(rows: Iterable[tuple[Any, ...]]) -> list[tuple[Any, ...]]:

@@ -36,7 +36,7 @@ from pipeline.errors import (
     TableNotFoundError,
     TouchedSliceError,
 )
-from pipeline_tests.delta.sample import commit_info, note, ordered, put, rows_of, versions_of
+from pipeline_tests.delta.sample import commit_info, note, ordered, placed, put, rows_of, versions_of
 from pipeline_tests.tiers import first_is_quick
 
 case = pytest.mark.case
@@ -102,7 +102,7 @@ def run(
 @case("C-NO-NEW-COMMITS")
 @case("C-LATEST-ONLY")
 def test_the_window_is_pinned_at_both_ends_and_may_be_empty_or_one_version(spark: SparkSession, root: str) -> None:
-    put(spark, APPENDED, root, [(1, "a"), (2, "b"), (3, "c")])
+    placed(spark, APPENDED, root, [(1, "a"), (2, "b"), (3, "c")])
     changes, rows = since(spark, APPENDED, root, 1)
     assert (changes.verdict.kind, changes.verdict.version, rows) == (Kind.NOTHING_NEW, 1, [])
     changes, rows = since(spark, APPENDED, root, 0)
@@ -112,7 +112,7 @@ def test_the_window_is_pinned_at_both_ends_and_may_be_empty_or_one_version(spark
     assert (rows, dict(changes.counts)) == (
         [(1, "a", "insert"), (2, "b", "insert"), (3, "c", "insert")], {"insert": 3},
     )  # fmt: skip
-    put(spark, APPENDED, root, [(4, "d")])
+    placed(spark, APPENDED, root, [(4, "d")])
     assert since(spark, APPENDED, root, 1)[1] == [(4, "d", "insert")]
     changes, rows = since(spark, APPENDED, root, 99)
     assert (changes.verdict.kind, changes.verdict.reason) == (Kind.FULL, Reason.CURSOR_AHEAD)
@@ -120,7 +120,7 @@ def test_the_window_is_pinned_at_both_ends_and_may_be_empty_or_one_version(spark
 
 
 def test_nothing_is_asked_of_spark_where_the_log_says_it(root: str, classic: SparkSession) -> None:
-    put(classic, APPENDED, root, [(1, "a")])
+    placed(classic, APPENDED, root, [(1, "a")])
     nobody: Any = None
     assert verdict(nobody, APPENDED, root, 0).kind is Kind.CHANGES
     assert cursors_in_force(nobody, look(nobody, APPENDED, APPENDED.location(root))).missing is Reason.FIRST_RUN
@@ -141,8 +141,8 @@ def test_within_a_commit_what_comes_in_beats_what_goes_out_and_an_identical_row_
 
 
 def test_rows_that_came_and_went_within_the_window_are_left_out(classic: SparkSession, root: str) -> None:
-    put(classic, APPENDED, root, [(1, "a")])
-    put(classic, APPENDED, root, [(2, "b")])
+    placed(classic, APPENDED, root, [(1, "a")])
+    placed(classic, APPENDED, root, [(2, "b")])
     sql(classic, APPENDED, root, "DELETE FROM {table} WHERE id = 2")
     sql(classic, APPENDED, root, "UPDATE {table} SET id = 3 WHERE id = 1")
     changes, rows = since(classic, APPENDED, root, 1)
@@ -151,8 +151,8 @@ def test_rows_that_came_and_went_within_the_window_are_left_out(classic: SparkSe
 
 
 def test_a_source_without_keys_gives_the_raw_rows_with_their_versions(classic: SparkSession, root: str) -> None:
-    put(classic, KEYLESS, root, [(1, "a")])
-    put(classic, KEYLESS, root, [(1, "a")])
+    placed(classic, KEYLESS, root, [(1, "a")])
+    placed(classic, KEYLESS, root, [(1, "a")])
     found = InForce(number=1, read_at=1, sources={"source": cursor(KEYLESS, root, 0)})
     with changes_since(classic, [at(KEYLESS, root)], found) as several:
         got = ordered(tuple(row) for row in several["source"].frame.collect())
@@ -162,8 +162,8 @@ def test_a_source_without_keys_gives_the_raw_rows_with_their_versions(classic: S
 
 
 def test_commits_that_change_no_row_are_nothing_new(classic: SparkSession, root: str) -> None:
-    put(classic, APPENDED, root, [(1, "a")])
-    put(classic, APPENDED, root, [(2, "b")])
+    placed(classic, APPENDED, root, [(1, "a")])
+    placed(classic, APPENDED, root, [(2, "b")])
     sql(classic, APPENDED, root, "OPTIMIZE {table}")
     sql(classic, APPENDED, root, "ALTER TABLE {table} SET TBLPROPERTIES ('a' = 'b')")
     changes, rows = since(classic, APPENDED, root, 2)
@@ -173,11 +173,11 @@ def test_commits_that_change_no_row_are_nothing_new(classic: SparkSession, root:
 
 @case("C-RECREATED")
 def test_a_table_that_was_made_anew_at_the_same_place_is_told_by_its_id(classic: SparkSession, root: str) -> None:
-    put(classic, APPENDED, root, [(1, "a")])
+    placed(classic, APPENDED, root, [(1, "a")])
     old = cursor(APPENDED, root, 1)
     shutil.rmtree(APPENDED.location(root))
     for number in (7, 8, 9):
-        put(classic, APPENDED, root, [(number, "x")])
+        placed(classic, APPENDED, root, [(number, "x")])
     found = judge(classic, APPENDED, APPENDED.location(root), old)
     assert (found.kind, found.reason, found.version) == (Kind.FULL, Reason.RECREATED, 3)
     with changes_since(classic, [at(APPENDED, root)], InForce(number=1, read_at=1, sources={"source": old})) as several:
@@ -195,10 +195,10 @@ def test_a_window_in_which_the_feed_was_off_names_its_versions(classic: SparkSes
     put(classic, replace(APPENDED, change_feed=False), root, [(1, "a")])
     sql(classic, APPENDED, root, "INSERT INTO {table} VALUES (2, 'b')")
     sql(classic, APPENDED, root, switch.format("true"))
-    put(classic, APPENDED, root, [(3, "c")])
+    placed(classic, APPENDED, root, [(3, "c")])
     sql(classic, APPENDED, root, switch.format("false"))
     sql(classic, APPENDED, root, switch.format("true"))
-    put(classic, APPENDED, root, [(4, "d")])
+    placed(classic, APPENDED, root, [(4, "d")])
     assert verdict(classic, APPENDED, root, 0).at_fault == (1, 2, 5)
     changes, rows = since(classic, APPENDED, root, 0)
     assert (changes.verdict.reason, len(rows)) == (Reason.FEED_OFF, 4)
@@ -214,7 +214,7 @@ def test_a_window_in_which_the_feed_was_off_names_its_versions(classic: SparkSes
 @case("C-VACUUMED")
 def test_changes_whose_files_are_gone_are_never_read_in_part(spark: SparkSession, root: str) -> None:
     """Also where the files go after the verdict, which only the execution of the frame shows."""
-    put(spark, APPENDED, root, [(1, "a"), (2, "b")])
+    placed(spark, APPENDED, root, [(1, "a"), (2, "b")])
     sql(spark, APPENDED, root, "UPDATE {table} SET text = 'B' WHERE id = 2")
     sql(spark, APPENDED, root, "DELETE FROM {table} WHERE id = 1")
     before = verdict(spark, APPENDED, root, 1)
@@ -250,7 +250,7 @@ def test_a_window_past_the_retention_becomes_a_full_snapshot_of_the_newest_versi
 
 
 def test_a_session_that_passes_over_missing_files_is_refused(classic: SparkSession, root: str) -> None:
-    put(classic, APPENDED, root, [(1, "a")])
+    placed(classic, APPENDED, root, [(1, "a")])
     classic.conf.set("spark.sql.files.ignoreMissingFiles", "true")
     try:
         with pytest.raises(SettingsError):
@@ -261,7 +261,7 @@ def test_a_session_that_passes_over_missing_files_is_refused(classic: SparkSessi
 
 def test_commits_that_are_gone_from_the_log_need_a_full_snapshot(classic: SparkSession, root: str) -> None:
     for number in (1, 2, 3):
-        put(classic, APPENDED, root, [(number, "a")])
+        placed(classic, APPENDED, root, [(number, "a")])
     begun = cursor(APPENDED, root, 0)
     checkpoint(classic, APPENDED, APPENDED.location(root))
     for number in (0, 1):
@@ -273,8 +273,8 @@ def test_commits_that_are_gone_from_the_log_need_a_full_snapshot(classic: SparkS
 def test_a_restore_of_the_source_is_read_from_the_feed_unless_it_takes_a_column_away(
     classic: SparkSession, root: str
 ) -> None:
-    put(classic, APPENDED, root, [(1, "a")])
-    put(classic, APPENDED, root, [(2, "b")])
+    placed(classic, APPENDED, root, [(1, "a")])
+    placed(classic, APPENDED, root, [(2, "b")])
     sql(classic, APPENDED, root, "DELETE FROM {table} WHERE id = 1")
     sql(classic, APPENDED, root, "RESTORE TABLE {table} TO VERSION AS OF 1")
     assert since(classic, APPENDED, root, 3)[1] == [(1, "a", "insert"), (2, "b", "delete")]
@@ -289,7 +289,7 @@ def test_a_restore_of_the_source_is_read_from_the_feed_unless_it_takes_a_column_
 
 @pytest.mark.both_modes
 def test_rows_and_cursors_are_one_commit_and_a_repeat_makes_none(spark: SparkSession, root: str) -> None:
-    put(spark, APPENDED, root, [(1, "a"), (2, "b")])
+    placed(spark, APPENDED, root, [(1, "a"), (2, "b")])
     first = run(spark, root)
     assert first.written is not None
     assert (first.verdicts["source"].reason, first.written.version, first.attempts) == (Reason.FIRST_RUN, 1, 1)
@@ -314,28 +314,28 @@ def test_a_frame_without_rows_advances_the_cursor(classic: SparkSession, root: s
     def nothing(changes: SourceChanges) -> DataFrame:
         return frame(changes).select(*kept).filter("FALSE")
 
-    put(classic, APPENDED, root, [(1, "a")])
+    placed(classic, APPENDED, root, [(1, "a")])
     for number in (1, 2):
         done = run(classic, root, consumer=consumer, compute=nothing)
         assert done.written is not None
         assert (done.written.committed, done.attempts, done.written.version) == (True, 1, number)
         assert run(classic, root, consumer=consumer, compute=nothing).written is None
-        put(classic, APPENDED, root, [(number + 1, "b")])
+        placed(classic, APPENDED, root, [(number + 1, "b")])
 
 
 def test_a_run_that_was_overtaken_makes_its_frame_again(classic: SparkSession, root: str) -> None:
     """The second run commits while the first has its frame and not yet written; an append would double the rows."""
     consumer = replace(CONSUMER, write=Append())
-    put(classic, APPENDED, root, [(1, "a")])
+    placed(classic, APPENDED, root, [(1, "a")])
     run(classic, root, consumer=consumer, compute=lambda c: frame(c).select("id", "text"))
-    put(classic, APPENDED, root, [(2, "b")])
+    placed(classic, APPENDED, root, [(2, "b")])
     seen: list[tuple[int, int]] = []
 
     def overtaken(changes: SourceChanges) -> DataFrame:
         seen.append(changes["source"].verdict.window or (-1, -1))
         if len(seen) == 1:
             run(classic, root, consumer=consumer, compute=lambda c: frame(c).select("id", "text"))
-            put(classic, APPENDED, root, [(3, "c")])
+            placed(classic, APPENDED, root, [(3, "c")])
         return frame(changes).select("id", "text")
 
     done = run(classic, root, consumer=consumer, compute=overtaken)
@@ -345,9 +345,9 @@ def test_a_run_that_was_overtaken_makes_its_frame_again(classic: SparkSession, r
 
 def test_two_runs_at_once_both_end_and_no_row_is_there_twice(classic: SparkSession, root: str) -> None:
     consumer = replace(CONSUMER, write=Append())
-    put(classic, APPENDED, root, [(1, "a")])
+    placed(classic, APPENDED, root, [(1, "a")])
     run(classic, root, consumer=consumer, compute=lambda c: frame(c).select("id", "text"))
-    put(classic, APPENDED, root, [(2, "b")])
+    placed(classic, APPENDED, root, [(2, "b")])
     barrier = threading.Barrier(2)
     ended: list[Consumed] = []
     arrived: list[int] = []
@@ -370,12 +370,13 @@ def test_two_runs_at_once_both_end_and_no_row_is_there_twice(classic: SparkSessi
     assert rows_of(consumer, root) == [(1, "a"), (2, "b")]
 
 
+@pytest.mark.exhaustive
 def test_after_a_restore_of_the_consumer_the_cursors_of_that_version_are_in_force(
     classic: SparkSession, root: str
 ) -> None:
     location = CONSUMER.location(root)
     for number in (1, 2, 3):
-        put(classic, APPENDED, root, [(number, "a")])
+        placed(classic, APPENDED, root, [(number, "a")])
         run(classic, root)
 
     def back_to(version: int) -> None:
@@ -394,7 +395,7 @@ def test_after_a_restore_of_the_consumer_the_cursors_of_that_version_are_in_forc
 def test_the_version_of_a_restore_has_the_cursors_of_what_it_brought_back(classic: SparkSession, root: str) -> None:
     location = CONSUMER.location(root)
     for number in (1, 2, 3):
-        put(classic, APPENDED, root, [(number, "a")])
+        placed(classic, APPENDED, root, [(number, "a")])
         run(classic, root)
     for version in (2, 4):
         plan = plan_restore(classic, CONSUMER, location, ReadOptions(version=version))
@@ -406,9 +407,9 @@ def test_the_version_of_a_restore_has_the_cursors_of_what_it_brought_back(classi
 def test_a_restore_between_the_reading_of_cursors_and_the_commit_is_seen_by_the_next_run(
     classic: SparkSession, root: str
 ) -> None:
-    put(classic, APPENDED, root, [(1, "a")])
+    placed(classic, APPENDED, root, [(1, "a")])
     run(classic, root)
-    put(classic, APPENDED, root, [(2, "b")])
+    placed(classic, APPENDED, root, [(2, "b")])
 
     def restored(changes: SourceChanges) -> DataFrame:
         sql(classic, CONSUMER, root, "RESTORE TABLE {table} TO VERSION AS OF 0")
@@ -422,7 +423,7 @@ def test_a_restore_between_the_reading_of_cursors_and_the_commit_is_seen_by_the_
 
 
 def test_a_consumer_whose_log_lost_its_cursor_is_made_anew(classic: SparkSession, root: str) -> None:
-    put(classic, APPENDED, root, [(1, "a")])
+    placed(classic, APPENDED, root, [(1, "a")])
     run(classic, root)
     location = Path(CONSUMER.location(root))
     sql(classic, CONSUMER, root, "INSERT INTO {table} VALUES (7, 'stray')")
@@ -444,15 +445,15 @@ def test_of_several_sources_one_that_needs_a_full_snapshot_makes_all_full(classi
     def once() -> Consumed:
         return consume(classic, CONSUMER, CONSUMER.location(root), sources=sources, compute=both, note=note("consumer"))
 
-    put(classic, APPENDED, root, [(1, "a")])
+    placed(classic, APPENDED, root, [(1, "a")])
     with pytest.raises(TableNotFoundError):
         once()
-    put(classic, other, root, [(2, "b")])
+    placed(classic, other, root, [(2, "b")])
     once()
-    put(classic, other, root, [(3, "c")])
+    placed(classic, other, root, [(3, "c")])
     assert [verdict.kind for verdict in once().verdicts.values()] == [Kind.NOTHING_NEW, Kind.CHANGES]
     shutil.rmtree(other.location(root))
-    put(classic, other, root, [(4, "d")])
+    placed(classic, other, root, [(4, "d")])
     assert [verdict.reason for verdict in once().verdicts.values()] == [Reason.OTHER_SOURCE, Reason.RECREATED]
     assert rows_of(CONSUMER, root) == [(1, "a"), (4, "d")]
 
@@ -464,7 +465,7 @@ def test_a_cursor_that_has_seen_nothing_new_is_moved_before_the_log_forgets_its_
     """The log is kept for 30 days; a commit that carries the cursor alone changes no row."""
     consumer = replace(CONSUMER, write=mode)
     columns = ("id", "text", "_change_type") if mode is MERGED else ("id", "text")
-    put(classic, APPENDED, root, [(1, "a")])
+    placed(classic, APPENDED, root, [(1, "a")])
     run(classic, root, consumer=consumer, compute=lambda changes: frame(changes).select(*columns))
     sql(classic, APPENDED, root, "ALTER TABLE {table} SET TBLPROPERTIES ('kept' = 'long')")
     file = Path(APPENDED.location(root)) / "_delta_log" / f"{2:020d}.json"
@@ -481,7 +482,7 @@ def test_a_cursor_that_has_seen_nothing_new_is_moved_before_the_log_forgets_its_
 
 
 def test_what_has_changed_touches_where_it_was_and_where_it_is(classic: SparkSession, root: str) -> None:
-    put(classic, APPENDED, root, [(1, "a"), (2, "b"), (3, "c")])
+    placed(classic, APPENDED, root, [(1, "a"), (2, "b"), (3, "c")])
     sql(classic, APPENDED, root, "UPDATE {table} SET text = 'z' WHERE id = 1")
     sql(classic, APPENDED, root, "DELETE FROM {table} WHERE id = 2")
     reads = [at(APPENDED, root)]
@@ -493,7 +494,7 @@ def test_what_has_changed_touches_where_it_was_and_where_it_is(classic: SparkSes
         assert both is not None
         assert ordered(tuple(row) for row in changes.rows_in(both).collect()) == [(1, "z")]
         assert changes.touched("text", at_most=2) is None
-        put(classic, APPENDED, root, [(4, "d")])
+        placed(classic, APPENDED, root, [(4, "d")])
         assert ordered(tuple(row) for row in changes.whole.collect()) == [(1, "z"), (3, "c")]
     with changes_since(classic, reads, InForce(number=0, read_at=-1)) as several:
         assert several["source"].touched("text") is None
@@ -519,7 +520,7 @@ def test_a_touched_slice_of_any_columns_is_replaced_and_rows_outside_it_are_refu
     def mistyped(changes: SourceChanges) -> Touched:
         return Touched(changes["source"].whole, of_values("id", ["1"]))
 
-    put(classic, APPENDED, root, [(1, "a"), (2, "b"), (3, "c")])
+    placed(classic, APPENDED, root, [(1, "a"), (2, "b"), (3, "c")])
     run(classic, root, consumer=consumer, compute=touched)
     sql(classic, APPENDED, root, "UPDATE {table} SET text = 'B' WHERE id = 2")
     sql(classic, APPENDED, root, "DELETE FROM {table} WHERE id = 3")
@@ -538,7 +539,7 @@ def test_a_touched_slice_of_any_columns_is_replaced_and_rows_outside_it_are_refu
 
 
 def test_a_key_that_the_feed_lacks_is_named(classic: SparkSession, root: str) -> None:
-    put(classic, APPENDED, root, [(1, "a")])
+    placed(classic, APPENDED, root, [(1, "a")])
     wider = source(schema=StructType([*ROWS.fields, StructField("region", StringType())]), keys=("region", "id"))
     with pytest.raises(TableMismatchError) as caught:
         since(classic, wider, root, 0)

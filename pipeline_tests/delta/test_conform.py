@@ -295,6 +295,7 @@ def codecs(dataset: Dataset, root: str) -> set[tuple[str, bool]]:
     return found
 
 
+@pytest.mark.exhaustive
 def test_codec_and_dictionary_hold_through_append_merge_and_optimize(classic: SparkSession, root: str) -> None:
     dataset = Dataset(
         name="packed", schema=ROWS, write=Append(), keys=("id",), change_feed=False,

@@ -436,6 +436,7 @@ def check_pair(session: SparkSession, root: str, pair: tuple[StructType, StructT
     return "changed" if kinds else "same"
 
 
+@pytest.mark.exhaustive
 @settings(max_examples=8, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
 @given(pair=pairs())
 def test_random_pairs_of_schemas_are_settled_or_refused_as_the_rules_say(

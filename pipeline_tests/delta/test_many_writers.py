@@ -67,6 +67,7 @@ def assert_alone_means_at_once(children: list[Child]) -> None:
     assert set(alone) == {1}
 
 
+@pytest.mark.exhaustive
 def test_four_clients_that_merge_and_append_lose_and_double_nothing(
     classic: SparkSession, remote_url: str, root: str, spark_settings: SparkSettings
 ) -> None:

@@ -33,7 +33,7 @@ from pipeline.errors import (
     PartitionValueError,
     StrayRowsError,
 )
-from pipeline_tests.delta.sample import day, files_of, frame_in, jobs, note, ordered, put, rows_of, versions_of
+from pipeline_tests.delta.sample import day, files_of, frame_in, jobs, note, ordered, placed, put, rows_of, versions_of
 from pipeline_tests.tiers import first_in_both_modes, first_is_quick
 
 case = pytest.mark.case
@@ -111,7 +111,7 @@ def test_files_that_nobody_changes_are_merged_also_where_their_rows_are_looked_a
 
 @pytest.mark.both_modes
 def test_a_merge_updates_rows_that_are_there_and_adds_those_that_are_not(spark: SparkSession, root: str) -> None:
-    put(spark, PLAIN, root, [(1, 1, "a"), (2, 1, "b")])
+    placed(spark, PLAIN, root, [(1, 1, "a"), (2, 1, "b")])
     result = put(spark, PLAIN, root, [(2, 2, "B"), (3, 2, "C")])
     assert rows_of(PLAIN, root) == [(1, 1, "a"), (2, 2, "B"), (3, 2, "C")]
     assert (result.version, result.operation) == (2, "MERGE")
@@ -127,7 +127,7 @@ def test_a_merge_updates_rows_that_are_there_and_adds_those_that_are_not(spark: 
 def test_without_an_order_two_rows_of_a_key_are_refused_with_keys_and_counts(
     spark: SparkSession, root: str, before: list[tuple[Any, ...]]
 ) -> None:
-    put(spark, PLAIN, root, before)
+    placed(spark, PLAIN, root, before)
     versions = versions_of(PLAIN, root)
     with pytest.raises(DuplicateKeysError) as caught:
         put(spark, PLAIN, root, [(1, 1, "b"), (1, 2, "c"), (None, 1, "x"), (None, 1, "x"), (None, 1, "x"), (4, 1, "d")])
@@ -160,7 +160,7 @@ def test_the_newest_row_of_a_key_wins_within_a_frame_and_against_the_table_howev
 @case("M-NULL-KEY")
 def test_null_is_a_key_like_any_other(classic: SparkSession, root: str) -> None:
     dataset = merged(Merge(), keys=("k", "v"))
-    put(classic, dataset, root, [(1, 0, None)])
+    placed(classic, dataset, root, [(1, 0, None)])
     for at in (1, 2, 3):
         put(classic, dataset, root, [(1, at, None)])
     assert rows_of(dataset, root) == [(1, 3, None)]
@@ -215,7 +215,7 @@ def test_a_row_that_deletes_and_has_no_match_is_not_added_and_a_late_one_deletes
     classic: SparkSession, root: str
 ) -> None:
     dataset = merged(Merge(order_by="at", delete_when="v = 'gone'"))
-    put(classic, dataset, root, [(1, 5, "a"), (2, 5, "b"), (9, 1, "gone")])
+    placed(classic, dataset, root, [(1, 5, "a"), (2, 5, "b"), (9, 1, "gone")])
     put(classic, dataset, root, [(1, 4, "gone"), (2, 6, "gone"), (3, 1, "gone"), (3, 1, "stays")])
     assert rows_of(dataset, root) == [(1, 5, "a"), (3, 1, "stays")]
 
@@ -235,7 +235,7 @@ def test_an_update_sets_the_named_columns_and_the_order_only(classic: SparkSessi
 
 def test_an_update_happens_only_where_its_condition_holds(classic: SparkSession, root: str) -> None:
     dataset = merged(Merge(update_when="source.v > target.v"))
-    put(classic, dataset, root, [(1, 1, "m"), (2, 1, "m")])
+    placed(classic, dataset, root, [(1, 1, "m"), (2, 1, "m")])
     put(classic, dataset, root, [(1, 2, "z"), (2, 2, "a")])
     assert rows_of(dataset, root) == [(1, 2, "z"), (2, 1, "m")]
 
@@ -245,7 +245,7 @@ def test_rows_that_the_frame_lacks_are_deleted_inside_the_slice_of_the_run_only(
     classic: SparkSession, root: str
 ) -> None:
     dataset = daily(Merge(order_by="at", delete_missing=True), keys=("day", "k"))
-    put(classic, dataset, root, [(day(1), 1, 1, "a"), (day(1), 2, 1, "b"), (day(1), 3, 1, "c"), (day(2), 4, 1, "d")])
+    placed(classic, dataset, root, [(day(1), 1, 1, "a"), (day(1), 2, 1, "b"), (day(1), 3, 1, "c"), (day(2), 4, 1, "d")])
     untouched = {file for file in files_of(dataset, root) if "2026-01-02" in file}
     put(classic, dataset, root, [(day(1), 1, 2, "A")], of_values("day", [day(1)]))
     assert rows_of(dataset, root) == [(day(1), 1, 2, "A"), (day(2), 4, 1, "d")]
@@ -257,7 +257,7 @@ def test_rows_that_the_frame_lacks_are_deleted_inside_the_slice_of_the_run_only(
 def test_a_whole_snapshot_writes_only_the_files_in_which_something_differs(classic: SparkSession, root: str) -> None:
     dataset = daily(Merge(update_when="source.v <> target.v", delete_missing=True), keys=("day", "k"))
     same = [(day(1), 1, 1, "a"), (None, 2, 1, "b")]
-    put(classic, dataset, root, [*same, (day(2), 3, 1, "c"), (day(2), 4, 1, "d"), (day(3), 5, 1, "e")])
+    placed(classic, dataset, root, [*same, (day(2), 3, 1, "c"), (day(2), 4, 1, "d"), (day(3), 5, 1, "e")])
     untouched = {file for file in files_of(dataset, root) if "2026-01-02" not in file and "2026-01-03" not in file}
     done = put(classic, dataset, root, [*same, (day(2), 3, 2, "C"), (day(4), 6, 1, "f")])
     assert (done.rows_written, done.rows_updated, done.rows_deleted) == (2, 1, 2)
@@ -272,14 +272,14 @@ def test_a_whole_snapshot_writes_only_the_files_in_which_something_differs(class
 
 def test_a_key_that_moves_to_another_partition_leaves_no_second_row(classic: SparkSession, root: str) -> None:
     dataset = daily(Merge(order_by="at"))
-    put(classic, dataset, root, [(day(1), 1, 1, "a"), (None, 2, 1, "b")])
+    placed(classic, dataset, root, [(day(1), 1, 1, "a"), (None, 2, 1, "b")])
     put(classic, dataset, root, [(day(2), 1, 2, "moved"), (day(2), 2, 2, "dated")], of_values("day", [day(2)]))
     assert rows_of(dataset, root) == [(day(2), 1, 2, "moved"), (day(2), 2, 2, "dated")]
 
 
 def test_null_partitions_are_met_when_the_partition_is_part_of_the_key(spark: SparkSession, root: str) -> None:
     dataset = daily(Merge(order_by="at"), keys=("day", "k"))
-    put(spark, dataset, root, [(day(1), 1, 1, "a"), (None, 1, 1, "b"), (day(3), 1, 1, "c")])
+    placed(spark, dataset, root, [(day(1), 1, 1, "a"), (None, 1, 1, "b"), (day(3), 1, 1, "c")])
     others = {file for file in files_of(dataset, root) if "2026-01-03" in file}
     put(spark, dataset, root, [(day(1), 1, 2, "A"), (None, 1, 2, "B")])
     assert rows_of(dataset, root) == ordered([(None, 1, 2, "B"), (day(1), 1, 2, "A"), (day(3), 1, 1, "c")])
@@ -316,7 +316,7 @@ def test_rows_that_break_the_declaration_are_counted_and_nothing_is_merged(
         write=mode,
         checks=(Check("small", "n < 10"),),
     )
-    put(classic, dataset, root, [(1, "a", 1)])
+    placed(classic, dataset, root, [(1, "a", 1)])
     with pytest.raises(NullViolationError) as nulls:
         put(classic, dataset, root, [(None, "a", 1), (2, "a", 2)])
     with pytest.raises(CheckViolationError) as checks:
@@ -330,7 +330,7 @@ def test_rows_that_break_the_declaration_are_counted_and_nothing_is_merged(
 @pytest.mark.both_modes
 def test_insert_new_adds_what_is_not_there_and_touches_nothing_that_is(spark: SparkSession, root: str) -> None:
     dataset = merged(InsertNew())
-    put(spark, dataset, root, [(1, 1, "a"), (None, 1, "n")])
+    placed(spark, dataset, root, [(1, 1, "a"), (None, 1, "n")])
     files = files_of(dataset, root)
     result = put(spark, dataset, root, [(1, 9, "other"), (2, 1, "b"), (2, 1, "b"), (None, 9, "other")])
     assert rows_of(dataset, root) == ordered([(1, 1, "a"), (2, 1, "b"), (None, 1, "n")])
@@ -343,7 +343,7 @@ def test_insert_new_adds_what_is_not_there_and_touches_nothing_that_is(spark: Sp
 
 def test_an_insert_that_finds_every_key_there_commits_nothing(classic: SparkSession, root: str) -> None:
     dataset = merged(InsertNew())
-    put(classic, dataset, root, [(1, 1, "a")])
+    placed(classic, dataset, root, [(1, 1, "a")])
     result = put(classic, dataset, root, [(1, 2, "b")])
     assert (result.changes_rows, result.rows_written, rows_of(dataset, root)) == (False, 0, [(1, 1, "a")])
 

@@ -55,6 +55,7 @@ def apart(dataset: Dataset, root: str) -> list[tuple[Any, ...]]:
     return ordered(tuple(row[names.index(name)] for name in shown) for row in rows)
 
 
+@pytest.mark.exhaustive
 def test_many_rows_are_judged_in_one_pass_and_each_row_is_somewhere(classic: SparkSession, root: str) -> None:
     """The amounts are drawn anew whenever the frame is computed: a second pass would set other rows apart."""
     dataset = orders(Replace())

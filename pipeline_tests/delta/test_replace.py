@@ -184,6 +184,7 @@ def test_a_replace_of_the_whole_table_leaves_only_the_frame_and_keeps_the_schema
     assert deltalake.DeltaTable(REPLACED.location(root)).schema().fields[1].nullable is False
 
 
+@pytest.mark.exhaustive
 def test_confs_of_the_callers_session_do_not_change_what_a_replace_does(classic: SparkSession, root: str) -> None:
     """Each of these would leave old partitions, take stray rows, or read another text in a literal."""
     dataset = Dataset(
@@ -316,6 +317,7 @@ def test_a_value_full_of_quotes_replaces_only_its_own_partition(
     assert rows_of(NAMED, special) == ordered([row for row in before if row[0] != value] + [(value, n)])
 
 
+@pytest.mark.exhaustive
 @case("P-SPECIAL-VALUES")
 def test_all_of_them_in_one_slice_leave_the_others_alone(classic: SparkSession, special: str) -> None:
     before = rows_of(NAMED, special)

@@ -74,6 +74,7 @@ def letters(sink: DeltaSink, settings: Settings) -> list[dict[str, Any]]:
     return [json.loads(line) for line in lines]
 
 
+@pytest.mark.exhaustive
 def test_of_several_updates_of_a_contract_the_newest_stays_whenever_they_come(
     classic: SparkSession, settings: Settings
 ) -> None:
@@ -327,6 +328,7 @@ def test_compaction_bounds_the_files_of_a_stream_and_neither_readers_nor_consume
     print(run_many_flushes(classic, settings, 4, replace(BY_HAND, compact_after=2)))
 
 
+@pytest.mark.exhaustive
 def test_a_compaction_by_schedule_beside_a_live_sink_loses_nothing_and_stops_nobody(
     classic: SparkSession, settings: Settings
 ) -> None:

@@ -128,6 +128,7 @@ def row(page: Page, key: str) -> Locator:
     return page.locator("tr").filter(has=page.get_by_text(key, exact=True)).first
 
 
+@pytest.mark.exhaustive
 def test_the_graph_shows_the_assets_of_a_subject(page: Page) -> None:
     page.goto("/locations/outside/asset-groups/aviation")
     for name in ("airports", "planes", "sightings", "airport_traffic"):

@@ -12,11 +12,14 @@ from urllib.parse import urlsplit
 import psutil
 import pytest
 from deltalake import DeltaTable
+from pyspark.sql import SparkSession
 
 from pipeline.delta import server as servers
 from pipeline.delta.server import Server
 from pipeline_tests.conftest import free_port
+from pipeline_tests.delta.sample import put
 from pipeline_tests.end_to_end.conftest import BRIEF, COMMAND_SECONDS, PROJECTS, SCRIPTS, ProjectFolder
+from pipeline_tests.projects.waiting import FIRST
 
 
 @pytest.fixture(scope="module")
@@ -88,10 +91,11 @@ def numbers(project: ProjectFolder, name: str) -> tuple[int, list[int]]:
     return table.version(), sorted(table.to_pyarrow_table()["n"].to_pylist())
 
 
-def test_a_server_that_dies_in_a_write_is_named_and_nothing_is_half_written(project: ProjectFolder) -> None:
+def test_a_server_that_dies_in_a_write_is_named_and_nothing_is_half_written(
+    project: ProjectFolder, classic: SparkSession
+) -> None:
     server = start(project)
-    done = project.command(*command("first"), SPARK_REMOTE=server.remote)
-    assert done.returncode == 0, done.stderr
+    put(classic, FIRST, str(project.folder / ".pipeline" / "tables"), [(0,), (1,), (2,)])
     assert numbers(project, "first") == (1, [0, 1, 2])
 
     in_the_write = killed_while_it_runs(project, server, "first")

@@ -52,6 +52,7 @@ def test_the_module_of_the_readme_is_a_project_as_it_stands_there(
     assert alone.table("readings").to_pyarrow_table().column("value").to_pylist() == [20.5]
 
 
+@pytest.mark.exhaustive
 def test_an_asset_with_a_prefix_is_known_under_its_full_key_to_every_command(example: ProjectFolder) -> None:
     def answer(*arguments: str) -> object:
         done = example.invoke(*arguments, "--json")

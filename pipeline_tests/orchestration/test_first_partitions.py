@@ -97,6 +97,7 @@ def test_the_first_partition_of_an_asset_that_reads_the_one_before_is_written_an
     assert project.rows(SUMS) == [(1, dt.date(2026, 1, 1)), (2, dt.date(2026, 1, 2))]
 
 
+@pytest.mark.exhaustive
 def test_a_partition_in_the_middle_can_be_the_first_that_is_written(project: Project) -> None:
     sums = running_total(DataFrame, TOTALS["spark"][1])
     project.run(sums, partition_key="2026-01-05")

@@ -120,6 +120,7 @@ def test_rows_of_another_day_fail_the_step_with_their_values_and_write_nothing(p
     assert project.version(DAYS) == 1
 
 
+@pytest.mark.exhaustive
 @pytest.mark.case("P-STRAY-ROWS")
 def test_an_append_refuses_rows_of_another_day_as_a_replace_does(project: Project) -> None:
     dataset = Dataset(name="feed/appended", schema=DAYS.schema, partition_by=("day",), write=Append())

@@ -105,6 +105,7 @@ def test_each_commit_names_the_query_the_run_and_the_asset(project: Project, tmp
     assert note["mark"]["writer"] == f"stream/{query}"
 
 
+@pytest.mark.exhaustive
 def test_a_table_that_was_made_anew_gets_everything_again(project: Project, tmp_path: Path) -> None:
     arrive(tmp_path / "in", "a.json", 1)
     asset = asset_of(ARRIVED, tmp_path / "in")
