@@ -157,6 +157,17 @@ class SparkUnavailableError(PipelineError):
 
 
 @dataclass(eq=False, kw_only=True)
+class SessionConfError(PipelineError):
+    """Confs of the session would give a dataset that is read other rows or values; nothing was read."""
+
+    dataset: str
+    problems: tuple[str, ...]
+
+    sentence = "Dataset {dataset!r} would be misread in this session:{problems}"
+    next_step = "Unset them where the session is made, in [tool.pipeline.spark_conf] too, or read in another session."
+
+
+@dataclass(eq=False, kw_only=True)
 class ServerError(PipelineError):
     """The local Spark server can't be started, found or ended; `folder` holds its state and its log."""
 

@@ -61,6 +61,7 @@ DELTA_ORDER = (
     "quality",
     "runtime",
     "session",
+    "meaning",
     "entry",
     "log",
     "query_log",

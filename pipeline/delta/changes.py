@@ -29,16 +29,16 @@ from pipeline.delta.failures import (
     read_failure,
 )
 from pipeline.delta.feed import Kind, Reason, Verdict, full, judge
+from pipeline.delta.meaning import refuse_misreading
 from pipeline.delta.quality import row_value
 from pipeline.delta.slices import Slice, Unaddressable, of_rows
 from pipeline.delta.table import existing, load
-from pipeline.errors import SettingsError, TableMismatchError
+from pipeline.errors import TableMismatchError
 from pipeline.listing import bounded
 from pipeline.schema import free_name
 
 CHANGE_TYPE, COMMIT_VERSION = "_change_type", "_commit_version"
 INSERT, UPDATED, DELETE = "insert", "update_postimage", "delete"
-_IGNORE_MISSING = "spark.sql.files.ignoreMissingFiles"
 # By it Delta refuses changes that are past the retention of files, whether they are there or not (`CDCReaderBase`).
 WITHIN_RETENTION = "spark.databricks.delta.vacuum.enforceTimeTravelWithinDeletedFileRetentionDuration"
 # Whether a change brings a row in, rather than takes it out.
@@ -182,7 +182,7 @@ def changes_since(
     Raises:
         TableNotFoundError: a source was never written.
         TableMismatchError: a source lacks a key by which its changes are to be net.
-        SettingsError: the session passes over files that are missing, which would lose changes without a word.
+        SessionConfError: the session's confs would change what is read; one passes over files that are missing.
     """
     verdicts = {
         source.dataset.name: judge(
@@ -245,9 +245,10 @@ def read_changes(session: SparkSession, source: Source, verdict: Verdict) -> Cha
     of the verdict is past the table's retention by now.
 
     Raises:
-        SettingsError: as in `changes_since`.
+        SessionConfError: as in `changes_since`.
         TableMismatchError: the table lacks a key by which its changes are to be net.
     """
+    refuse_misreading(session, source.dataset)
     if verdict.window is None:
         return _snapshot(session, source, verdict)
     lacking = [key for key in source.dataset.keys if key not in verdict.schema.names]
@@ -256,8 +257,6 @@ def read_changes(session: SparkSession, source: Source, verdict: Verdict) -> Cha
         raise TableMismatchError(
             dataset=source.dataset.name, location=source.location, version=verdict.version, differences=differences
         )
-    if session.conf.get(_IGNORE_MISSING, "false") == "true":
-        raise SettingsError(setting=_IGNORE_MISSING, problem="it loses changes without a word", expected="false")
     raw: DataFrame | None = None
     try:
         read = _feed(session, source, verdict.window, verdict.schema.names)

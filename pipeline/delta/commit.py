@@ -33,7 +33,8 @@ from pipeline.delta.log import (
     read_commit_file,
     token_of,
 )
-from pipeline.delta.session import clone_connect, end_connect, hold_meaning, is_connect
+from pipeline.delta.meaning import hold_meaning
+from pipeline.delta.session import clone_connect, end_connect, is_connect
 from pipeline.delta.snapshot import local_folder
 from pipeline.errors import AfterCommitError, CommitUnknownError
 

@@ -16,7 +16,7 @@ from pyspark.sql import functions as F  # noqa: N812  Spark's own name for it
 
 from pipeline.dataset import Append, Dataset, FreshWithin, References, RowCount, Unique, table_location
 from pipeline.delta import quality, sql
-from pipeline.delta.commit import read_commit
+from pipeline.delta.commit import private_session, read_commit
 from pipeline.delta.counts import table_rows
 from pipeline.delta.describe import TableDescription, describe
 from pipeline.delta.log import PartitionValues
@@ -81,6 +81,14 @@ def broken_by(
     Raises:
         TableNotFoundError: the other table was never written.
     """
+    with private_session(session, {}) as clone:
+        return _broken_by(clone, location, version, expectation, root=root, other_version=other_version)
+
+
+def _broken_by(
+    session: SparkSession, location: str, version: int, expectation: Expectation, *, root: str,
+    other_version: int | None = None,
+) -> tuple[Broken, int | None]:  # fmt: skip
     frame = load(session, location, version)
     if isinstance(expectation, Unique):
         return counted(repeated(frame, expectation.columns), expectation.columns), None
@@ -128,6 +136,11 @@ def findings(session: SparkSession, dataset: Dataset, root: str, *, now: dt.date
         TableNotFoundError: it was never written.
         StorageError: it can't be read.
     """
+    with private_session(session, {}) as clone:
+        return _findings(clone, dataset, root, now or dt.datetime.now(dt.timezone.utc))
+
+
+def _findings(session: SparkSession, dataset: Dataset, root: str, now: dt.datetime) -> list[Finding]:
     location = dataset.location(root)
     found = describe(session, dataset, location)
     if found.table is None:
@@ -141,7 +154,7 @@ def findings(session: SparkSession, dataset: Dataset, root: str, *, now: dt.date
         *_of_constraints(session, dataset, location, version),
         *_of_expectations(session, dataset, location, version, root),
         *_of_rows(session, dataset, location, found),
-        *_of_age(dataset, found, now or dt.datetime.now(dt.timezone.utc)),
+        *_of_age(dataset, found, now),
     ]  # fmt: skip
 
 
@@ -174,7 +187,7 @@ def _of_expectations(
     for expectation in dataset.expectations:
         name, severity = expectation_name(expectation), expectation.severity
         try:
-            broken, other = broken_by(session, location, version, expectation, root=root)
+            broken, other = _broken_by(session, location, version, expectation, root=root)
         except TableNotFoundError as error:
             yield _finding(dataset, version, name, False, error.message(), severity=severity)
             continue

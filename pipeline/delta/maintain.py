@@ -182,6 +182,7 @@ def _keep_incarnation(session: SparkSession, dataset: Dataset, state: TableState
         return
     pair = f"{sql.string(INCARNATION)} = {sql.string(str(found))}"
     try:
-        session.sql(f"ALTER TABLE {sql.path_table(state.location)} SET TBLPROPERTIES ({pair})").collect()
+        with private_session(session, {}) as clone:
+            clone.sql(f"ALTER TABLE {sql.path_table(state.location)} SET TBLPROPERTIES ({pair})").collect()
     except SPARK_ERRORS as error:
         raise storage_failure(dataset.name, state.location, read_failure(error)) from error

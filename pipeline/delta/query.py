@@ -44,7 +44,7 @@ from pyspark.sql.types import (
 from pipeline.dataset import Dataset, table_location
 from pipeline.delta import sql
 from pipeline.delta.changes import WITHIN_RETENTION
-from pipeline.delta.commit import clone_session, release_session
+from pipeline.delta.commit import private_session
 from pipeline.delta.failures import SPARK_ERRORS, read_failure
 from pipeline.delta.lineage import plain_location, scans
 from pipeline.delta.read import ReadFacts, ReadOptions, read, refuse_table_as_parquet
@@ -64,7 +64,6 @@ _PARQUET_PATH = re.compile(r"\bparquet`?\s*\.\s*`((?:[^`]|``)+)`", re.IGNORECASE
 CHANGES_SUFFIX = "__changes"
 _CONFS = {
     "spark.sql.scripting.enabled": "false",
-    "spark.sql.session.timeZone": "UTC",
     # The text is run as it was given.
     "spark.sql.variable.substitute": "false",
 }
@@ -235,13 +234,8 @@ def _pushed(shown: DataFrame) -> Iterator[tuple[str, str]]:
 @contextmanager
 def query_session(session: SparkSession) -> Iterator[SparkSession]:
     """A clone of the session in UTC and without its variables, for rows that are shown."""
-    clone = clone_session(session)
-    try:
-        for name, value in _CONFS.items():
-            clone.conf.set(name, value)
+    with private_session(session, _CONFS) as clone:
         yield clone
-    finally:
-        release_session(clone)
 
 
 @contextmanager

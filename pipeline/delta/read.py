@@ -27,6 +27,7 @@ from pipeline.delta.failures import (
     read_failure,
     storage_failure,
 )
+from pipeline.delta.meaning import refuse_misreading
 from pipeline.delta.slices import Slice
 from pipeline.delta.snapshot import local_folder
 from pipeline.delta.table import latest_version, load
@@ -129,7 +130,9 @@ def read(
         FilesNotFoundError: a file is asked for that the version does not hold.
         ChangesUnreadableError: changes are asked for that were not recorded, or are gone.
         DamagedTableError: the log up to that version is not what its commits have made.
+        SessionConfError: the session's confs would change what is read.
     """
+    refuse_misreading(session, dataset)
     if options.changes is not None:
         return _read_changes(session, dataset, location, options, within)
     try:

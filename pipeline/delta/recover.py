@@ -153,9 +153,10 @@ def _apply_declared(session: SparkSession, dataset: Dataset, plan: RestorePlan, 
         INCARNATION: str(restored)
     }
     pairs = ", ".join(f"{sql.string(name)} = {sql.string(value)}" for name, value in properties.items())
-    session.sql(f"ALTER TABLE {table} SET TBLPROPERTIES ({pairs})").collect()
-    for name, condition in checks.items():
-        session.sql(f"ALTER TABLE {table} ADD CONSTRAINT {sql.identifier(name)} CHECK ({condition})").collect()
+    with private_session(session, {}) as clone:
+        clone.sql(f"ALTER TABLE {table} SET TBLPROPERTIES ({pairs})").collect()
+        for name, condition in checks.items():
+            clone.sql(f"ALTER TABLE {table} ADD CONSTRAINT {sql.identifier(name)} CHECK ({condition})").collect()
     return existing(session, dataset, plan.location)
 
 

@@ -79,8 +79,12 @@ WRITES = {
     "spark.sql.parquet.int96RebaseModeInWrite": "CORRECTED",
     "spark.sql.parquet.int96RebaseModeInRead": "CORRECTED",
     "spark.sql.parquet.writeLegacyFormat": "false",
+    # A partition value of an instant without its zone is read by the zone of whoever reads.
+    "spark.databricks.delta.write.utcTimestampPartitionValues": "true",
+    # A statement that rewrites a file without some of those it should have read has lost their rows.
+    "spark.sql.files.ignoreMissingFiles": "false",
+    "spark.sql.files.ignoreCorruptFiles": "false",
 }
-LEGACY = "spark.sql.legacy."
 # How its conditions begin where a server was started anew, or has ended a session that was idle for too long.
 _NO_SESSION = "INVALID_HANDLE.SESSION_"
 _LOST = "the server no longer has this run's session"
@@ -244,23 +248,6 @@ def hold_statements(session: SparkSession) -> None:
     for name, value in STATEMENTS.items():
         if session.conf.get(name, value) != value:
             session.conf.set(name, value)
-
-
-def hold_meaning(session: SparkSession) -> None:
-    """Give a session of ours all that the meaning of a statement and of the files it writes depends on."""
-    known: Any = session.conf.getAll if is_connect(session) else {}  # one answer from the server for all of them
-    for name, value in (SEMANTICS | STATEMENTS | WRITES).items():
-        if (known.get(name) if known else session.conf.get(name, None)) != value:
-            session.conf.set(name, value)
-    names = list(known) if known else _settings(session)
-    for name in [name for name in names if name.startswith(LEGACY) and session.conf.isModifiable(name)]:
-        session.conf.unset(name)
-
-
-def _settings(session: SparkSession) -> list[str]:
-    """The names of a classic session's settings; pyspark asks for each by itself, which takes a second."""
-    jvm_session: Any = session._jsparkSession
-    return str(jvm_session.conf().getAll().keys().mkString("\n")).split("\n")
 
 
 def bounded(session: SparkSession) -> SparkSession:

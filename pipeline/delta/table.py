@@ -15,6 +15,7 @@ from pyspark.sql.types import StructType
 from pipeline.dataset import Dataset
 from pipeline.delta import sql
 from pipeline.delta.apply import Applied, apply, refuse_bad_expressions
+from pipeline.delta.commit import private_session
 from pipeline.delta.conform import (
     CHANGE_FEED,
     CONSTRAINT_PREFIX,
@@ -265,9 +266,10 @@ def open_or_create(session: SparkSession, dataset: Dataset, location: str) -> Ta
 
 
 def _create(session: SparkSession, dataset: Dataset, location: str, *, again: bool = True) -> TableState:
-    refuse_bad_expressions(session, dataset)
     try:
-        session.sql(sql.create_table(dataset, location, _properties_at_creation(dataset)))
+        with private_session(session, {}) as clone:
+            refuse_bad_expressions(clone, dataset)
+            clone.sql(sql.create_table(dataset, location, _properties_at_creation(dataset)))
     except SPARK_ERRORS as error:
         # Whatever was refused: where a table stands now, somebody else has created it in the meantime.
         state = observe(session, dataset, location)

@@ -51,6 +51,7 @@ from pipeline.delta.transaction import Identifier, cursor_identifier, first_load
 from pipeline.errors import AfterCommitError, CommitConflictError, CommitUnknownError, PipelineError, TableExistsError
 from pipeline.expectations import QUARANTINE_SUFFIX
 from pipeline.policy import storage_confs
+from pipeline.schema import folded
 
 # What a conflict says of a run whose cursors another run has moved on.
 CURSOR_MOVED = "CURSOR_MOVED"
@@ -94,10 +95,11 @@ def write(
         CommitUnknownError: it went while it wrote, and can't be asked what became of it.
         AfterCommitError: the rows are committed, and something that follows the commit failed.
     """
-    selected = select_list(dataset, frame.schema)
-    # From here on the frame has the declared columns under the declared names.
-    conformed = frame.selectExpr(*(f"{expression} AS {sql.identifier(name)}" for name, expression in selected.items()))
-    with judged(conformed, dataset, within) as found, _held(found, dataset, within) as held:
+    with (
+        _conformed(frame, dataset, note.mark) as conformed,
+        judged(conformed, dataset, within) as found,
+        _held(found, dataset, within) as held,
+    ):
         if found.is_refused:
             violation = violation_of(held, dataset, within)
             if violation is not None:
@@ -122,6 +124,22 @@ def write(
                 rows_quarantined=found.rows_quarantined, left_out=found.left_out, quarantined=apart.result,
                 **overwrite.evolution(dataset, tables),
             )  # fmt: skip
+
+
+@contextmanager
+def _conformed(frame: DataFrame, dataset: Dataset, mark: Mark) -> Iterator[DataFrame]:
+    """The frame with the declared columns under the declared names.
+
+    What is computed for it is computed in a session of ours: a day of the caller's zone would be refused by Delta.
+    """
+    selected = select_list(dataset, frame.schema)
+    columns = [f"{expression} AS {sql.identifier(name)}" for name, expression in selected.items()]
+    given = {folded(name) for name in frame.schema.names}
+    if all(folded(name) in given for name, _ in (*dataset.features.generated, *dataset.features.defaults)):
+        yield frame.selectExpr(*columns)
+        return
+    with _temporary_view(frame, mark) as view, private_session(frame.sparkSession, {}) as clone:
+        yield clone.table(view).selectExpr(*columns)
 
 
 def _is_held(found: Judged, dataset: Dataset, within: Slice | None) -> bool:

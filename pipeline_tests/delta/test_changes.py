@@ -30,7 +30,7 @@ from pipeline.delta.slices import Slice, of_values
 from pipeline.delta.table import look
 from pipeline.errors import (
     DeclarationError,
-    SettingsError,
+    SessionConfError,
     StrayRowsError,
     TableMismatchError,
     TableNotFoundError,
@@ -253,7 +253,7 @@ def test_a_session_that_passes_over_missing_files_is_refused(classic: SparkSessi
     placed(classic, APPENDED, root, [(1, "a")])
     classic.conf.set("spark.sql.files.ignoreMissingFiles", "true")
     try:
-        with pytest.raises(SettingsError):
+        with pytest.raises(SessionConfError):
             since(classic, APPENDED, root, 0)
     finally:
         classic.conf.unset("spark.sql.files.ignoreMissingFiles")

@@ -3,17 +3,27 @@
 from __future__ import annotations
 
 import datetime as dt
+import warnings
+from collections.abc import Iterator
 from pathlib import Path
 
+import deltalake
 import polars as pl
 import pytest
 from pyspark.sql import SparkSession
 from pyspark.sql.types import DateType, LongType, StructField, StructType, TimestampType
 
-from pipeline.dataset import Append, Dataset, Replace
+from pipeline.dataset import Append, Check, Dataset, Merge, Replace, Unique
 from pipeline.delta import slices
 from pipeline.delta.commit import clone_session, release_session
-from pipeline_tests.delta.sample import put, rows_of
+from pipeline.delta.expect import findings
+from pipeline.delta.failures import SPARK_ERRORS
+from pipeline.delta.read import ReadOptions, read
+from pipeline.delta.window import Window
+from pipeline.delta.write import write
+from pipeline.errors import SessionConfError
+from pipeline.features import Features
+from pipeline_tests.delta.sample import actions_of, frame_in, note, put, rows_of, versions_of
 
 UTC = dt.timezone.utc
 HOSTILE = {
@@ -55,6 +65,112 @@ def test_a_replaced_hour_at_the_end_of_summer_time_takes_no_row_of_the_hour_befo
         assert session.conf.get("spark.sql.session.timeZone") == "Europe/Amsterdam"
     finally:
         release_session(session)
+
+
+@pytest.fixture
+def hostile(spark: SparkSession) -> Iterator[SparkSession]:
+    """A session of the caller's whose confs are all others than ours."""
+    session = clone_session(spark)
+    try:
+        for name, value in HOSTILE.items():
+            session.conf.set(name, value)
+        yield session
+    finally:
+        release_session(session)
+
+
+@pytest.mark.both_modes
+def test_a_table_is_made_as_declared_whatever_the_session_would_make_of_it(hostile: SparkSession, root: str) -> None:
+    hostile.conf.set("spark.sql.timestampType", "TIMESTAMP_NTZ")
+    hostile.conf.set("spark.databricks.delta.properties.defaults.appendOnly", "true")
+    hostile.conf.set("spark.databricks.delta.write.utcTimestampPartitionValues", "false")
+    schema = StructType([StructField("key", TimestampType()), StructField("n", LongType())])
+    dataset = Dataset(name="made", schema=schema, partition_by=("key",))
+
+    put(hostile, dataset, root, [(at(0, 30), 1), (at(1, 30), 2)])
+
+    table = deltalake.DeltaTable(dataset.location(root))
+    assert "delta.appendOnly" not in table.metadata().configuration
+    assert rows_of(dataset, root) == [(at(0, 30), 1), (at(1, 30), 2)]
+    written = [action["add"]["partitionValues"]["key"] for action in actions_of(dataset, root, 1) if "add" in action]
+    assert sorted(written) == ["2026-10-25T00:30:00.000000Z", "2026-10-25T01:30:00.000000Z"]
+
+
+def test_what_is_expected_of_a_table_is_judged_alike_in_any_session(hostile: SparkSession, root: str) -> None:
+    schema = StructType([StructField("key", TimestampType()), StructField("n", LongType())])
+    check = Check("before_two", "date_format(key, 'HH') < '02'")
+    dataset = Dataset(name="judged", schema=schema, checks=(check,), expectations=(Unique(("n",)),))
+    put(hostile, dataset, root, [(at(1, 30), 1)])
+
+    found = findings(hostile, dataset, root)
+
+    assert {finding.name: finding.passed for finding in found if finding.passed is not None} == {
+        "schema": True, "before_two": True, "unique_n": True,
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("spark.sql.files.ignoreMissingFiles", "true"),
+        ("spark.sql.files.ignoreCorruptFiles", "TRUE"),
+        ("spark.sql.parquet.datetimeRebaseModeInRead", "legacy"),
+        ("spark.sql.parquet.int96RebaseModeInRead", "LEGACY"),
+        ("spark.sql.parser.escapedStringLiterals", "true"),
+        ("spark.sql.parser.quotedRegexColumnNames", "true"),
+    ],
+)
+def test_a_session_that_would_misread_a_dataset_is_refused_by_the_name_of_the_conf(
+    hostile: SparkSession, root: str, name: str, value: str
+) -> None:
+    dataset = Dataset(name="read", schema=StructType([StructField("n", LongType())]))
+    location = dataset.location(root)
+    put(hostile, dataset, root, [(1,)])
+    assert read(hostile, dataset, location).frame.count() == 1
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # over Connect Spark says of some that they will go
+        hostile.conf.set(name, value)
+    for options in (ReadOptions(), ReadOptions(changes=Window())):
+        with pytest.raises(SessionConfError) as caught:
+            read(hostile, dataset, location, options)
+        assert caught.value.problems == (f"{name} is {value}",)
+
+
+def test_a_deletion_in_a_session_that_passes_over_missing_files_fails_rather_than_lose_their_rows(
+    classic: SparkSession, root: str
+) -> None:
+    schema = StructType([StructField("k", LongType()), StructField("n", LongType())])
+    dataset = Dataset(name="merged", schema=schema, keys=("k",), write=Merge())
+    put(classic, dataset, root, [(1, 1), (2, 1)])
+    (file,) = Path(dataset.location(root)).glob("*.parquet")
+    file.unlink()
+    hostile = clone_session(classic)
+    hostile.conf.set("spark.sql.files.ignoreMissingFiles", "true")
+    with pytest.raises(SPARK_ERRORS, match="does not exist"):
+        put(hostile, dataset, root, [(1, 2)])
+    assert versions_of(dataset, root) == [0, 1]
+
+
+@pytest.mark.both_modes
+def test_a_day_that_is_computed_is_the_one_of_utc_and_a_read_in_another_zone_is_refused(
+    hostile: SparkSession, root: str
+) -> None:
+    """Delta would leave out the day in which a row lies, which Amsterdam has another date for."""
+    schema = StructType([StructField("key", TimestampType()), StructField("day", DateType())])
+    computed = Features(generated=(("day", "CAST(key AS DATE)"),))
+    dataset = Dataset(name="computed", schema=schema, partition_by=("day",), features=computed)
+    instant = dt.datetime(2026, 10, 24, 22, 30, tzinfo=UTC)
+    frame = frame_in(hostile, StructType(schema.fields[:1]), [(instant,)])
+
+    write(frame, dataset=dataset, location=dataset.location(root), note=note())
+
+    assert rows_of(dataset, root) == [(instant, dt.date(2026, 10, 24))]
+    with pytest.raises(SessionConfError) as caught:
+        read(hostile, dataset, dataset.location(root))
+    assert "spark.sql.session.timeZone is Europe/Amsterdam" in caught.value.problems[0]
+    hostile.conf.set("spark.databricks.delta.generatedColumn.partitionFilterOptimization.enabled", "false")
+    found = read(hostile, dataset, dataset.location(root)).frame
+    assert found.filter("key >= TIMESTAMP'2026-10-24 22:30:00Z'").count() == 1
 
 
 def test_a_day_that_only_one_calendar_has_is_replaced_alone(classic: SparkSession, root: str) -> None:

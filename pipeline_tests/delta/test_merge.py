@@ -215,7 +215,7 @@ def test_a_row_that_deletes_and_has_no_match_is_not_added_and_a_late_one_deletes
     classic: SparkSession, root: str
 ) -> None:
     dataset = merged(Merge(order_by="at", delete_when="v = 'gone'"))
-    placed(classic, dataset, root, [(1, 5, "a"), (2, 5, "b"), (9, 1, "gone")])
+    put(classic, dataset, root, [(1, 5, "a"), (2, 5, "b"), (9, 1, "gone")])
     put(classic, dataset, root, [(1, 4, "gone"), (2, 6, "gone"), (3, 1, "gone"), (3, 1, "stays")])
     assert rows_of(dataset, root) == [(1, 5, "a"), (3, 1, "stays")]
 
