@@ -9,9 +9,19 @@ from pathlib import Path
 
 import deltalake
 import polars as pl
+import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
-from pyspark.sql.types import DateType, LongType, StructField, StructType, TimestampType
+from pyspark.sql.types import (
+    ArrayType,
+    DateType,
+    LongType,
+    MapType,
+    StringType,
+    StructField,
+    StructType,
+    TimestampType,
+)
 
 from pipeline.dataset import Append, Check, Dataset, Merge, Replace, Unique
 from pipeline.delta import slices
@@ -184,11 +194,30 @@ def test_a_day_that_only_one_calendar_has_is_replaced_alone(classic: SparkSessio
     assert rows_of(dataset, root) == rows[1:]
 
 
-def test_instants_of_the_first_and_last_years_are_read_by_polars(classic: SparkSession, root: str) -> None:
-    schema = StructType([StructField("key", TimestampType()), StructField("n", LongType())])
+@pytest.mark.both_modes
+def test_instants_of_the_first_and_last_years_are_read_by_every_reader_at_every_depth(
+    hostile: SparkSession, root: str
+) -> None:
+    schema = StructType(
+        [
+            StructField("n", LongType()), StructField("plain", TimestampType()),
+            StructField("many", ArrayType(TimestampType())),
+            StructField("one", StructType([StructField("at", TimestampType())])),
+            StructField("named", MapType(StringType(), TimestampType())),
+        ]
+    )  # fmt: skip
     dataset = Dataset(name="instants", schema=schema, write=Replace())
-    instants = [dt.datetime(year, 1, 2, tzinfo=UTC) for year in (1, 1600, 9999)]
-    put(classic, dataset, root, [(instant, n) for n, instant in enumerate(instants)])
+    instants = [dt.datetime(year, 1, 2, 3, 4, 5, 6, tzinfo=UTC) for year in (1, 1582, 1600, 2262, 9999)]
+    put(hostile, dataset, root, [(n, i, [i, None], {"at": i}, [("a", i)]) for n, i in enumerate(instants)])
+    expected = [
+        {"n": n, "plain": i, "many": [i, None], "one": {"at": i}, "named": [("a", i)]} for n, i in enumerate(instants)
+    ]
 
+    table = deltalake.DeltaTable(dataset.location(root))
+    by_sql = deltalake.QueryBuilder().register("t", table).execute("SELECT * FROM t ORDER BY n").read_all()
     files = sorted(Path(dataset.location(root)).glob("*.parquet"))
-    assert pl.read_parquet(files).sort("n")["key"].dt.year().to_list() == [1, 1600, 9999]
+    by_polars = pl.read_parquet(files).sort("n").drop("named").to_dicts()  # maps are lists or dicts by its version
+
+    assert table.to_pyarrow_table().sort_by("n").to_pylist() == expected
+    assert pa.table(by_sql).to_pylist() == expected
+    assert by_polars == [{name: value for name, value in row.items() if name != "named"} for row in expected]
