@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any, Literal
 from urllib.parse import urlsplit
 
+from pipeline.arguments import type_problems
 from pipeline.errors import SettingsError
 
 if sys.version_info >= (3, 11):
@@ -46,6 +47,9 @@ class SparkSettings:
     maven_repository: str | None = None
     conf: tuple[tuple[str, str], ...] = ()
 
+    def __post_init__(self) -> None:
+        _refuse_other_types(self)
+
 
 @dataclass(frozen=True, kw_only=True)
 class Settings:
@@ -66,6 +70,17 @@ class Settings:
     running: tuple[str, ...] = ()
     local_frame_max_bytes: int = LOCAL_FRAME_MAX_BYTES
     spark: SparkSettings = field(default_factory=SparkSettings)
+
+    def __post_init__(self) -> None:
+        _refuse_other_types(self)
+
+
+def _refuse_other_types(settings: SparkSettings | Settings) -> None:
+    """Settings that are made by hand are held to their types as those are that are read."""
+    for wrong in type_problems(settings):
+        expected = f"{wrong.expected}; did you mean {wrong.near_miss}?" if wrong.near_miss else wrong.expected
+        setting = f"{type(settings).__name__}.{wrong.path}"
+        raise SettingsError(setting=setting, problem=f"got {wrong.got}", expected=expected)
 
 
 def find_project(start: Path) -> Path:

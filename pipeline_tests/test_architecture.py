@@ -51,7 +51,7 @@ DECLARATIONS = {
     "expectations": {"errors", "write_mode"},
     "dataset": {"arguments", "errors", "write_mode", "schema", "features", "policy", "expectations"},
     "registry": {"errors", "dataset", "expectations"},
-    "settings": {"errors"},
+    "settings": {"arguments", "errors"},
 }
 # Inside `delta` a module imports only from modules before it.
 DELTA_ORDER = (

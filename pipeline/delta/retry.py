@@ -12,7 +12,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TypeVar
 
-from pipeline.errors import PipelineError
+from pipeline.arguments import type_problems
+from pipeline.errors import PipelineError, SettingsError
 
 _LOG = logging.getLogger(__name__)
 _T = TypeVar("_T")
@@ -30,6 +31,13 @@ class RetryPolicy:
     first_wait_seconds: float = 0.1
     longest_wait_seconds: float = 5.0
     total_seconds: float = 600.0
+
+    def __post_init__(self) -> None:
+        for wrong in type_problems(self):
+            setting = f"RetryPolicy.{wrong.path}"
+            raise SettingsError(setting=setting, problem=f"got {wrong.got}", expected=wrong.expected)
+        if self.attempts < 1:
+            raise SettingsError(setting="RetryPolicy.attempts", problem=f"got {self.attempts}", expected="1 or more")
 
     def wait_seconds(self, attempt: int, elapsed_seconds: float, draw: float) -> float | None:
         """How long to wait after this attempt, counted from 1, has failed; None where it was the last.

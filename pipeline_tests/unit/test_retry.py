@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from pipeline.delta import retry as retry_module
 from pipeline.delta.retry import RetryPolicy, retried
-from pipeline.errors import CommitConflictError, NullViolationError, PipelineError
+from pipeline.errors import CommitConflictError, NullViolationError, PipelineError, SettingsError
 
 CONFLICT = CommitConflictError(dataset="d", location="/d", condition="DELTA_CONCURRENT_APPEND")
 REFUSAL = NullViolationError(dataset="d", counts={"id": 1})
@@ -82,3 +84,13 @@ def test_a_wait_is_between_half_and_all_of_the_doubled_one_and_never_above_the_l
 
 def test_an_error_that_says_nothing_is_not_retryable() -> None:
     assert not PipelineError.retryable
+
+
+@pytest.mark.parametrize(
+    ("arguments", "named"),
+    [({"attempts": "3"}, "attempts"), ({"attempts": 0}, "attempts"), ({"total_seconds": None}, "total_seconds")],
+)
+def test_bounds_of_another_type_are_refused(arguments: dict[str, Any], named: str) -> None:
+    with pytest.raises(SettingsError) as caught:
+        RetryPolicy(**arguments)
+    assert caught.value.setting == f"RetryPolicy.{named}"

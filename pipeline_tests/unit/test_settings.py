@@ -6,6 +6,7 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -442,6 +443,29 @@ def test_importing_the_module_reads_nothing(tmp_path: Path) -> None:
         check=False,
     )
     assert (done.returncode, done.stdout.strip()) == (0, '"SettingsError"'), done.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "named"),
+    [
+        ({"conf": {"spark.a": "b"}}, "conf"),
+        ({"conf": (("spark.a", 1),)}, "conf[0][1]"),
+        ({"cache": "/cache"}, "cache"),
+        ({"master": None}, "master"),
+    ],
+)
+def test_settings_of_spark_that_are_made_by_hand_are_held_to_their_types(arguments: dict[str, Any], named: str) -> None:
+    with pytest.raises(SettingsError) as caught:
+        SparkSettings(**arguments)
+    assert caught.value.setting == f"SparkSettings.{named}"
+
+
+@pytest.mark.parametrize(("name", "value"), [("root", Path("/tables")), ("running", "a"), ("spark", SparkSettings)])
+def test_settings_that_are_made_by_hand_are_held_to_their_types(tmp_path: Path, name: str, value: object) -> None:
+    arguments: dict[str, Any] = {"project": tmp_path, "root": "r", "landing": "l", name: value}
+    with pytest.raises(SettingsError) as caught:
+        Settings(**arguments)
+    assert caught.value.setting == f"Settings.{name}"
 
 
 def test_what_changes_after_the_read_changes_no_settings(tmp_path: Path, home: Path) -> None:
