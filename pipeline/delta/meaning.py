@@ -53,12 +53,11 @@ def refuse_misreading(session: SparkSession, dataset: Dataset) -> None:
     """
     known: Any = session.conf.getAll if is_connect(session) else None
 
-    def said(name: str, default: str) -> str:
-        return str(session.conf.get(name, default) if known is None else known.get(name, default))
+    def said(name: str, default: str = "") -> str:
+        value = session.conf.get(name, None) if known is None else known.get(name)
+        return default if value is None else str(value)
 
-    problems = [
-        f"{name} is {said(name, '')}" for name, wrong in _MISREAD.items() if said(name, "").upper() == wrong.upper()
-    ]
+    problems = [f"{name} is {said(name)}" for name, wrong in _MISREAD.items() if said(name).upper() == wrong.upper()]
     instants = any(isinstance(field.dataType, TimestampType) for field in dataset.schema.fields)
     zone = said(_ZONE, "UTC")
     if dataset.features.generated and instants and zone not in _UTC and said(_BY_COMPUTED, "true") == "true":
