@@ -130,12 +130,14 @@ def write(
 def _conformed(frame: DataFrame, dataset: Dataset, mark: Mark) -> Iterator[DataFrame]:
     """The frame with the declared columns under the declared names.
 
-    What is computed for it is computed in a session of ours: a day of the caller's zone would be refused by Delta.
+    What is computed for it, and what its checks make of its rows, is so in a session of ours: by the caller's zone or
+    arithmetic other rows would be set apart than those that Delta refuses.
     """
     selected = select_list(dataset, frame.schema)
     columns = [f"{expression} AS {sql.identifier(name)}" for name, expression in selected.items()]
     given = {folded(name) for name in frame.schema.names}
-    if all(folded(name) in given for name, _ in (*dataset.features.generated, *dataset.features.defaults)):
+    computed = (*dataset.features.generated, *dataset.features.defaults)
+    if not dataset.checks and all(folded(name) in given for name, _ in computed):
         yield frame.selectExpr(*columns)
         return
     with _temporary_view(frame, mark) as view, private_session(frame.sparkSession, {}) as clone:

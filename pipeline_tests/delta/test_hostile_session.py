@@ -119,6 +119,19 @@ def test_what_is_expected_of_a_table_is_judged_alike_in_any_session(hostile: Spa
     }  # fmt: skip
 
 
+@pytest.mark.both_modes
+def test_a_check_sets_the_rows_apart_that_break_it_in_utc_and_by_its_own_arithmetic(
+    hostile: SparkSession, root: str
+) -> None:
+    schema = StructType([StructField("key", TimestampType()), StructField("n", LongType())])
+    early = Check("early", "date_format(key, 'HH') < '01'", on_violation="quarantine")
+    dataset = Dataset(name="apart", schema=schema, checks=(early,))
+
+    result = put(hostile, dataset, root, [(at(0, 30), 1), (at(1, 30), 2)])
+
+    assert (result.rows_quarantined, rows_of(dataset, root)) == (1, [(at(0, 30), 1)])
+
+
 @pytest.mark.parametrize(
     ("name", "value"),
     [
