@@ -42,6 +42,7 @@ from pipeline_tests.delta.sample import (
     frame_of,
     note,
     ordered,
+    placed,
     put,
     rows_of,
     versions_of,
@@ -175,7 +176,7 @@ def test_two_merges_into_one_partition_end_as_one_after_the_other(
     spark: SparkSession, root: str, gates: tuple[Gate, Gate]
 ) -> None:
     """A retry that held on to what it had seen would lose or double the row of the key that both write."""
-    put(spark, UPSERTED, root, [(day(1), n, "before") for n in range(1, 11)])
+    placed(spark, UPSERTED, root, [(day(1), n, "before") for n in range(1, 11)])
     texts = ("A", "B")
     writes = [([(day(1), n, text) for n in ids], None) for text, ids in zip(texts, ((1, 2, 3), (3, 4, 5)), strict=True)]
     results = write_both(spark, gates, UPSERTED, root, writes)
@@ -195,7 +196,7 @@ def test_writes_to_two_partitions_don_t_meet(
 ) -> None:
     """Since the partition stands in the statement as a literal."""
     dataset = days(mode, keys=("day", "id"))
-    put(classic, days(Merge(), keys=("day", "id")), root, [(day(n), n, "before") for n in (1, 2, 3)])
+    placed(classic, days(Merge(), keys=("day", "id")), root, [(day(n), n, "before") for n in (1, 2, 3)])
     writes = [([(day(n), n, "after")], of_values("day", [day(n)])) for n in (1, 2)]
     results = write_both(classic, gates, dataset, root, writes)
     assert sorted(result.version for result in results) == [2, 3]
@@ -233,7 +234,7 @@ def _wait_for(path: Path, pending: Future[WriteResult]) -> None:
 def test_a_replace_that_meets_an_append_to_its_partition_replaces_those_rows_too(
     classic: SparkSession, root: str, tmp_path: Path
 ) -> None:
-    put(classic, APPENDED, root, [(day(1), 1, "before"), (day(2), 2, "before")])
+    placed(classic, APPENDED, root, [(day(1), 1, "before"), (day(2), 2, "before")])
     result = write_around(
         classic, tmp_path, REPLACED, root, [(day(1), 3, "replaced")],
         lambda: put(classic, APPENDED, root, [(day(1), 4, "appended"), (day(2), 5, "appended")]),
@@ -246,7 +247,7 @@ def test_a_replace_that_meets_an_append_to_its_partition_replaces_those_rows_too
 def test_a_merge_that_meets_an_optimize_of_its_partition_is_made_again(
     classic: SparkSession, root: str, tmp_path: Path
 ) -> None:
-    put(classic, UPSERTED, root, [(day(1), 1, "before")])
+    placed(classic, UPSERTED, root, [(day(1), 1, "before")])
     put(classic, UPSERTED, root, [(day(1), 2, "before")])
     optimize = f"OPTIMIZE {sql.path_table(UPSERTED.location(root))}"
     result = write_around(
@@ -264,7 +265,7 @@ def test_without_a_further_attempt_a_conflict_is_told_and_nothing_is_committed(
 ) -> None:  # fmt: skip
     if is_imported:
         monkeypatch.setattr(captured, "convert_exception", delta_exceptions[1])
-    put(classic, APPENDED, root, [(day(1), 1, "before")])
+    placed(classic, APPENDED, root, [(day(1), 1, "before")])
     with pytest.raises(CommitConflictError) as caught:
         write_around(
             classic, tmp_path, REPLACED, root, [(day(1), 3, "replaced")],

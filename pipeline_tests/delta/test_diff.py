@@ -12,7 +12,7 @@ from pyspark.sql.types import LongType, StringType, StructField, StructType
 from pipeline.dataset import Dataset, Replace
 from pipeline.delta.diff import diff
 from pipeline.delta.feed import Reason
-from pipeline_tests.delta.sample import put, versions_of
+from pipeline_tests.delta.sample import placed, put, versions_of
 
 ROWS = StructType([StructField("id", LongType(), False), StructField("text", StringType())])
 REPLACED = Dataset(name="replaced", schema=ROWS, write=Replace(), keys=("id",))
@@ -28,13 +28,13 @@ def differing(session: SparkSession, dataset: Dataset, root: str, first: int) ->
 
 @pytest.mark.both_modes
 def test_what_differs_is_read_from_the_feed(spark: SparkSession, root: str) -> None:
-    put(spark, REPLACED, root, [(1, "a"), (2, "b")])
+    placed(spark, REPLACED, root, [(1, "a"), (2, "b")])
     put(spark, REPLACED, root, [(1, "a"), (2, "B"), (5, None)])
     assert differing(spark, REPLACED, root, 1) == (None, [("update_postimage", "2", "B"), ("insert", "5", None)])
 
 
 def test_a_comparison_of_two_versions_says_what_the_feed_says(spark: SparkSession, root: str) -> None:
-    put(spark, REPLACED, root, [(1, "a"), (2, "b"), (3, "c"), (4, "d")])
+    placed(spark, REPLACED, root, [(1, "a"), (2, "b"), (3, "c"), (4, "d")])
     put(spark, REPLACED, root, [(1, "a"), (2, "B"), (4, "d")])
     put(spark, REPLACED, root, [(1, "a"), (2, "B"), (4, "d"), (5, None)])
     by_key = [("update_postimage", "2", "B"), ("delete", "3", "c"), ("insert", "5", None)]

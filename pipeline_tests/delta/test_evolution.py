@@ -38,7 +38,7 @@ from pipeline.delta.table import compare, conform, existing, plan_of
 from pipeline.delta.write import write
 from pipeline.errors import NullViolationError, TableMismatchError
 from pipeline.orchestration.metadata import write_metadata
-from pipeline_tests.delta.sample import frame_of, note, put, rows_of, versions_of
+from pipeline_tests.delta.sample import frame_of, note, placed, put, rows_of, versions_of
 from pipeline_tests.delta.test_changes import cursor
 
 case = pytest.mark.case
@@ -60,7 +60,7 @@ def test_after_a_rename_and_a_drop_a_new_column_of_the_old_name_has_none_of_the_
     old = Dataset(
         name="t", schema=fields(id=LongType(), qty=LongType(), s=fields(x=LongType())), write=Append(), features=MAPPED
     )
-    put(classic, old, root, [(1, 10, (5,))])
+    placed(classic, old, root, [(1, 10, (5,))])
     renames = (("qty", "amount"), ("s.x", "y"))
     renamed = replace(
         old, schema=fields(id=LongType(), amount=LongType(), s=fields(y=LongType())),
@@ -102,7 +102,7 @@ def test_after_a_rename_and_a_drop_a_new_column_of_the_old_name_has_none_of_the_
 
 def test_an_undeclared_rename_is_never_guessed(classic: SparkSession, root: str) -> None:
     old = Dataset(name="t", schema=fields(id=LongType(), qty=LongType()), write=Append(), features=MAPPED)
-    put(classic, old, root, [(1, 10)])
+    placed(classic, old, root, [(1, 10)])
     new = replace(old, schema=fields(id=LongType(), amount=LongType()), schema_policy=SchemaPolicy(mode="evolve"))
     with pytest.raises(TableMismatchError) as caught:
         put(classic, new, root, [(2, 20)])
@@ -116,7 +116,7 @@ def test_a_rename_or_a_drop_and_a_new_column_of_that_name_make_a_consumer_read_e
     classic: SparkSession, root: str
 ) -> None:
     source = Dataset(name="source", schema=fields(id=LongType(), a=LongType()), write=Append(), features=MAPPED)
-    put(classic, source, root, [(1, 10)])
+    placed(classic, source, root, [(1, 10)])
     before = cursor(source, root, 1)
     location = source.location(root)
     renamed = replace(
@@ -140,7 +140,7 @@ def test_the_partitions_of_a_renamed_column_are_counted_under_their_values(class
     old = Dataset(
         name="t", schema=fields(day=DateType(), id=LongType()), write=Replace(), partition_by=("day",), features=MAPPED
     )
-    put(classic, old, root, [(dt.date(2026, 1, 1), 1)])
+    placed(classic, old, root, [(dt.date(2026, 1, 1), 1)])
     new = replace(
         old, schema=fields(date=DateType(), id=LongType()), partition_by=("date",),
         schema_policy=SchemaPolicy(mode="evolve", renames=(("day", "date"),)),
@@ -162,7 +162,7 @@ def test_names_that_parquet_refuses_are_written_and_read_where_columns_are_mappe
     )
     dataset = Dataset(name="t", schema=schema, write=Merge(), keys=("Sales Order",), features=MAPPED)
     day = dt.date(2026, 1, 1)
-    put(classic, dataset, root, [(1, (2,), day), (3, None, None)])
+    placed(classic, dataset, root, [(1, (2,), day), (3, None, None)])
     put(classic, dataset, root, [(3, (4,), day)])
     found = read(classic, dataset, dataset.location(root)).frame
     assert found.schema.names == schema.names
@@ -192,7 +192,7 @@ def test_a_merge_into_evolved_structs_arrays_and_maps_keeps_null_structs_null(cl
         name="t", write=Merge(), keys=("id",),
         schema=fields(id=LongType(), s=narrow, m=MapType(StringType(), narrow), l=ArrayType(narrow)),
     )  # fmt: skip
-    put(classic, old, root, [(1, (1, 2), {"k": (1, 2)}, [(1, 2)]), (2, None, {"k": None}, [None])])
+    placed(classic, old, root, [(1, (1, 2), {"k": (1, 2)}, [(1, 2)]), (2, None, {"k": None}, [None])])
     new = replace(
         old, schema=fields(id=LongType(), s=wide, m=MapType(StringType(), wide), l=ArrayType(wide), new=StringType()),
         schema_policy=SchemaPolicy(mode="add columns"),
@@ -422,7 +422,7 @@ def check_pair(session: SparkSession, root: str, pair: tuple[StructType, StructT
             put(session, wanted, root, [two])
         assert versions_of(dataset, root) == [0, 1]
         return "refused"
-    put(session, wanted, root, [two])
+    placed(session, wanted, root, [two])
     assert not plan_of(session, wanted, dataset.location(root)).differs
     expected = sorted([carried(old, new, one), two], key=str)
     seen = session.read.format("delta").load(dataset.location(root)).collect()

@@ -19,7 +19,7 @@ from pipeline.delta.slices import of_values
 from pipeline.errors import TableNotFoundError
 from pipeline.settings import SparkSettings
 from pipeline_tests.conftest import close, connect
-from pipeline_tests.delta.sample import APPENDED, REPLACED, day, days, files_of, put, rows_of, versions_of
+from pipeline_tests.delta.sample import APPENDED, REPLACED, day, days, files_of, placed, put, rows_of, versions_of
 
 # Delta removes what its retention no longer protects; with none, what is not live.
 FORGETFUL = days(Replace(), properties=(("delta.deletedFileRetentionDuration", "interval 0 hours"),))
@@ -34,7 +34,7 @@ def parquet_files(location: str) -> set[str]:
 @pytest.mark.both_modes
 def test_a_vacuum_lists_what_it_would_remove_and_removes_it_only_when_asked(spark: SparkSession, root: str) -> None:
     location = FORGETFUL.location(root)
-    put(spark, FORGETFUL, root, [(day(1), 1, "old"), (day(2), 2, "kept")])
+    placed(spark, FORGETFUL, root, [(day(1), 1, "old"), (day(2), 2, "kept")])
     (stale,) = [name for name in files_of(FORGETFUL, root) if name.startswith("day=2026-01-01/")]
     put(spark, FORGETFUL, root, [(day(1), 1, "new")], of_values("day", [day(1)]))
     live, rows = files_of(FORGETFUL, root), rows_of(FORGETFUL, root)
@@ -58,7 +58,7 @@ def test_a_vacuum_lists_what_it_would_remove_and_removes_it_only_when_asked(spar
 def test_a_vacuum_leaves_what_the_tables_own_retention_protects(classic: SparkSession, root: str) -> None:
     """A week by default: older versions must stay readable, and running readers whole."""
     location = REPLACED.location(root)
-    put(classic, REPLACED, root, [(day(1), 1, "old")])
+    placed(classic, REPLACED, root, [(day(1), 1, "old")])
     put(classic, REPLACED, root, [(day(1), 1, "new")])
     before = parquet_files(location)
     assert len(before) == 2
@@ -113,7 +113,7 @@ def test_a_checkpoint_writes_its_file_and_the_pointer_and_commits_nothing(
 def test_a_vacuum_takes_files_that_no_commit_ever_named(classic: SparkSession, root: str) -> None:
     """What a killed writer leaves behind is in no log, and so in no version."""
     dataset = days(Append(), properties=FORGETFUL.properties)
-    put(classic, dataset, root, [(day(1), 1, "a")])
+    placed(classic, dataset, root, [(day(1), 1, "a")])
     location = dataset.location(root)
     (live,) = files_of(dataset, root)
     orphan = Path(location) / "day=2026-01-01" / "part-killed.parquet"

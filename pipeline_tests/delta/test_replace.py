@@ -28,6 +28,7 @@ from pipeline_tests.delta.sample import (
     frame_of,
     note,
     ordered,
+    placed,
     put,
     rows_of,
     versions_of,
@@ -44,7 +45,7 @@ def filled(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> str
     The tests of this module replace slices of it one after another: each compares with what it found.
     """
     root = str(tmp_path_factory.mktemp("filled"))
-    put(spark, REPLACED, root, [*((day(n), n, "first") for n in range(1, 10)), (None, 0, "first")])
+    placed(spark, REPLACED, root, [*((day(n), n, "first") for n in range(1, 10)), (None, 0, "first")])
     return root
 
 
@@ -340,7 +341,7 @@ def test_a_slice_over_two_columns_replaces_its_boxes_only(classic: SparkSession,
         partition_by=("day", "region"),
     )
     seed = [(day(d), region, 0) for d in (1, 2, 3, 4) for region in ("EU", "US")]
-    put(classic, dataset, root, seed)
+    placed(classic, dataset, root, seed)
     within = Slice(
         (
             Box((("day", Interval(day(1), day(3))), ("region", Values(("EU",))))),

@@ -17,7 +17,7 @@ from pipeline.delta.consume import consume
 from pipeline.delta.maintain import checkpoint, vacuum
 from pipeline.delta.retention import Unread, unread
 from pipeline.errors import ConsumerBehindError, CursorUnreadableError
-from pipeline_tests.delta.sample import actions_of, note, put, rows_of, versions_of
+from pipeline_tests.delta.sample import actions_of, note, placed, put, rows_of, versions_of
 
 ROWS = StructType([StructField("id", LongType(), False), StructField("text", StringType())])
 _BY_TYPE = Merge(delete_when="_change_type = 'delete'", frame_columns=("_change_type",))
@@ -57,7 +57,7 @@ def test_a_vacuum_waits_for_the_consumers_of_what_it_would_remove_unless_it_is_f
     """With no retention at all, where Delta itself would neither keep the changes nor let them be read."""
     dataset = source(deletedFileRetentionDuration="interval 0 hours")
     location, consumers = dataset.location(root), [at(CONSUMER, root)]
-    put(classic, dataset, root, [(1, "a"), (2, "b"), (3, "c")])
+    placed(classic, dataset, root, [(1, "a"), (2, "b"), (3, "c")])
     sql(classic, dataset, root, "UPDATE {} SET text = 'B' WHERE id = 2")
     never = vacuum(classic, dataset, location, consumers=consumers)
     read = change_files(dataset, root, 2)
@@ -91,7 +91,7 @@ def test_a_vacuum_waits_for_the_consumers_of_what_it_would_remove_unless_it_is_f
 def test_nothing_is_removed_where_it_is_not_known_what_a_consumer_has_read(classic: SparkSession, root: str) -> None:
     dataset = source(deletedFileRetentionDuration="interval 0 hours")
     location, consumers = dataset.location(root), [at(CONSUMER, root)]
-    put(classic, dataset, root, [(1, "a")])
+    placed(classic, dataset, root, [(1, "a")])
     put(classic, replace(CONSUMER, write=Append()), root, [(1, "a")])
     newest = Path(CONSUMER.location(root)) / "_delta_log" / f"{versions_of(CONSUMER, root)[-1]:020d}.json"
     newest.write_text(newest.read_text(encoding="utf-8")[:200], encoding="utf-8")
@@ -108,7 +108,7 @@ def test_nothing_is_removed_where_it_is_not_known_what_a_consumer_has_read(class
 def test_a_checkpoint_keeps_the_log_from_the_cursors_of_consumers_on(classic: SparkSession, root: str) -> None:
     dataset = source(logRetentionDuration="interval 30 days")
     location, consumers = dataset.location(root), [at(CONSUMER, root)]
-    put(classic, dataset, root, [(1, "a")])
+    placed(classic, dataset, root, [(1, "a")])
     run(classic, root, dataset)
     for number in (2, 3):
         put(classic, dataset, root, [(number, "b")])
