@@ -149,10 +149,10 @@ def test_a_session_that_would_misread_a_dataset_is_refused_by_the_name_of_the_co
     dataset = Dataset(name="read", schema=StructType([StructField("n", LongType())]))
     location = dataset.location(root)
     put(hostile, dataset, root, [(1,)])
-    hostile.conf.unset(name)
-    assert read(hostile, dataset, location).frame.count() == 1
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # over Connect Spark says of some that they will go
+        hostile.conf.unset(name)
+        assert read(hostile, dataset, location).frame.count() == 1
         hostile.conf.set(name, value)
     for options in (ReadOptions(), ReadOptions(changes=Window())):
         with pytest.raises(SessionConfError) as caught:
