@@ -422,7 +422,7 @@ def check_pair(session: SparkSession, root: str, pair: tuple[StructType, StructT
             put(session, wanted, root, [two])
         assert versions_of(dataset, root) == [0, 1]
         return "refused"
-    placed(session, wanted, root, [two])
+    put(session, wanted, root, [two])
     assert not plan_of(session, wanted, dataset.location(root)).differs
     expected = sorted([carried(old, new, one), two], key=str)
     seen = session.read.format("delta").load(dataset.location(root)).collect()
