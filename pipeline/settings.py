@@ -48,7 +48,7 @@ class SparkSettings:
     conf: tuple[tuple[str, str], ...] = ()
 
     def __post_init__(self) -> None:
-        _refuse_other_types(self)
+        refuse_other_types(self)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -72,11 +72,15 @@ class Settings:
     spark: SparkSettings = field(default_factory=SparkSettings)
 
     def __post_init__(self) -> None:
-        _refuse_other_types(self)
+        refuse_other_types(self)
 
 
-def _refuse_other_types(settings: SparkSettings | Settings) -> None:
-    """Settings that are made by hand are held to their types as those are that are read."""
+def refuse_other_types(settings: Any) -> None:
+    """Hold a dataclass of settings that is made by hand to its types, as those are that are read.
+
+    Raises:
+        SettingsError: of the first field whose value is not of its type.
+    """
     for wrong in type_problems(settings):
         expected = f"{wrong.expected}; did you mean {wrong.near_miss}?" if wrong.near_miss else wrong.expected
         setting = f"{type(settings).__name__}.{wrong.path}"

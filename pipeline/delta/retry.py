@@ -12,8 +12,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TypeVar
 
-from pipeline.arguments import type_problems
 from pipeline.errors import PipelineError, SettingsError
+from pipeline.settings import refuse_other_types
 
 _LOG = logging.getLogger(__name__)
 _T = TypeVar("_T")
@@ -33,9 +33,7 @@ class RetryPolicy:
     total_seconds: float = 600.0
 
     def __post_init__(self) -> None:
-        for wrong in type_problems(self):
-            setting = f"RetryPolicy.{wrong.path}"
-            raise SettingsError(setting=setting, problem=f"got {wrong.got}", expected=wrong.expected)
+        refuse_other_types(self)
         if self.attempts < 1:
             raise SettingsError(setting="RetryPolicy.attempts", problem=f"got {self.attempts}", expected="1 or more")
 
