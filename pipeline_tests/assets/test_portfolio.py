@@ -171,6 +171,7 @@ def test_updates_that_come_as_files_and_through_a_sink_are_stored_once_and_taken
     assert newest == {conid: update["update_id"] for conid, update in newest_positions(stream).items()}
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize(
     ("old", "new", "error"),
     first_is_quick(

@@ -398,6 +398,7 @@ def test_a_frame_of_another_session_is_written_with_that_sessions_views(spark: S
     assert spark.catalog.listTables() == []
 
 
+@pytest.mark.exhaustive
 @case("S-INF-NAN")
 def test_infinities_and_nan_are_kept_and_filters_find_exactly_their_rows(classic: SparkSession, root: str) -> None:
     """Statistics can't hold them, and a reader that trusts such statistics skips the file."""

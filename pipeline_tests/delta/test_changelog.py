@@ -213,6 +213,7 @@ def test_columns_that_an_update_keeps_are_set_anew_after_an_end(classic: SparkSe
     assert rows_of(dataset, root) == [(1, 2, "a2", "b1"), (2, 3, "a3", "b3")]
 
 
+@pytest.mark.exhaustive
 def test_a_sequence_that_is_not_stored_orders_the_batch_only(classic: SparkSession, root: str) -> None:
     dataset = changelog("unstored", UNSTORED)
     apply(classic, dataset, root, [(1, 9, "old", None, "u"), (1, 10, "new", None, "u"), (2, 1, "x", None, "c")])
@@ -220,6 +221,7 @@ def test_a_sequence_that_is_not_stored_orders_the_batch_only(classic: SparkSessi
     assert rows_of(dataset, root) == [(1, "last batch wins", None)]
 
 
+@pytest.mark.exhaustive
 def test_delta_s_own_feed_is_a_changelog_and_gives_the_same_table(classic: SparkSession, root: str) -> None:
     """An update of the key itself among it: the row from before has another key than the row from after."""
     feed_on = "TBLPROPERTIES (delta.enableChangeDataFeed = true)"
@@ -283,6 +285,7 @@ def test_a_frame_without_what_a_change_needs_is_refused(
     assert caught.value.differences == (difference,)
 
 
+@pytest.mark.exhaustive
 def test_changes_stay_inside_the_slice_of_the_run(classic: SparkSession, root: str) -> None:
     schema = StructType([StructField("day", DateType()), *ROW.fields])
     log = Changelog(operation="op", sequence="seq")

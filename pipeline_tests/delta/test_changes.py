@@ -140,6 +140,7 @@ def test_within_a_commit_what_comes_in_beats_what_goes_out_and_an_identical_row_
     assert since(spark, replace(REPLACED, keys=()), root, 2)[0].counts == {"delete": 2, "insert": 4}
 
 
+@pytest.mark.exhaustive
 def test_rows_that_came_and_went_within_the_window_are_left_out(classic: SparkSession, root: str) -> None:
     placed(classic, APPENDED, root, [(1, "a")])
     placed(classic, APPENDED, root, [(2, "b")])
@@ -270,6 +271,7 @@ def test_commits_that_are_gone_from_the_log_need_a_full_snapshot(classic: SparkS
     assert (found.reason, found.at_fault) == (Reason.LOG_CLEANED, (1,))
 
 
+@pytest.mark.exhaustive
 def test_a_restore_of_the_source_is_read_from_the_feed_unless_it_takes_a_column_away(
     classic: SparkSession, root: str
 ) -> None:
@@ -323,6 +325,7 @@ def test_a_frame_without_rows_advances_the_cursor(classic: SparkSession, root: s
         placed(classic, APPENDED, root, [(number + 1, "b")])
 
 
+@pytest.mark.exhaustive
 def test_a_run_that_was_overtaken_makes_its_frame_again(classic: SparkSession, root: str) -> None:
     """The second run commits while the first has its frame and not yet written; an append would double the rows."""
     consumer = replace(CONSUMER, write=Append())

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
+import pytest
 from pyspark.sql import SparkSession
 from pyspark.sql.types import LongType, StringType, StructField, StructType
 
@@ -36,6 +37,7 @@ def row(key: str, n: int, text: str) -> tuple[str | int, ...]:
     return (key, n, *(text for _ in OURS))
 
 
+@pytest.mark.exhaustive
 def test_columns_that_are_called_as_our_own_are_merged_and_their_changes_read(
     spark: SparkSession, tmp_path: Path
 ) -> None:

@@ -47,6 +47,7 @@ from pipeline_tests.delta.sample import (
     rows_of,
     versions_of,
 )
+from pipeline_tests.tiers import first_is_quick
 
 case = pytest.mark.case
 
@@ -190,7 +191,7 @@ def test_two_merges_into_one_partition_end_as_one_after_the_other(
 
 
 @case("T-SAME-PARTITION")
-@pytest.mark.parametrize("mode", [Merge(), Replace()], ids=["merge", "replace"])
+@pytest.mark.parametrize("mode", first_is_quick([Merge(), Replace()]), ids=["merge", "replace"])
 def test_writes_to_two_partitions_don_t_meet(
     classic: SparkSession, root: str, gates: tuple[Gate, Gate], mode: WriteMode
 ) -> None:
@@ -244,6 +245,7 @@ def test_a_replace_that_meets_an_append_to_its_partition_replaces_those_rows_too
     assert rows_of(REPLACED, root) == [(day(1), 3, "replaced"), (day(2), 2, "before"), (day(2), 5, "appended")]
 
 
+@pytest.mark.exhaustive
 def test_a_merge_that_meets_an_optimize_of_its_partition_is_made_again(
     classic: SparkSession, root: str, tmp_path: Path
 ) -> None:
@@ -258,7 +260,7 @@ def test_a_merge_that_meets_an_optimize_of_its_partition_is_made_again(
     assert rows_of(UPSERTED, root) == [(day(1), 1, "after"), (day(1), 2, "before")]
 
 
-@pytest.mark.parametrize("is_imported", [False, True], ids=["as it comes", "where delta is imported"])
+@pytest.mark.parametrize("is_imported", first_is_quick([False, True]), ids=["as it comes", "where delta is imported"])
 def test_without_a_further_attempt_a_conflict_is_told_and_nothing_is_committed(
     classic: SparkSession, root: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_imported: bool,
     delta_exceptions: tuple[list[ModuleType], Callable[..., Any]],

@@ -180,6 +180,7 @@ def switched_off(session: SparkSession, root: str, *names: str) -> set[str]:
     return set(state.features)
 
 
+@pytest.mark.exhaustive
 def test_a_feature_that_is_switched_off_leaves_the_protocol(classic: SparkSession, root: str) -> None:
     features = switched_off(classic, root, "in_commit_timestamps", "type_widening")
     assert not {"inCommitTimestamp", "typeWidening"} & features

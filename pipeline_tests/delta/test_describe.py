@@ -120,6 +120,7 @@ def test_the_last_write_is_the_last_commit_that_changed_rows(spark: SparkSession
     assert found.table.properties["delta.logRetentionDuration"] == "interval 60 days"
 
 
+@pytest.mark.exhaustive
 def test_an_unpartitioned_table_has_no_count_of_partitions_and_many_commits_are_remarked(
     spark: SparkSession, told: str, tmp_path: Path
 ) -> None:

@@ -33,6 +33,7 @@ def test_what_differs_is_read_from_the_feed(spark: SparkSession, root: str) -> N
     assert differing(spark, REPLACED, root, 1) == (None, [("update_postimage", "2", "B"), ("insert", "5", None)])
 
 
+@pytest.mark.exhaustive
 def test_a_comparison_of_two_versions_says_what_the_feed_says(spark: SparkSession, root: str) -> None:
     placed(spark, REPLACED, root, [(1, "a"), (2, "b"), (3, "c"), (4, "d")])
     put(spark, REPLACED, root, [(1, "a"), (2, "B"), (4, "d")])

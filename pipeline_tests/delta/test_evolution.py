@@ -183,6 +183,7 @@ def test_a_wider_type_is_taken_by_the_table_where_widening_is_declared(classic: 
     assert result.schema_changes == ("column n: int -> bigint",)
 
 
+@pytest.mark.exhaustive
 @case("M-NULL-STRUCT")
 @case("M-MAP-STRUCT")
 def test_a_merge_into_evolved_structs_arrays_and_maps_keeps_null_structs_null(classic: SparkSession, root: str) -> None:

@@ -147,7 +147,7 @@ MODES: dict[str, tuple[WriteMode, bool]] = {
 }
 
 
-@pytest.mark.parametrize("name", some_are_quick(MODES, "append", "merge", "changelog", "replace"))
+@pytest.mark.parametrize("name", some_are_quick(MODES, "append", "changelog"))
 def test_a_write_whose_answer_was_lost_is_told_with_its_own_version_and_its_replay_changes_nothing(
     classic: SparkSession, root: str, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
@@ -280,6 +280,7 @@ def test_a_first_load_happens_once_and_again_after_the_table_was_emptied(classic
     assert (again.version, rows_in(refusing, root)) == (3, [(3, 1, "again")])
 
 
+@pytest.mark.exhaustive
 def test_an_emptied_table_is_loaded_again_however_long_ago_it_was_emptied(
     classic: SparkSession, root: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -296,7 +297,9 @@ def test_an_emptied_table_is_loaded_again_however_long_ago_it_was_emptied(
 
 
 @case("T-FIRST-WRITE-RACE")
-@pytest.mark.parametrize("mode", first_in_both_modes([Append(), ErrorIfExists(), Ignore()]), ids=str)
+@pytest.mark.parametrize(
+    "mode", first_is_quick(first_in_both_modes([Append(), ErrorIfExists(), Ignore()]), count=2), ids=str
+)
 def test_of_two_sessions_that_write_first_both_append_and_one_loads(
     spark: SparkSession, root: str, monkeypatch: pytest.MonkeyPatch, mode: WriteMode
 ) -> None:

@@ -34,6 +34,7 @@ from pipeline.delta.write import write
 from pipeline.errors import SessionConfError
 from pipeline.features import Features
 from pipeline_tests.delta.sample import actions_of, frame_in, note, put, rows_of, versions_of
+from pipeline_tests.tiers import first_is_quick
 
 UTC = dt.timezone.utc
 HOSTILE = {
@@ -134,14 +135,16 @@ def test_a_check_sets_the_rows_apart_that_break_it_in_utc_and_by_its_own_arithme
 
 @pytest.mark.parametrize(
     ("name", "value"),
-    [
-        ("spark.sql.files.ignoreMissingFiles", "true"),
-        ("spark.sql.files.ignoreCorruptFiles", "TRUE"),
-        ("spark.sql.parquet.datetimeRebaseModeInRead", "legacy"),
-        ("spark.sql.parquet.int96RebaseModeInRead", "LEGACY"),
-        ("spark.sql.parser.escapedStringLiterals", "true"),
-        ("spark.sql.parser.quotedRegexColumnNames", "true"),
-    ],
+    first_is_quick(
+        [
+            ("spark.sql.files.ignoreMissingFiles", "true"),
+            ("spark.sql.files.ignoreCorruptFiles", "TRUE"),
+            ("spark.sql.parquet.datetimeRebaseModeInRead", "legacy"),
+            ("spark.sql.parquet.int96RebaseModeInRead", "LEGACY"),
+            ("spark.sql.parser.escapedStringLiterals", "true"),
+            ("spark.sql.parser.quotedRegexColumnNames", "true"),
+        ]
+    ),
 )
 def test_a_session_that_would_misread_a_dataset_is_refused_by_the_name_of_the_conf(
     hostile: SparkSession, root: str, name: str, value: str

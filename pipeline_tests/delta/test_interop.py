@@ -89,6 +89,7 @@ def test_values_that_a_folder_spells_otherwise_are_the_same_for_every_engine(
         assert lazy.filter(pl.col("value") == value).collect()["n"].to_list() == [n]
 
 
+@pytest.mark.exhaustive
 @case("P-PCT-COLNAME")
 def test_a_partition_column_with_an_escape_in_its_name_has_its_values(classic: SparkSession, root: str) -> None:
     """polars by itself refuses such a folder (2.1); from our loader, and by way of pyarrow, it has the values."""
@@ -194,6 +195,7 @@ def test_an_instant_is_one_partition_whatever_zone_it_is_written_and_read_under(
         assert [tuple(row) for row in found.collect()] == [(micros, micros)] * 3, zone
 
 
+@pytest.mark.exhaustive
 @case("P-UNDERSCORE")
 def test_stale_files_of_a_partition_column_with_an_underscore_go_and_a_folder_beside_stays(
     classic: SparkSession, root: str

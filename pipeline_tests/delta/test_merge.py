@@ -68,6 +68,7 @@ def copies(classic: SparkSession, since: int) -> int:
     return sum("materialize source" in job.description().toString() for job in told)
 
 
+@pytest.mark.exhaustive
 def test_a_merge_of_files_that_nobody_changes_copies_none_of_them_first(
     classic: SparkSession, root: str, tmp_path: Path
 ) -> None:
@@ -95,7 +96,7 @@ def test_a_merge_of_files_that_nobody_changes_copies_none_of_them_first(
             merged(Merge(order_by="v"), keys=("k", "at"), partition_by=("at",)),
             merged(Merge(order_by="at"), checks=(Check("some", "k > 0", on_violation="drop"),)),
         ],
-        count=2,
+        count=1,
     ),
 )
 def test_files_that_nobody_changes_are_merged_also_where_their_rows_are_looked_at_first(
@@ -188,6 +189,7 @@ def test_columns_that_differ_by_case_only_are_named(classic: SparkSession, root:
     assert "columns v, V: differ by case only" in caught.value.differences
 
 
+@pytest.mark.exhaustive
 @case("M-CASE-KEY")
 def test_a_key_matches_whatever_its_case_in_the_frame_and_keeps_its_own(classic: SparkSession, root: str) -> None:
     schema = StructType([StructField("UserCode", StringType()), StructField("n", LongType())])
@@ -277,6 +279,7 @@ def test_a_key_that_moves_to_another_partition_leaves_no_second_row(classic: Spa
     assert rows_of(dataset, root) == [(day(2), 1, 2, "moved"), (day(2), 2, 2, "dated")]
 
 
+@pytest.mark.exhaustive
 def test_null_partitions_are_met_when_the_partition_is_part_of_the_key(spark: SparkSession, root: str) -> None:
     dataset = daily(Merge(order_by="at"), keys=("day", "k"))
     placed(spark, dataset, root, [(day(1), 1, 1, "a"), (None, 1, 1, "b"), (day(3), 1, 1, "c")])
@@ -301,7 +304,7 @@ def test_rows_outside_the_slice_are_refused_and_named(classic: SparkSession, roo
     assert rows_of(dataset, root) == [(day(1), 1, 1, "a")]
 
 
-@pytest.mark.parametrize("mode", [Merge(), InsertNew()], ids=str)
+@pytest.mark.parametrize("mode", first_is_quick([Merge(), InsertNew()]), ids=str)
 def test_rows_that_break_the_declaration_are_counted_and_nothing_is_merged(
     classic: SparkSession, root: str, mode: WriteMode
 ) -> None:
@@ -348,6 +351,7 @@ def test_an_insert_that_finds_every_key_there_commits_nothing(classic: SparkSess
     assert (result.changes_rows, result.rows_written, rows_of(dataset, root)) == (False, 0, [(1, 1, "a")])
 
 
+@pytest.mark.exhaustive
 @case("M-NULL-STRUCT")
 def test_a_null_struct_stays_null_through_a_merge(classic: SparkSession, root: str) -> None:
     """The columns are declared; adding one to a table is another change (schema evolution)."""

@@ -14,13 +14,13 @@ from pipeline.delta.slices import Slice, of_values
 from pipeline.errors import CommitUnknownError
 from pipeline_tests.delta.lost_answers import lose_answers
 from pipeline_tests.delta.sample import APPENDED, REPLACED, day, put, rows_of, versions_of
-from pipeline_tests.tiers import first_in_both_modes
+from pipeline_tests.tiers import first_in_both_modes, first_is_quick
 
 WRITES = [(APPENDED, None), (REPLACED, of_values("day", [day(1)])), (REPLACED, None)]
 WRITE_IDS = ["append", "replace of a slice", "replace of the table"]
 
 
-@pytest.mark.parametrize(("dataset", "within"), first_in_both_modes(WRITES), ids=WRITE_IDS)
+@pytest.mark.parametrize(("dataset", "within"), first_is_quick(first_in_both_modes(WRITES), count=2), ids=WRITE_IDS)
 def test_a_commit_whose_answer_was_lost_is_found_by_its_mark_and_reported(
     spark: SparkSession, root: str, monkeypatch: pytest.MonkeyPatch, dataset: Dataset, within: Slice | None
 ) -> None:

@@ -61,6 +61,7 @@ def test_neither_a_clean_write_nor_one_of_few_bad_rows_leaves_a_file_in_quaranti
     assert sorted(row["_epoch"] for row in rows.collect()) == [0, 2, 3]
 
 
+@pytest.mark.exhaustive
 def test_a_repeat_without_the_bad_rows_of_the_first_try_takes_them_out(
     classic: SparkSession, root: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

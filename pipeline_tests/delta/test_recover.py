@@ -57,6 +57,7 @@ def test_a_restore_brings_back_the_rows_in_a_commit_of_its_own_with_our_mark(spa
     assert existing(spark, APPENDED, APPENDED.location(root)).properties[INCARNATION] == "3"
 
 
+@pytest.mark.exhaustive
 @case("X-RESTORE-META")
 def test_a_check_that_was_dropped_comes_back_with_the_version_and_one_that_is_declared_is_applied_again(
     classic: SparkSession, root: str

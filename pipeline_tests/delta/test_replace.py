@@ -215,6 +215,7 @@ def test_confs_of_the_callers_session_do_not_change_what_a_replace_does(classic:
     assert dict(caught.value.counts) == {"value = a": 1}
 
 
+@pytest.mark.exhaustive
 @case("P-COL-POSITION")
 def test_partition_columns_that_stand_first_keep_their_values_over_three_replaces(
     classic: SparkSession, root: str

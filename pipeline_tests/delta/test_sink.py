@@ -235,6 +235,7 @@ def test_of_two_sinks_of_one_writer_that_do_not_see_each_other_one_stops_and_kee
     journal.close()
 
 
+@pytest.mark.exhaustive
 def test_small_files_are_written_together_between_flushes_and_neither_readers_nor_the_feed_see_it(
     classic: SparkSession, settings: Settings
 ) -> None:

@@ -157,6 +157,7 @@ def test_where_a_server_s_worker_can_not_write_the_error_says_what_it_needs(
     assert ("needs this package" in caught.value.reason) == is_connect(spark)
 
 
+@pytest.mark.exhaustive
 def test_what_several_batches_did_is_told_with_the_sums_and_the_newest_version(
     classic: SparkSession, tmp_path: Path
 ) -> None:

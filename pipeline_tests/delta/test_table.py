@@ -372,6 +372,7 @@ def test_two_threads_that_create_at_once_make_one_table_and_both_append(
     assert rows_of(APPENDED, root) == [(day(1), 0, "t"), (day(2), 1, "t")]
 
 
+@pytest.mark.exhaustive
 @case("T-FIRST-WRITE-RACE")
 def test_two_processes_that_create_at_once_make_one_table_and_both_append(
     classic: SparkSession, spark_settings: SparkSettings, root: str, monkeypatch: pytest.MonkeyPatch

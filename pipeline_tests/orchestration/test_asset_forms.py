@@ -260,6 +260,7 @@ def test_keys_that_end_or_read_alike_are_separate_tables(project: Project) -> No
     assert [versions_of(numbers(name), project.root)[-1] for name in names] == [1, 1, 2, 1, 1, 1]
 
 
+@pytest.mark.exhaustive
 @classic_only
 def test_a_prefix_moves_the_table_with_the_key_and_the_reader_follows(project: Project) -> None:
     @dataset_asset(numbers("after", "source"))

@@ -102,6 +102,7 @@ def test_a_table_that_is_replaced_and_can_not_be_conformed_behind_it_names_the_v
     assert rows_of(second, root) == [(2, 3)]
 
 
+@pytest.mark.exhaustive
 def test_a_restore_whose_declaration_can_not_be_applied_again_names_the_version_of_the_restore(
     classic: SparkSession, root: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

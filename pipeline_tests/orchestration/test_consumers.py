@@ -233,6 +233,7 @@ def test_a_run_that_fails_leaves_the_cursor_where_it_was_and_holds_nothing(logge
     assert rows_of(LOG, logged.root)[-2:] == [(3, "insert"), (4, "insert")]
 
 
+@pytest.mark.exhaustive
 def test_two_runs_at_once_both_end_and_every_change_is_written_once(logged: Project) -> None:
     """Both read the same cursors; the one that comes second reads them again and finds that nothing is new."""
     see(logged, 2, 4)

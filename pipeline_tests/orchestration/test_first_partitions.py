@@ -105,6 +105,7 @@ def test_a_partition_in_the_middle_can_be_the_first_that_is_written(project: Pro
     assert project.rows(SUMS) == [(1, dt.date(2026, 1, 1)), (1, dt.date(2026, 1, 5))]
 
 
+@pytest.mark.exhaustive
 def test_a_plain_asset_that_reads_itself_begins_with_a_frame_without_columns(project: Project) -> None:
     @asset(
         partitions_def=DAILY, ins={"before": AssetIn("plain", partition_mapping=BEFORE)},

@@ -103,6 +103,7 @@ def test_a_partition_whose_result_is_now_empty_is_emptied_and_only_it(project: P
     assert materializations(result, DAYS)["2026-01-02"]["dagster/partition_row_count"] == 0
 
 
+@pytest.mark.exhaustive
 def test_emptying_an_empty_partition_makes_no_commit_and_says_so(project: Project) -> None:
     project.run(days_asset({"2026-01-02": 1}), partition_key="2026-01-02")
     metadata = materializations(project.run(days_asset({}), partition_key="2026-01-09"), DAYS)["2026-01-09"]
@@ -175,6 +176,7 @@ def test_a_source_that_was_never_written_is_named(project: Project) -> None:
     assert caught.value.dataset == "feed/days"
 
 
+@pytest.mark.exhaustive
 def test_a_table_that_no_asset_writes_is_read_as_any_other(project: Project) -> None:
     fed = Dataset(name="fed", schema=TOTAL.schema)
     session = project.spark.spark_session

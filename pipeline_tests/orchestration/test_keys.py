@@ -112,6 +112,7 @@ def test_two_of_three_static_keys_are_two_runs_and_the_one_between_is_untouched(
     assert {path for path in files_of(LETTERED, project.root) if "letter=B" in path} == before
 
 
+@pytest.mark.exhaustive
 def test_a_set_of_keys_with_a_hole_is_one_commit_that_leaves_the_hole(project: Project) -> None:
     project.run_range("A", "C", lettered(1))
     manager = DeltaIOManager(root=project.root, spark=project.spark)
@@ -148,6 +149,7 @@ def test_cells_with_holes_in_both_dimensions_are_one_commit(project: Project) ->
     assert versions_of(CELLED, project.root) == [0, 1, 2]
 
 
+@pytest.mark.exhaustive
 @pytest.mark.case("D-MULTI-RANGE")
 def test_one_run_over_two_dimensions_writes_all_cells_in_one_commit(project: Project) -> None:
     """A range of cells is a product: from the first to the last month of each letter between."""

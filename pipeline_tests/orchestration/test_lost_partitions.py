@@ -95,6 +95,7 @@ def test_a_partitioned_table_of_others_is_replaced_only_by_an_asset_that_names_i
     assert rows(root) == [(FIRST, 9)]
 
 
+@pytest.mark.exhaustive
 def test_what_a_group_by_returns_makes_a_table_with_the_column_that_it_is_grouped_by(root: str, run: Run) -> None:
     frame = pd.concat([of_day(FIRST, 1), of_day(FIRST, 2), of_day(SECOND, 3)]).groupby("day").sum()
     run(readings(frame))

@@ -243,6 +243,7 @@ def test_a_table_of_somebody_else_is_read_and_one_that_is_not_there_is_named(for
     assert (caught.value.dataset, caught.value.location) == ("missing", f"{foreign.root}/missing")
 
 
+@pytest.mark.exhaustive
 def test_two_io_managers_keep_their_tables_under_their_own_roots_and_are_read_across(foreign: Foreign) -> None:
     @asset(io_manager_key="north")
     def first() -> pa.Table:

@@ -28,6 +28,7 @@ from pipeline.orchestration import DeltaIOManager, DeltaSparkResource, dataset_a
 from pipeline.orchestration.identity import first_try
 from pipeline.settings import SparkSettings
 from pipeline_tests.delta.sample import rows_of, versions_of
+from pipeline_tests.tiers import first_is_quick
 
 SCHEMA = StructType([StructField("n", LongType())])
 AUTOMATIC = {"dagster/retry_number": "1"}
@@ -96,7 +97,7 @@ def told(instance: DagsterInstance, run: DagsterRun) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("mode", [Append(), Merge()], ids=str)
-@pytest.mark.parametrize("tags", [AUTOMATIC, None], ids=["by Dagster", "by a person"])
+@pytest.mark.parametrize("tags", first_is_quick([AUTOMATIC, None]), ids=["by Dagster", "by a person"])
 def test_a_run_that_failed_behind_its_commit_and_is_started_again_writes_nothing_twice(
     classic: SparkSession, root: str, spark_settings: SparkSettings, mode: WriteMode, tags: dict[str, str] | None
 ) -> None:
