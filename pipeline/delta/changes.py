@@ -184,6 +184,8 @@ def changes_since(
         TableMismatchError: a source lacks a key by which its changes are to be net.
         SessionConfError: the session's confs would change what is read; one passes over files that are missing.
     """
+    for source in sources:
+        refuse_misreading(session, source.dataset)
     verdicts = {
         source.dataset.name: judge(
             session, source.dataset, source.location, cursors.sources.get(source.dataset.name), cursors.missing

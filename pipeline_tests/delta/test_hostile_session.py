@@ -25,7 +25,9 @@ from pyspark.sql.types import (
 
 from pipeline.dataset import Append, Check, Dataset, Merge, Replace, Unique
 from pipeline.delta import slices
+from pipeline.delta.changes import Source
 from pipeline.delta.commit import clone_session, release_session
+from pipeline.delta.consume import consume
 from pipeline.delta.expect import findings
 from pipeline.delta.failures import SPARK_ERRORS
 from pipeline.delta.read import ReadOptions, read
@@ -161,6 +163,28 @@ def test_a_session_that_would_misread_a_dataset_is_refused_by_the_name_of_the_co
         with pytest.raises(SessionConfError) as caught:
             read(hostile, dataset, location, options)
         assert caught.value.problems == (f"{name} is {value}",)
+
+
+@pytest.mark.both_modes
+def test_a_consumer_is_refused_at_its_first_run_in_a_session_that_passes_over_missing_files(
+    hostile: SparkSession, root: str
+) -> None:
+    schema = StructType([StructField("n", LongType())])
+    source = Dataset(name="source", schema=schema)
+    consumer = Dataset(name="consumer", schema=schema, write=Replace())
+    put(hostile, source, root, [(1,)])
+    hostile.conf.set("spark.sql.files.ignoreMissingFiles", "true")
+
+    for full_refresh in (False, True):
+        with pytest.raises(SessionConfError) as caught:
+            consume(
+                hostile, consumer, consumer.location(root),
+                sources=[Source(dataset=source, location=source.location(root))],
+                compute=lambda changes: changes["source"].whole, note=note(), full_refresh=full_refresh,
+            )  # fmt: skip
+        assert caught.value.dataset == "source"
+        assert caught.value.problems == ("spark.sql.files.ignoreMissingFiles is true",)
+    assert not Path(consumer.location(root)).exists()
 
 
 def test_a_deletion_in_a_session_that_passes_over_missing_files_fails_rather_than_lose_their_rows(
