@@ -214,8 +214,8 @@ def release_session(clone: SparkSession) -> None:
 
 
 def write_confs(note: CommitNote, session: SparkSession, fingerprint: str) -> dict[str, str]:
-    """The confs of a private session that writes: our mark in its commits, and no variable in the text of a literal."""
-    return {_USER_METADATA: note.to_json(session, fingerprint), "spark.sql.variable.substitute": "false"}
+    """The confs of a private session that writes: our mark in its commits."""
+    return {_USER_METADATA: note.to_json(session, fingerprint)}
 
 
 def own_commit(

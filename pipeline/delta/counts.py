@@ -14,14 +14,15 @@ from pathlib import Path
 from typing import Any
 
 from pipeline.delta.log import PartitionValues, read_entry, rows_of_file, values_of_file
-from pipeline.delta.replay import log_files
+from pipeline.delta.replay import checkpoint_actions, log_files
 from pipeline.delta.snapshot import local_folder
 from pipeline.delta.state import PHYSICAL_NAME
+from pipeline.errors import DamagedTableError
 
 # What is read of a checkpoint; statistics of single columns are most of its size.
 _CHECKPOINT_COLUMNS = [
     "add.path", "add.partitionValues", "add.stats", "add.stats_parsed.numRecords", "add.deletionVector", "remove.path",
-    "remove.deletionVector", "metaData.id", "metaData.schemaString", "metaData.partitionColumns", "sidecar.path",
+    "remove.deletionVector", "metaData.id", "metaData.schemaString", "metaData.partitionColumns",
 ]  # fmt: skip
 # A file is another one with another deletion vector (Delta protocol, "Add File and Remove File").
 _File = tuple[str, str]
@@ -71,7 +72,8 @@ def table_rows(location: str, version: int) -> TableRows | None:
         return None
     try:
         files = _files_at(folder, version)
-    except (OSError, ValueError, KeyError, NotImplementedError):  # damaged, gone, or in a form that this does not read
+    # Damaged, gone, or in a form that this does not read.
+    except (OSError, ValueError, KeyError, NotImplementedError, DamagedTableError):
         return None
     if files.metadata is None:
         return None
@@ -90,30 +92,17 @@ def _files_at(folder: Path, version: int) -> _Files:
     """The files of a version.
 
     Raises:
-        OSError, ValueError: part of the log is gone or damaged.
+        OSError, ValueError, DamagedTableError: part of the log is gone or damaged.
     """
     log = log_files(str(folder))
     start = max((number for number in log.checkpoints if number <= version), default=None)
     files = _Files()
     if start is not None:
-        actions = [a for name in log.checkpoints[start] for a in _checkpoint(folder / "_delta_log" / name)]
-        sidecars = [action["sidecar"]["path"] for action in actions if action.get("sidecar")]
-        actions += [a for name in sidecars for a in _checkpoint(folder / "_delta_log" / "_sidecars" / name)]
-        files.apply(actions)
+        names = log.checkpoints[start]
+        files.apply(action for name in names for action in checkpoint_actions(str(folder), name, _CHECKPOINT_COLUMNS))
     for number in range(0 if start is None else start + 1, version + 1):
         files.apply(read_entry(str(folder), number))
     return files
-
-
-def _checkpoint(path: Path) -> list[dict[str, Any]]:
-    """The actions of one file of a checkpoint, or of a sidecar (Delta protocol, "V2 Spec")."""
-    import pyarrow.parquet
-
-    if path.suffix == ".json":
-        lines = path.read_text(encoding="utf-8").split("\n")
-        return [json.loads(line) for line in lines if line.strip()]
-    rows: list[dict[str, Any]] = pyarrow.parquet.ParquetFile(path).read(columns=_CHECKPOINT_COLUMNS).to_pylist()
-    return rows
 
 
 def _identity(file: Mapping[str, Any]) -> _File:

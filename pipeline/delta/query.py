@@ -62,11 +62,7 @@ _JSON_OPTIONS = "map('ignoreNullFields', 'false', 'timestampFormat', 'yyyy-MM-dd
 # A table by the path of its files: in SQL they are of that kind whatever else lies there.
 _PARQUET_PATH = re.compile(r"\bparquet`?\s*\.\s*`((?:[^`]|``)+)`", re.IGNORECASE)
 CHANGES_SUFFIX = "__changes"
-_CONFS = {
-    "spark.sql.scripting.enabled": "false",
-    # The text is run as it was given.
-    "spark.sql.variable.substitute": "false",
-}
+_CONFS = {"spark.sql.scripting.enabled": "false"}
 
 
 @dataclass(frozen=True, kw_only=True)

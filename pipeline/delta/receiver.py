@@ -15,7 +15,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from pipeline.arguments import type_problems
 from pipeline.dataset import Dataset
 from pipeline.delta.buffer import Bounds, Buffer, Item, Receipt
 from pipeline.delta.dead_letters import DeadLetter, DeadLetters
@@ -24,6 +23,7 @@ from pipeline.delta.journal import Journal
 from pipeline.delta.meter import Meter
 from pipeline.delta.values import as_mapping, size_of
 from pipeline.errors import JournalError, PipelineError, SettingsError, SinkStoppedError
+from pipeline.settings import refuse_other_types
 
 # How long the receiving thread waits for the backlog to shrink before it looks whether it is to stop.
 _LOOK_SECONDS = 0.5
@@ -67,18 +67,20 @@ class SinkSettings:
     on_sigterm: bool = True
 
     def __post_init__(self) -> None:
-        for wrong in type_problems(self):
-            raise SettingsError(setting=f"sink {wrong.path}", problem=f"got {wrong.got}", expected=wrong.expected)
+        refuse_other_types(self)
         sizes = ("flush_rows", "flush_bytes", "buffer_rows", "buffer_bytes", "backlog_rows", "commit_rows")
         for name in (*sizes, "record_bytes", "compact_bytes", "flush_seconds"):
             if getattr(self, name) <= 0:
-                raise SettingsError(setting=f"sink {name}", problem=f"got {getattr(self, name)}", expected="above 0")
+                raise self._refused(name, "above 0")
         for name in ("retry_seconds", "compact_after"):
             if getattr(self, name) < 0:
-                raise SettingsError(setting=f"sink {name}", problem=f"got {getattr(self, name)}", expected="0 or above")
+                raise self._refused(name, "0 or above")
         if self.when_full not in ("block", "refuse"):
-            problem = f"got {self.when_full!r}"
-            raise SettingsError(setting="sink when_full", problem=problem, expected="block or refuse")
+            raise self._refused("when_full", "block or refuse")
+
+    def _refused(self, name: str, expected: str) -> SettingsError:
+        setting = f"{type(self).__name__}.{name}"
+        return SettingsError(setting=setting, problem=f"got {getattr(self, name)!r}", expected=expected)
 
     @property
     def bounds(self) -> Bounds:

@@ -206,11 +206,15 @@ def _content(location: str, name: str) -> bytes:
     return content
 
 
-def checkpoint_actions(location: str, name: str) -> list[dict[str, Any]]:
-    """The files in one file of a checkpoint, and in its sidecars (Delta protocol, "V2 Spec").
+def checkpoint_actions(location: str, name: str, columns: Sequence[str] = ("add", "remove")) -> list[dict[str, Any]]:
+    """The actions in one file of a checkpoint, and in its sidecars (Delta protocol, "V2 Spec").
+
+    Args:
+        columns: what is read of them where they are Parquet; a column that is not there is passed over.
 
     Raises:
         OSError, ValueError: it can't be read.
+        DamagedTableError: it is JSON, and not what was written.
     """
     system, path = file_system(location)
     folder = f"{path}/_delta_log"
@@ -218,17 +222,16 @@ def checkpoint_actions(location: str, name: str) -> list[dict[str, Any]]:
         content = _content(location, name)
         actions = actions_of(f"{folder}/{name}", content)
     else:
-        actions = _rows(system, f"{folder}/{name}", ("add", "remove", "sidecar"))
+        actions = _rows(system, f"{folder}/{name}", (*columns, "sidecar"))
     for sidecar in [action["sidecar"]["path"] for action in actions if action.get("sidecar")]:
-        actions += _rows(system, f"{folder}/_sidecars/{sidecar}", ("add", "remove"))
+        actions += _rows(system, f"{folder}/_sidecars/{sidecar}", columns)
     return actions
 
 
-def _rows(system: Any, path: str, wanted: tuple[str, ...]) -> list[dict[str, Any]]:
+def _rows(system: Any, path: str, columns: Sequence[str]) -> list[dict[str, Any]]:
     import pyarrow.parquet as pq
 
-    file = pq.ParquetFile(path, filesystem=system)
-    rows: list[dict[str, Any]] = file.read(columns=[n for n in wanted if n in file.schema_arrow.names]).to_pylist()
+    rows: list[dict[str, Any]] = pq.ParquetFile(path, filesystem=system).read(columns=list(columns)).to_pylist()
     return rows
 
 

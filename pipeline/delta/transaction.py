@@ -18,9 +18,9 @@ from typing import Any
 from pyspark.sql import SparkSession
 
 from pipeline.delta import sql
-from pipeline.delta.commit import HISTORY_LIMIT, Mark
+from pipeline.delta.commit import HISTORY_LIMIT, Mark, commit_entry
 from pipeline.delta.entry import info_of
-from pipeline.delta.log import commit_file, entry_of, note_of, read_entry, versions
+from pipeline.delta.log import note_of, read_entry, versions
 from pipeline.delta.restores import RESTORE, restored_version
 from pipeline.delta.snapshot import local_folder, table_facts, transaction_version
 from pipeline.delta.table import TableState, latest_version
@@ -108,7 +108,9 @@ def _restores(session: SparkSession, state: TableState) -> Mapping[int, int | No
     key, folder = (state.location, state.table_id), local_folder(state.location)
     searched = _SEARCHED.get(key, _Searched())
     if searched.until >= 0 and (
-        state.version < searched.until if folder is None else _entry(folder, searched.until) != searched.entry
+        state.version < searched.until
+        if folder is None
+        else commit_entry(session, state.location, searched.until) != searched.entry
     ):
         searched = _Searched()  # an older copy of the table was put back since
     if state.version <= searched.until:
@@ -119,30 +121,16 @@ def _restores(session: SparkSession, state: TableState) -> Mapping[int, int | No
         numbers = versions(str(folder), searched.until)
         newest, found = max(numbers, default=searched.until), _restores_among(folder, numbers)
     known = {n: restored_version(session, state.location, n, parameters) for n, parameters in found.items()}
-    entry = None if folder is None else _entry(folder, newest)
+    entry = None if folder is None else commit_entry(session, state.location, newest)
     _SEARCHED[key] = _Searched(newest, entry, {**searched.restores, **known})
     return _SEARCHED[key].restores
-
-
-def _entry(folder: Path, number: int) -> str | None:
-    lines = _lines(folder, number)
-    return entry_of(lines) if lines else None
-
-
-def _lines(folder: Path, number: int) -> list[str]:
-    """The lines of a commit; none where it is gone."""
-    try:
-        with Path(commit_file(str(folder), number)).open(encoding="utf-8") as file:
-            return file.readlines()
-    except FileNotFoundError:  # cleaned up in the meantime; of a restore a property says it then
-        return []
 
 
 def _info(folder: Path, number: int) -> Mapping[str, Any]:
     """What a commit says of itself; nothing where it is gone."""
     try:
         return info_of(read_entry(str(folder), number, few=True))
-    except FileNotFoundError:
+    except FileNotFoundError:  # cleaned up in the meantime; of a restore a property says it then
         return {}
 
 

@@ -187,7 +187,7 @@ def test_what_takes_a_dataset_takes_nothing_else(given: Any, tmp_path: Any) -> N
 def test_settings_of_a_sink_are_of_their_types(options: dict[str, Any], setting: str) -> None:
     with pytest.raises(SettingsError) as caught:
         SinkSettings(**options)
-    assert caught.value.setting == f"sink {setting}"
+    assert caught.value.setting == f"SinkSettings.{setting}"
 
 
 def test_a_writer_id_is_a_text(tmp_path: Any) -> None:
