@@ -28,6 +28,7 @@ from pipeline.delta.log import (
     PartitionValues,
     commit_file,
     commit_of,
+    entry_at,
     entry_of,
     note_of,
     read_commit_file,
@@ -300,25 +301,18 @@ def _concerns(commit: Commit, is_ours: Callable[[PartitionValues], bool] | None)
 
 
 def commit_lines(session: SparkSession, location: str, number: int) -> list[str]:
-    """The lines of a commit's file; one small Spark job where the log is not on this machine's disk.
-
-    Raises:
-        FileNotFoundError: the log on this machine lacks it.
-    """
-    folder = local_folder(location)
-    if folder is None:
-        rows = session.read.text(sql.path_pattern(commit_file(location, number))).collect()
-        return [row["value"] for row in rows]
-    with open(commit_file(str(folder), number), encoding="utf-8") as file:
-        return file.read().split("\n")
+    """The lines of a commit's file on a storage that Spark alone may reach; one small Spark job."""
+    rows = session.read.text(sql.path_pattern(commit_file(location, number))).collect()
+    return [row["value"] for row in rows]
 
 
 def commit_entry(session: SparkSession, location: str, number: int) -> str | None:
-    """The identity of a commit; None where it is gone from the log."""
+    """The identity of a commit; None where it is gone from the log. No Spark job if the log lies on this machine."""
+    folder = local_folder(location)
+    if folder is not None:
+        return entry_at(str(folder), number)
     try:
         return entry_of(commit_lines(session, location, number))
-    except FileNotFoundError:
-        return None
     except SPARK_ERRORS as error:
         if not read_failure(error).has(NOTHING_TO_READ):
             raise

@@ -302,6 +302,21 @@ def entry_of(lines: Iterable[str]) -> str:
     return hashlib.sha256("\n".join(told).encode()).hexdigest()[:_ENTRY_LENGTH]
 
 
+def entry_at(location: str, number: int) -> str | None:
+    """The identity of a commit from its file; None where it is gone from the log. No Spark.
+
+    Raises:
+        OSError, ValueError: the storage can't be read, or the file is no text.
+    """
+    system, path = file_system(location)
+    try:
+        with system.open_input_stream(commit_file(path, number)) as stream:
+            content: bytes = stream.read()
+    except FileNotFoundError:
+        return None
+    return entry_of(content.decode("utf-8").split("\n"))
+
+
 def remove_empty_log(location: str) -> bool:
     """Remove the empty log folder that a process leaves which is killed in its first write; whether there was one.
 

@@ -10,7 +10,7 @@ data version, which a missing one would not be.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -32,7 +32,7 @@ from dagster._core.storage.tags import MULTIDIMENSIONAL_PARTITION_PREFIX
 
 from pipeline.dataset import Append, Dataset, table_location
 from pipeline.delta.counts import TableRows, table_rows
-from pipeline.delta.log import Commit, PartitionCounts, note_of, read_commit_file, versions
+from pipeline.delta.log import Commit, PartitionCounts, entry_at, note_of, read_commit_file, versions
 from pipeline.delta.table import state_in_log
 from pipeline.errors import PartitionKeyError
 from pipeline.orchestration.derived import dataset_of_table
@@ -44,12 +44,12 @@ from pipeline.orchestration.metadata import (
     ROWS_WRITTEN,
     TABLE_ROWS,
     VERSION,
+    commit_in,
     data_version_tag,
     data_version_told,
     declared_dataset,
     of_commit,
     plain,
-    version_in,
 )
 from pipeline.orchestration.partitions import PARTITION_EXPR, KeyFinder, summed
 
@@ -115,7 +115,8 @@ def unreported(
     """What a table has got since the cursor `known`, which is moved; a table that was made anew is read from its start.
 
     A commit that changes no rows (optimize, vacuum, properties) is passed over, and so is what a run of the asset has
-    reported or still may: a commit of a run that has not ended waits in the cursor.
+    reported or still may: a commit of a run that has not ended waits in the cursor. Of a table over which a copy was
+    put nobody can say what the commits that are lost had changed: all of it is told, as of its newest commit.
     """
     location = table_location(root, table.name)
     numbers = versions(location)
@@ -125,7 +126,11 @@ def unreported(
         return []
     first = read_commit_file(location, numbers[0], ())
     if first.table_id is not None and first.table_id != known["table_id"]:
-        known |= {"version": -1, "table_id": first.table_id, "waiting": []}
+        known |= {"version": -1, "table_id": first.table_id, "entry": None, "waiting": []}
+    if _was_put_back(location, numbers, known):
+        known |= {"version": numbers[-1], "entry": entry_at(location, numbers[-1])}
+        known.pop("waiting", None)
+        return list(_Reader(table, location, instance).events_of_all(numbers[-1], known["table_id"]))
     waiting = [number for number in known.pop("waiting", []) if number in numbers]
     ahead = [number for number in numbers if number > known["version"]][:COMMITS_AT_ONCE]
     if not waiting and not ahead:
@@ -145,7 +150,23 @@ def unreported(
             events += reader.events(commit, known["table_id"], has_rows=commit.version in counted)
     if still_waiting:
         known["waiting"] = still_waiting
+    known["entry"] = entry_at(location, known["version"])
     return events
+
+
+def _was_put_back(location: str, numbers: Sequence[int], known: dict[str, Any]) -> bool:
+    """Whether a copy of the table was put over it since the cursor: the commit that it has read to is another one.
+
+    A cursor that has no identity of its commit gets that of the commit in the log, and goes by the number until then.
+    """
+    if known["version"] > numbers[-1]:
+        return True
+    there = entry_at(location, known["version"]) if known["version"] >= numbers[0] else None
+    if there is None:  # nothing was read yet, or the log was cleaned of it
+        return False
+    if known.get("entry") is None:
+        known["entry"] = there
+    return bool(known["entry"] != there)
 
 
 class _Reader:
@@ -163,6 +184,7 @@ class _Reader:
         self._keys: list[str] | None = None
         self._find: KeyFinder | None = None
         self._reported: dict[str | None, str] = {}
+        self._entries: dict[int, str | None] = {}
 
     def commit(self, number: int) -> Commit:
         """A commit from its file."""
@@ -194,12 +216,21 @@ class _Reader:
         if unknown:
             self._look_up(unknown)
         new = {key: counts for key, counts in changed.items() if not self._is_known(key, table_id, commit.version)}
-        if not new:
-            return
-        rows = table_rows(self.location, commit.version) if has_rows else None
+        if new:
+            rows = table_rows(self.location, commit.version) if has_rows else None
+            yield from self._told(commit, table_id, new, rows)
+
+    def events_of_all(self, number: int, table_id: str | None) -> Iterator[AssetMaterialization]:
+        """The materializations of all that was ever reported of the table, and of all that it holds, at one commit."""
+        commit, rows = self.commit(number), table_rows(self.location, number)
+        yield from self._told(commit, self.table_id or table_id or _UNKNOWN, self._all(rows), rows)
+
+    def _told(
+        self, commit: Commit, table_id: str, new: Mapping[str | None, PartitionCounts], rows: TableRows | None
+    ) -> Iterator[AssetMaterialization]:
         by_key = self._rows_by_key(rows, new)
+        tags = data_version_tag(table_id, commit.version, self._entry(commit.version))
         for key, counts in new.items():
-            tags = data_version_tag(table_id, commit.version)
             self._reported[key] = next(iter(tags.values()))
             yield AssetMaterialization(
                 asset_key=self.table.key,
@@ -222,9 +253,25 @@ class _Reader:
         if self.dataset is None:
             return {}
         if commit.partitions is None:
-            reported = self.instance.get_materialized_partitions(self.table.key)
-            return {key: PartitionCounts(rows=None) for key in self._partition_keys() if key in reported}
+            return self._all(None)
         return dict(summed(commit.partitions, self._finder().of_texts).items())
+
+    def _all(self, rows: TableRows | None) -> Mapping[str | None, PartitionCounts]:
+        """Every partition that was ever reported or is among these rows, with nothing known of what came to it."""
+        if self.table.partitions_def is None:
+            return {None: PartitionCounts(rows=None)}
+        if self.dataset is None:
+            return {}
+        there = self.instance.get_materialized_partitions(self.table.key)
+        if rows is not None:
+            there = there | set(summed(rows.by_partition, self._finder().of_texts))
+        return {key: PartitionCounts(rows=None) for key in self._partition_keys() if key in there}
+
+    def _entry(self, number: int) -> str | None:
+        """The identity of a commit, looked up once."""
+        if number not in self._entries:
+            self._entries[number] = entry_at(self.location, number)
+        return self._entries[number]
 
     def _partition_keys(self) -> list[str]:
         if self._keys is None:
@@ -261,8 +308,11 @@ class _Reader:
 
     def _is_known(self, key: str | None, table_id: str, version: int) -> bool:
         told = self._reported.get(key)
-        reported = None if told is None else version_in(DataVersion(told), table_id)
-        return reported is not None and reported >= version
+        reported = None if told is None else commit_in(DataVersion(told), table_id)
+        if reported is None or reported.version < version:
+            return False
+        entry = self._entry(reported.version)
+        return reported.entry is None or (entry is not None and not reported.is_other_than(entry))
 
     def _rows_by_key(self, table: TableRows | None, new: Mapping[str | None, PartitionCounts]) -> Mapping[str, int]:
         """By key, what is told as the rows of its partition: of an append those that came, as of one by a run."""

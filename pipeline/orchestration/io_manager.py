@@ -27,7 +27,7 @@ from pyspark.sql.types import StructType
 
 from pipeline.dataset import Dataset, table_location
 from pipeline.delta.changes import Changes, Source
-from pipeline.delta.commit import CommitNote, Mark, newest_note
+from pipeline.delta.commit import CommitNote, Mark, commit_entry, newest_note
 from pipeline.delta.consume import Reading, Touched, write_consumed
 from pipeline.delta.failures import SPARK_ERRORS
 from pipeline.delta.frames import empty, from_spark, to_spark, with_schema
@@ -47,12 +47,12 @@ from pipeline.orchestration.metadata import (
     VERDICT,
     VERSION,
     changes_metadata,
+    commit_in,
     data_version,
     data_version_tag,
     data_version_told,
     declared_dataset,
     plain,
-    version_in,
     write_metadata,
 )
 from pipeline.orchestration.partitions import PARTITION_EXPR, slice_of
@@ -261,7 +261,10 @@ class DeltaIOManager(ConfigurableIOManager):
 
         Unless the rows have changed since then all the same: a run may have ended between its commit and its word.
         """
-        now = data_version(result.table_id, result.version)
+        session = self.spark.spark_session
+        now = data_version(
+            result.table_id, result.version, commit_entry(session, result.location, result.version)
+        )  # fmt: skip
         if step is None or result.changes_rows or result.skipped:
             return now
         partitions = _partitions(context, _output_keys(context))
@@ -270,11 +273,10 @@ class DeltaIOManager(ConfigurableIOManager):
         )
         for record in step.instance.fetch_materializations(asked, limit=1).records:
             told = data_version_told(record.asset_materialization)
-            number = None if told is None else version_in(told, result.table_id)
-            if told is None or number is None:
+            commit = None if told is None else commit_in(told, result.table_id)
+            if told is None or commit is None:
                 return now
-            changed = changed_since(self.spark.spark_session, dataset, result, number, partitions)
-            return now if changed else told
+            return now if changed_since(session, dataset, result, commit, partitions) else told
         return now
 
     def _kept(
@@ -306,7 +308,8 @@ class DeltaIOManager(ConfigurableIOManager):
         if apart is None or quarantine is None or not apart.committed:
             return
         metadata = write_metadata(quarantine, apart, {}) | self._kept(context, quarantine, apart, note)
-        tags = data_version_tag(apart.table_id, apart.version)
+        entry = commit_entry(self.spark.spark_session, apart.location, apart.version)
+        tags = data_version_tag(apart.table_id, apart.version, entry)
         context.log_event(AssetMaterialization(AssetKey(quarantine.asset_key), metadata=metadata, tags=tags))
 
     @property

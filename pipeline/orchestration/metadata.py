@@ -6,7 +6,7 @@ Keys that begin with `dagster/` are Dagster's own, those with `delta/` ours.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from dagster import (
@@ -47,6 +47,8 @@ FILES_REMOVED = "delta/files_removed"
 BYTES_ADDED = "delta/bytes_added"
 ROWS_DROPPED = "delta/rows_dropped"
 ROWS_QUARANTINED = "delta/rows_quarantined"
+# How much of the identity of a commit stands in a data version.
+_TOLD_OF_ENTRY = 12
 # What is counted of a commit, and of each partition where a run has several.
 _COUNTED = (
     ROWS_WRITTEN, "delta/rows_updated", "delta/rows_deleted", FILES_ADDED, FILES_REMOVED, BYTES_ADDED, ROWS_DROPPED,
@@ -109,14 +111,32 @@ def table_schema(schema: StructType, partition_by: tuple[str, ...]) -> TableSche
     )
 
 
-def data_version(table_id: str, version: int) -> DataVersion:
-    """What Dagster compares to know whether a table changed: the table's id and the version of its commit."""
-    return DataVersion(f"{table_id}/{version}")
+@dataclass(frozen=True)
+class ToldCommit:
+    """The commit of a table that a data version speaks of; `entry` begins its identity, None where that is not told."""
+
+    version: int
+    entry: str | None = None
+
+    def is_other_than(self, entry: str) -> bool:
+        """Whether the commit of that version in the log, which has this identity, is another one."""
+        return self.entry is not None and not entry.startswith(self.entry)
 
 
-def data_version_tag(table_id: str, version: int) -> dict[str, str]:
+def data_version(table_id: str, version: int, entry: str | None) -> DataVersion:
+    """What Dagster compares to know whether a table changed: the table's id, the version of its commit and which it is.
+
+    By id and version alone, a copy of the table that is put back and written to the same version would look unchanged.
+
+    Args:
+        entry: the identity of the commit; left out where it is not known, as it was before there was one.
+    """
+    return DataVersion("/".join([table_id, str(version), *([] if entry is None else [entry[:_TOLD_OF_ENTRY]])]))
+
+
+def data_version_tag(table_id: str, version: int, entry: str | None) -> dict[str, str]:
     """The data version as Dagster keeps it on an event that no step of its own has made."""
-    return {DATA_VERSION_TAG: data_version(table_id, version).value}
+    return {DATA_VERSION_TAG: data_version(table_id, version, entry).value}
 
 
 def data_version_told(event: AssetMaterialization | None) -> DataVersion | None:
@@ -125,10 +145,12 @@ def data_version_told(event: AssetMaterialization | None) -> DataVersion | None:
     return None if value is None else DataVersion(value)
 
 
-def version_in(told: DataVersion, table_id: str) -> int | None:
-    """The version of a table that a data version speaks of; None where it speaks of another table."""
-    of, _, number = told.value.rpartition("/")
-    return int(number) if of == table_id and number.isdigit() else None
+def commit_in(told: DataVersion, table_id: str) -> ToldCommit | None:
+    """The commit of a table that a data version speaks of; None where it speaks of another table."""
+    if not told.value.startswith(f"{table_id}/"):
+        return None
+    number, _, entry = told.value.removeprefix(f"{table_id}/").partition("/")
+    return ToldCommit(int(number), entry or None) if number.isdigit() else None
 
 
 def changes_metadata(changes: SourceChanges) -> dict[str, Any]:

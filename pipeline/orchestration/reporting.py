@@ -17,7 +17,7 @@ from dagster import DataVersion, MetadataValue, OutputContext, PartitionsDefinit
 from pyspark.sql import SparkSession
 
 from pipeline.dataset import Append, Dataset, Replace
-from pipeline.delta.commit import rows_changed
+from pipeline.delta.commit import commit_entry, rows_changed
 from pipeline.delta.counts import TableRows, table_rows
 from pipeline.delta.log import PartitionCounts
 from pipeline.delta.quarantine import LeftOut
@@ -33,6 +33,7 @@ from pipeline.orchestration.metadata import (
     ROWS_QUARANTINED,
     ROWS_WRITTEN,
     TABLE_ROWS,
+    ToldCommit,
     with_totals_apart,
 )
 from pipeline.orchestration.partitions import KeyFinder, summed
@@ -85,9 +86,15 @@ def rows_that_replace(dataset: Dataset, result: WriteResult) -> dict[str, Any]:
 
 
 def changed_since(
-    session: SparkSession, dataset: Dataset, result: WriteResult, version: int, partitions: Partitions | None
+    session: SparkSession, dataset: Dataset, result: WriteResult, told: ToldCommit, partitions: Partitions | None
 ) -> bool:
-    """Whether rows of the table, or of these partitions, have changed between a version and that of the result."""
+    """Whether rows of the table, or of these partitions, have changed between a told commit and that of the result.
+
+    So they have where the log holds another commit of its version, or none yet: a copy of the table was put back.
+    """
+    version, entry = told.version, commit_entry(session, result.location, told.version)
+    if version > result.version or (entry is not None and told.is_other_than(entry)):
+        return True
     if partitions is None:
         return rows_changed(session, result.location, version, result.version)
     partition_by = existing(session, dataset, result.location).log_partition_by

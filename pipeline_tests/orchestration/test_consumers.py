@@ -325,7 +325,7 @@ def test_a_run_that_is_killed_behind_its_commit_is_made_good_by_the_next(
     assert told(after, LOG)["delta/verdict"] == "nothing new"
     assert rows_of(LOG, seen.root) == LOGGED
     assert data_version(after, LOG) != told_first
-    assert data_version(after, LOG).endswith("/2")
+    assert data_version(after, LOG).split("/")[1] == "2"
 
 
 # --- what is refused --------------------------------------------------------------------------------------------------

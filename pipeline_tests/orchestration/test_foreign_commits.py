@@ -5,6 +5,7 @@ Tables are written by another engine; a run's own commit carries the run in its 
 
 import datetime as dt
 import json
+import shutil
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -39,7 +40,7 @@ from pyspark.sql.types import DateType, LongType, StringType, StructField, Struc
 
 from pipeline.dataset import Append, Dataset
 from pipeline.definitions import build_definitions
-from pipeline.delta.log import FORMAT, commit_file
+from pipeline.delta.log import FORMAT, commit_file, entry_at
 from pipeline.orchestration import dataset_asset
 from pipeline.orchestration.automation import on_changed_source, table_sensor
 from pipeline.orchestration.dataset_asset import IO_MANAGER
@@ -146,7 +147,7 @@ def test_after_a_restore_partitions_have_the_rows_of_the_table_and_what_reads_th
     assert told(events) == {SECOND: (2, 0)}
     assert events[0].metadata["delta/operation"].value == "RESTORE"
     assert events[0].metadata["dagster/row_count"].value == 1
-    assert events[0].tags["dagster/data_version"].endswith("/2")
+    assert events[0].tags["dagster/data_version"].split("/")[1] == "2"
     graph = definitions.resolve_asset_graph()
     status = CachingStaleStatusResolver(instance, graph, LoadingContextForTest(instance)).get_status
     # Of `total` Dagster never says it: it leaves out time partitions that are all mapped.
@@ -212,6 +213,71 @@ def test_a_commit_of_a_run_waits_for_the_run_and_is_told_where_the_run_has_not(
     instance.report_run_failed(run)
     assert told(watch.tick()) == {FIRST: (0, 1)}
     assert watch.tick() == []
+
+
+def put_back(location: str, copy: Path) -> None:
+    shutil.rmtree(location)
+    shutil.copytree(copy, location)
+
+
+def test_a_copy_that_is_put_back_and_written_to_the_same_version_is_told_of_all_that_was_reported(
+    root: str, instance: DagsterInstance, tmp_path: Path
+) -> None:
+    location, watch = BY_DAY.location(root), Watch(root, instance, TABLE)
+    put(location, {FIRST: [1], SECOND: [2]})
+    copy = Path(shutil.copytree(location, tmp_path / "copy"))
+    put(location, {SECOND: [3]})
+    put(location, {THIRD: [4]})
+    before = watch.tick()
+    assert told(before) == {FIRST: (0, 1), SECOND: (1, 2), THIRD: (2, 1)}
+    put_back(location, copy)
+    put(location, {FIRST: [5]})
+    put(location, {"2026-01-05": [6]})
+
+    events = watch.tick()
+
+    assert told(events) == {FIRST: (2, 2), SECOND: (2, 1), THIRD: (2, 0), "2026-01-05": (2, 1)}
+    versions = {event.tags["dagster/data_version"] for event in events}
+    assert len(versions) == 1
+    assert {version.split("/")[1] for version in versions} == {"2"}
+    assert versions.isdisjoint(event.tags["dagster/data_version"] for event in before)
+    assert watch.tick() == []
+    put(location, {FIRST: [7]})
+    assert told(watch.tick()) == {FIRST: (3, 3)}
+
+
+def test_a_copy_that_is_put_back_is_told_before_anybody_writes_to_it(
+    root: str, instance: DagsterInstance, tmp_path: Path
+) -> None:
+    by_name = AssetTable(key=KEY, dataset=BY_DAY)
+    location, watch = BY_DAY.location(root), Watch(root, instance, by_name)
+    put(location, {FIRST: [1]})
+    copy = Path(shutil.copytree(location, tmp_path / "copy"))
+    put(location, {FIRST: [2]})
+    watch.tick()
+    put_back(location, copy)
+    (event,) = watch.tick()
+    assert (event.metadata["delta/version"].value, event.metadata["dagster/row_count"].value) == (0, 1)
+    assert watch.tick() == []
+
+
+def test_a_cursor_without_the_identity_of_its_commit_goes_by_the_number_and_takes_it_from_the_log(
+    root: str, instance: DagsterInstance, tmp_path: Path
+) -> None:
+    location, watch = BY_DAY.location(root), Watch(root, instance, TABLE)
+    put(location, {FIRST: [1]})
+    copy = Path(shutil.copytree(location, tmp_path / "copy"))
+    put(location, {SECOND: [2]})
+    watch.tick()
+    assert watch.cursor is not None
+    cursor = json.loads(watch.cursor)
+    assert cursor["feed/days"].pop("entry") == entry_at(location, 1)
+    watch.cursor = json.dumps(cursor)
+    assert watch.tick() == []
+    assert json.loads(watch.cursor)["feed/days"]["entry"] == entry_at(location, 1)
+    put_back(location, copy)
+    put(location, {FIRST: [3]})
+    assert told(watch.tick()) == {FIRST: (1, 2), SECOND: (1, 0)}
 
 
 def test_a_restore_by_our_own_command_is_told_though_its_note_names_a_run(root: str, instance: DagsterInstance) -> None:

@@ -11,6 +11,7 @@ from dagster import (
 from pyspark.sql import DataFrame
 
 from pipeline.dataset import Append, Dataset
+from pipeline.delta.log import entry_at
 from pipeline.delta.table import observe
 from pipeline.errors import (
     FrameMismatchError,
@@ -67,7 +68,9 @@ def test_the_metadata_names_the_table_its_commit_and_its_schema(project: Project
     assert metadata["delta/files_added"] >= 1
     assert metadata["delta/bytes_added"] > 0
     assert "changeDataFeed" in metadata["delta/features"]
-    assert metadata["tags"]["dagster/data_version"] == f"{metadata['delta/table_id']}/1"
+    commit = entry_at(DAYS.location(project.root), 1)
+    assert commit is not None
+    assert metadata["tags"]["dagster/data_version"] == f"{metadata['delta/table_id']}/1/{commit[:12]}"
 
 
 def test_the_same_partition_again_replaces_it_in_one_new_version_and_leaves_the_others(project: Project) -> None:
