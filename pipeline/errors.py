@@ -219,13 +219,19 @@ class StorageError(TableError):
 class DamagedTableError(StorageError):
     """A file of the table or its log is not what a commit has made: empty, cut off, replaced, changed or gone.
 
-    `file` is its path; the table's own location where only the engine knows which file it is.
+    `file` is its path; the table's own location where only the engine knows which file it is. `nothing_committed` says
+    that a statement has met it that was to write the table.
     """
 
     file: str
+    nothing_committed: bool = False
 
     sentence = "The table of dataset {dataset!r} at {location} is damaged, {file}: {reason}"
     next_step = "pipeline doctor {dataset} tells all that is damaged and what helps; until then write nothing to it."
+
+    def message(self) -> str:
+        """The sentence, and whether something was to be written."""
+        return super().message() + ("; nothing was committed" if self.nothing_committed else "")
 
 
 @dataclass(eq=False, kw_only=True)

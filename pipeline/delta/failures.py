@@ -7,8 +7,11 @@ by prose. What to do about it does not belong here.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
+from urllib.parse import unquote
 
 from py4j.protocol import Py4JError, Py4JJavaError
 from pyspark.errors import PySparkException
@@ -145,7 +148,7 @@ def read_failure(error: BaseException) -> Failure:
             sql_states=tuple(dict.fromkeys([*([state] if state else []), *below.sql_states])),
             classes=below.classes or (type(error).__name__,),
             message=_without_trace(str(error)),
-            file=_file_in(error.getMessageParameters()) or below.file,
+            file=_file_in(condition, error.getMessageParameters()) or below.file,
         )
     text = error.message() if isinstance(error, PipelineError) else str(error)
     return Failure((), (), (type(error).__name__,), text)
@@ -168,7 +171,7 @@ def _from_java(throwable: Any) -> Failure:
         if _is_spark_throwable(throwable):
             conditions.extend(filter(None, [throwable.getCondition()]))
             states.extend(filter(None, [throwable.getSqlState()]))
-            file = file or _file_in(_parameters_of(throwable))
+            file = file or _file_in(throwable.getCondition(), _parameters_of(throwable))
         throwable = throwable.getCause()
     return Failure(tuple(conditions), tuple(states), tuple(classes), message, file)
 
@@ -181,18 +184,58 @@ def _parameters_of(throwable: Any) -> Any:
         return None
 
 
-def _file_in(parameters: Any) -> str | None:
-    """The file that the parameters of a condition name."""
+def _file_in(condition: str | None, parameters: Any) -> str | None:
+    """The file that the parameters of a condition name; a task that failed names the folder that it was to write to."""
+    if condition in CAUSE_UNTOLD:
+        return None
     named = (parameters.get(name) for name in _PATH_PARAMETERS) if parameters else ()
     return next((str(value).strip("`") for value in named if value), None)
 
 
-def storage_failure(dataset: str, location: str, failure: Failure) -> StorageError:
+def storage_failure(dataset: str, location: str, failure: Failure, *, nothing_committed: bool = False) -> StorageError:
     """The error to raise of a table that can't be read or written: of damage, or else of the storage."""
     if failure.is_damage or (failure.is_file_gone and failure.file is not None):
-        file = failure.file or location
-        return DamagedTableError(dataset=dataset, location=location, file=file, reason=failure.summary)
+        return DamagedTableError(
+            dataset=dataset, location=location, file=failure.file or location, reason=failure.summary,
+            nothing_committed=nothing_committed,
+        )  # fmt: skip
     return StorageError(dataset=dataset, location=location, reason=failure.summary)
+
+
+@contextmanager
+def telling_damage(dataset: str, location: str) -> Iterator[None]:
+    """The block of a write of a table: a file of the table that it finds missing or damaged becomes our error.
+
+    A file that lies elsewhere is read for the frame, whose own error is the one to tell. What fails behind the commit
+    must come as another error.
+
+    Raises:
+        DamagedTableError: with the file.
+    """
+    try:
+        yield
+    except DamagedTableError as error:
+        error.nothing_committed = True
+        raise
+    except SPARK_ERRORS as error:
+        failure = read_failure(error)
+        if failure.file is None or not _is_below(failure.file, location):
+            raise
+        told = storage_failure(dataset, location, failure, nothing_committed=True)
+        if not isinstance(told, DamagedTableError):
+            raise
+        raise told from error
+
+
+def _is_below(file: str, location: str) -> bool:
+    """Whether a file lies in the folder of a table; Spark tells it as a URI, in which some characters are escaped."""
+    folder = _without_scheme(location).rstrip("/") + "/"
+    return any(_without_scheme(name).startswith(folder) for name in (file, unquote(file)))
+
+
+def _without_scheme(uri: str) -> str:
+    """A path on this machine, which is told with a scheme or without; any other URI as it is."""
+    return "/" + uri.removeprefix("file:").lstrip("/") if uri.startswith(("file:", "/")) else uri
 
 
 def _is_spark_throwable(throwable: Any) -> bool:

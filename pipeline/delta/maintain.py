@@ -120,6 +120,7 @@ def optimize(
     Raises:
         TableNotFoundError: it was never written.
         StorageError: files can't be read or written.
+        DamagedTableError: one is missing or damaged; nothing was committed.
         CommitConflictError: another commit has changed the same files; nothing was committed.
     """
     state = existing(session, dataset, location)
@@ -134,7 +135,7 @@ def optimize(
                 raise CommitConflictError(
                     dataset=dataset.name, location=location, condition=failure.condition
                 ) from error
-            raise storage_failure(dataset.name, location, failure) from error
+            raise storage_failure(dataset.name, location, failure, nothing_committed=True) from error
     return OptimizeResult(
         dataset=dataset.name, version=existing(session, dataset, location).version,
         files_added=row["numFilesAdded"], files_removed=row["numFilesRemoved"],

@@ -24,7 +24,7 @@ from pipeline.dataset import Dataset, Merge
 from pipeline.delta import merge, quality, sql
 from pipeline.delta.changelog import stands_alone
 from pipeline.delta.commit import CommitNote, own_commit, private_session, write_confs
-from pipeline.delta.failures import LOST_OR_REFUSED, read_failure
+from pipeline.delta.failures import LOST_OR_REFUSED, read_failure, telling_damage
 from pipeline.delta.log import Commit
 from pipeline.delta.retry import RetryPolicy, retried
 from pipeline.delta.slices import Box, Slice, Unaddressable, Values, count_by_values
@@ -269,6 +269,7 @@ def take_out(session: SparkSession, quarantine: Dataset, location: str, note: Co
 
     Raises:
         CommitConflictError: other commits came first, at every attempt.
+        DamagedTableError: a file of the quarantine is missing or damaged.
     """
     return _delete(session, quarantine, location, note, batch_slice(note).predicate(quarantine))
 
@@ -289,4 +290,5 @@ def _delete(
                 ) from error
             return own_commit(clone, quarantine.name, location, note.mark, ())
 
-    return retried(attempt, RetryPolicy(attempts=DELETE_ATTEMPTS), quarantine.name)
+    with telling_damage(quarantine.name, location):
+        return retried(attempt, RetryPolicy(attempts=DELETE_ATTEMPTS), quarantine.name)

@@ -82,7 +82,9 @@ def plan_restore(session: SparkSession, dataset: Dataset, location: str, pin: Re
     if folder is not None:
         old, new = replay(location, target), replay(location, state.version)
         if old is not None and new is not None:
-            _refuse_vacuumed(dataset, location, old)
+            vacuumed = _vacuumed(dataset, location, old)
+            if vacuumed is not None:
+                raise vacuumed
             back, gone = len(set(old.files) - set(new.files)), len(set(new.files) - set(old.files))
         facts = table_facts(folder, target)
         if facts is not None:
@@ -99,11 +101,13 @@ def plan_restore(session: SparkSession, dataset: Dataset, location: str, pin: Re
     )  # fmt: skip
 
 
-def _refuse_vacuumed(dataset: Dataset, location: str, old: Replay) -> None:
+def _vacuumed(dataset: Dataset, location: str, old: Replay) -> VersionVacuumedError | None:
+    """The error that names the files of a version that are gone; None where all are there, or lie elsewhere."""
     folder = local_folder(location)
     missing = tuple(p for p in old.files if folder is not None and "://" not in p and not (folder / p).exists())
-    if missing:
-        raise VersionVacuumedError(dataset=dataset.name, location=location, version=old.version, missing=missing)
+    if not missing:
+        return None
+    return VersionVacuumedError(dataset=dataset.name, location=location, version=old.version, missing=missing)
 
 
 def _missing(dataset: Dataset, properties: Mapping[str, str | None]) -> dict[str, str]:
@@ -120,6 +124,7 @@ def restore(session: SparkSession, dataset: Dataset, plan: RestorePlan, note: Co
 
     Raises:
         CommitConflictError: another commit came first; nothing was restored.
+        VersionVacuumedError: files of the version are gone by now; nothing was restored.
         StorageError: the restore failed.
         AfterCommitError: the table is restored, and what is declared could not be applied again.
     """
@@ -164,4 +169,9 @@ def _translated(error: Exception, dataset: Dataset, plan: RestorePlan) -> Pipeli
     failure = read_failure(error)
     if failure.is_conflict:
         return CommitConflictError(dataset=dataset.name, location=plan.location, condition=failure.condition)
-    return storage_failure(dataset.name, plan.location, failure)
+    # Delta names none of the files that it misses.
+    old = None if local_folder(plan.location) is None else replay(plan.location, plan.target)
+    vacuumed = None if old is None else _vacuumed(dataset, plan.location, old)
+    if vacuumed is not None:
+        return vacuumed
+    return storage_failure(dataset.name, plan.location, failure, nothing_committed=True)

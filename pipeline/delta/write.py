@@ -37,6 +37,7 @@ from pipeline.delta.failures import (
     SLICE_BROKEN,
     SPARK_ERRORS,
     read_failure,
+    telling_damage,
 )
 from pipeline.delta.fit import select_list
 from pipeline.delta.log import Commit
@@ -88,6 +89,7 @@ def write(
     Raises:
         FrameMismatchError: the columns don't fit; nothing is created.
         TableMismatchError, NotADeltaTableError, StorageError: the table can't be opened or created.
+        DamagedTableError: a file of the table or its log is missing or damaged; nothing is committed.
         ViolationError: rows are refused, with counts.
         TableExistsError: a first load, and there are rows.
         CommitConflictError: other commits came first, at every attempt.
@@ -96,6 +98,7 @@ def write(
         AfterCommitError: the rows are committed, and something that follows the commit failed.
     """
     with (
+        telling_damage(dataset.name, location),
         _conformed(frame, dataset, note.mark) as conformed,
         judged(conformed, dataset, within) as found,
         _held(found, dataset, within) as held,
@@ -111,9 +114,8 @@ def write(
         tables: list[Applied] = []
 
         def attempt(number: int) -> WriteResult:
-            mark = changed(note.mark, attempt=note.mark.attempt + number - 1)
             tables.append(opened(held.sparkSession, dataset, location, replaced=replaced))
-            own = changed(note, mark=mark)
+            own = changed(note, mark=changed(note.mark, attempt=note.mark.attempt + number - 1))
             return _attempt(held, dataset, tables[-1], own, within, anew=anew, is_fixed=as_it_is, apart=apart)
 
         with apart.withdrawn_on_failure():

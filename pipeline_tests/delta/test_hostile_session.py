@@ -29,11 +29,10 @@ from pipeline.delta.changes import Source
 from pipeline.delta.commit import clone_session, release_session
 from pipeline.delta.consume import consume
 from pipeline.delta.expect import findings
-from pipeline.delta.failures import SPARK_ERRORS
 from pipeline.delta.read import ReadOptions, read
 from pipeline.delta.window import Window
 from pipeline.delta.write import write
-from pipeline.errors import SessionConfError
+from pipeline.errors import DamagedTableError, SessionConfError
 from pipeline.features import Features
 from pipeline_tests.delta.sample import actions_of, frame_in, note, put, rows_of, versions_of
 from pipeline_tests.tiers import first_is_quick
@@ -197,7 +196,7 @@ def test_a_deletion_in_a_session_that_passes_over_missing_files_fails_rather_tha
     file.unlink()
     hostile = clone_session(classic)
     hostile.conf.set("spark.sql.files.ignoreMissingFiles", "true")
-    with pytest.raises(SPARK_ERRORS, match="does not exist"):
+    with pytest.raises(DamagedTableError, match="does not exist"):
         put(hostile, dataset, root, [(1, 2)])
     assert versions_of(dataset, root) == [0, 1]
 
