@@ -15,6 +15,7 @@ from pyspark.sql import SparkSession
 from pipeline.dataset import Dataset
 from pipeline.delta import quality, sql
 from pipeline.delta.apply import Applied
+from pipeline.delta.commit import CommitNote, Mark, private_session, write_confs
 from pipeline.delta.conform import compare, observed
 from pipeline.delta.steps import DropCheck
 from pipeline.delta.table import existing
@@ -23,12 +24,15 @@ from pipeline.delta.table import existing
 def overwrite(clone: SparkSession, dataset: Dataset, table: Applied, view: str) -> tuple[str, ...]:
     """Replace table and schema by the rows of the view; the partition columns under their names in the log.
 
-    Checks that are not declared go first, since they may speak of columns that go.
+    Checks that are not declared go first, since they may speak of columns that go; under a mark of their own, lest such
+    a commit is taken for that of the rows where those fail.
     """
     location = table.after.location
+    note = CommitNote(mark=Mark(writer=f"{dataset.name}/conform"))
     for name, condition in observed(table.after).checks.items():
         if name not in {check.name for check in dataset.checks}:
-            clone.sql(DropCheck(name=name, before=condition).statement(location)).collect()
+            with private_session(clone, write_confs(note, clone, dataset.fingerprint)) as other:
+                other.sql(DropCheck(name=name, before=condition).statement(location)).collect()
     rows = clone.sql(f"SELECT {', '.join(_columns(dataset))} FROM {sql.identifier(view)}")  # noqa: S608  all quoted
     writer = rows.write.format("delta").mode("overwrite").option("overwriteSchema", "true")
     writer.partitionBy(*dataset.partition_by).save(location)
