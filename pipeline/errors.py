@@ -810,7 +810,7 @@ class StreamCheckpointError(TableError):
 
 @dataclass(eq=False, kw_only=True)
 class QueryError(PipelineError):
-    """A statement is no query, or Spark can't answer it."""
+    """A statement is not one that only reads, or Spark can't answer it."""
 
     reason: str
     is_query: bool = True
@@ -819,7 +819,12 @@ class QueryError(PipelineError):
 
     def remedy(self) -> str:
         """What is run, where something else was given."""
-        return "" if self.is_query else "Only queries are run: SELECT, WITH, VALUES, TABLE, SHOW, DESCRIBE, EXPLAIN."
+        if self.is_query:
+            return ""
+        return (
+            "Only what reads is run: SELECT, WITH, VALUES, TABLE, SHOW, DESCRIBE, and EXPLAIN of a query; "
+            "no TRANSFORM, reflect or java_method."
+        )
 
 
 @dataclass(eq=False, kw_only=True)

@@ -63,7 +63,7 @@ def sql(
     statement: str, *, pins: dict[str, int], windows: dict[str, Window], as_of: dt.datetime | None, limit: int,
     as_json: bool,
 ) -> None:  # fmt: skip
-    """Run one query; nothing but a query is run.
+    """Run one query; nothing that writes, starts a program or calls Java is run.
 
     Every dataset is a view under its name, with `/` written as two underscores, and `.` and `-` as one. NAME__changes
     is its change feed: what each commit has brought in and taken out, as far back as that can be read. Timestamps are

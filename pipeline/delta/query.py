@@ -3,10 +3,10 @@
 Here belong the views, the decision that a statement only reads, and exact values as text. Every read of rows goes
 through `read`. The caller's session stays as it was: views and confs live in a clone.
 
-Whether a statement is a query is the parser's word, not ours: it is run inside `SELECT * FROM (WITH … AS (statement))`,
-and Spark's grammar lets nothing but a query stand there. What can't stand there and still changes nothing begins with
-SHOW, DESCRIBE or EXPLAIN; no other statement begins so, with SQL scripts switched off. This guards against mistakes:
-functions that call Java, or a TRANSFORM that starts a program, are queries to Spark.
+What a text is, is the parser's word and not ours: it is only run behind words of ours, after which Spark's grammar lets
+nothing stand that writes. A query stands inside `SELECT * FROM (WITH … AS (text))`. What is taken for SHOW or DESCRIBE
+gets that very word in front of it, and EXPLAIN is given queries alone: in Spark's analysis EXECUTE IMMEDIATE already
+runs. A query can still call Java or start a program; the plan tells that before anything of it is evaluated.
 """
 
 from __future__ import annotations
@@ -53,7 +53,14 @@ from pipeline.delta.window import Window
 from pipeline.errors import PipelineError, QueryError, RegistryError, UnknownDatasetError
 
 _QUERY = "SELECT * FROM (WITH pipeline_query AS (\n{}\n) SELECT * FROM pipeline_query)"
-_LOOKS = re.compile(r"(show|describe|desc|explain)\b", re.IGNORECASE)
+# A view is made by a command, which is explained without its query being optimized: the optimizer evaluates functions.
+_ANALYSIS = "EXPLAIN EXTENDED CREATE OR REPLACE TEMPORARY VIEW pipeline_query AS {}"
+_ANALYZED = "== Analyzed Logical Plan ==\nCreateViewCommand "
+# What acts beyond the rows of a query, as a plan writes it, whatever it is called by in the text.
+_ACTS = re.compile(r"\b(ScriptTransformation|(?:try_)?reflect\(|java_method\()", re.IGNORECASE)
+_WORD = re.compile(r"\w+")
+_LOOKS = ("show", "describe", "desc", "explain")
+_EXPLAINED = ("extended", "codegen", "cost", "formatted")
 _COMMENT = re.compile(r"\s+|--[^\n]*(?:\n|$)|/\*.*?\*/", re.DOTALL)
 # Spark's parser counts lines and columns from the statement that ours is wrapped into.
 _POSITION = re.compile(r"\s*(?:SQLSTATE: \w+)?\s*\(line \d+, pos \d+\)|\s*SQLSTATE: \w+.*$")
@@ -62,7 +69,12 @@ _JSON_OPTIONS = "map('ignoreNullFields', 'false', 'timestampFormat', 'yyyy-MM-dd
 # A table by the path of its files: in SQL they are of that kind whatever else lies there.
 _PARQUET_PATH = re.compile(r"\bparquet`?\s*\.\s*`((?:[^`]|``)+)`", re.IGNORECASE)
 CHANGES_SUFFIX = "__changes"
-_CONFS = {"spark.sql.scripting.enabled": "false"}
+_CONFS = {
+    "spark.sql.scripting.enabled": "false",
+    # A plan that is asked what it calls leaves nothing out.
+    "spark.sql.debug.maxToStringFields": str(2**31 - 1),
+    "spark.sql.maxPlanStringLength": str(2**31 - 16),
+}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -131,7 +143,7 @@ def query(
         limit: at most so many rows.
 
     Raises:
-        QueryError: it is no query, or Spark can't answer it.
+        QueryError: it does not only read, or Spark can't answer it.
         UnknownDatasetError: it names a table that is no dataset; near misses are named.
         TableNotFoundError, VersionNotFoundError, StorageError, ChangesUnreadableError: a dataset that it names, or that
             is pinned, can't be read.
@@ -277,16 +289,49 @@ def _visible(
 
 def _looks(statement: str) -> bool:
     """Whether the first word is SHOW, DESCRIBE or EXPLAIN."""
+    return _first_word(statement)[0] in _LOOKS
+
+
+def _first_word(text: str) -> tuple[str, str]:
+    """The first word behind the comments, small, and what follows it."""
     start = 0
-    while (skipped := _COMMENT.match(statement, start)) is not None:
+    while (skipped := _COMMENT.match(text, start)) is not None:
         start = skipped.end()
-    return _LOOKS.match(statement, start) is not None
+    word = _WORD.match(text, start)
+    return (word[0].lower(), text[word.end() :]) if word is not None else ("", text)
 
 
 def _frame(clone: SparkSession, statement: str) -> DataFrame:
-    if _looks(statement):
-        return clone.sql(statement)
-    return clone.sql(_QUERY.format(statement.rstrip().rstrip(";")))
+    """The answer to a statement; nothing of it is evaluated before it is known to read only."""
+    word, rest = _first_word(statement)
+    if word not in _LOOKS:
+        return _reading(clone, _as_query(statement))
+    if word != "explain":
+        return clone.sql(f"{word} {rest}")
+    mode, query_text = _first_word(rest)
+    if mode not in _EXPLAINED:
+        mode, query_text = "", rest
+    wrapped = _as_query(query_text)
+    _reading(clone, wrapped)
+    return clone.sql(f"EXPLAIN {mode} {wrapped}")
+
+
+def _as_query(text: str) -> str:
+    return _QUERY.format(text.rstrip("; \t\r\n"))
+
+
+def _reading(clone: SparkSession, wrapped: str) -> DataFrame:
+    """The frame of a query, of which only the analysis has run, if its plan calls nothing that acts."""
+    frame = clone.sql(wrapped)
+    ((explained,),) = clone.sql(_ANALYSIS.format(wrapped)).collect()
+    plan = explained.replace(wrapped, "")
+    if _ANALYZED not in plan:
+        raise QueryError(reason="its plan is not known", is_query=False)
+    acts = _ACTS.search(plan)
+    if acts is not None:
+        name = "TRANSFORM" if acts[1].startswith("Script") else acts[1].rstrip("(")
+        raise QueryError(reason=f"{name} runs a program or calls Java", is_query=False)
+    return frame
 
 
 def _exact(frame: DataFrame, types: tuple[DataType, ...]) -> DataFrame:

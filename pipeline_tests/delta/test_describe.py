@@ -13,6 +13,7 @@ from typing import Any
 import deltalake
 import pyarrow as pa
 import pytest
+from pyspark import SparkContext
 from pyspark.sql import SparkSession
 from pyspark.sql.types import LongType, StructField, StructType
 
@@ -30,6 +31,7 @@ from pipeline.delta.write import write
 from pipeline.errors import (
     ChangesUnreadableError,
     NotParquetError,
+    PipelineError,
     RegistryError,
     StorageError,
     TableNotFoundError,
@@ -195,6 +197,86 @@ def ask(spark: SparkSession, told: str, statement: str, **options: Any) -> Answe
     return query(spark, statement, datasets=DATASETS, root=told, **given)
 
 
+# None of these reads only, whatever its first word seems to be.
+HOSTILE = (
+    "/* /* */ describe */ update delta.`{days}` set id = 0",
+    "/* /* */ explain */ delete from delta.`{days}`",
+    "-- show\n delete from delta.`{days}`",
+    "-- show \\\n delete from delta.`{days}`",
+    "/*+ show */ delete from delta.`{days}`",
+    "show/**/; delete from delta.`{days}`",
+    "show tables; delete from delta.`{days}`",
+    "describe days; delete from delta.`{days}`",
+    "explain select 1; delete from delta.`{days}`",
+    "explain delete from delta.`{days}`",
+    "explain extended delete from delta.`{days}`",
+    "explain analyze delete from delta.`{days}`",
+    "explain formatted execute immediate 'delete from delta.`{days}`'",
+    "describe query execute immediate 'delete from delta.`{days}`'",
+    "describe execute immediate 'delete from delta.`{days}`'",
+    "execute immediate 'delete from delta.`{days}`'",
+    "explain call spark_catalog.system.remove('{days}')",
+    "call spark_catalog.system.remove('{days}')",
+    "truncate table delta.`{days}`",
+    "with x as (select 1 as id) delete from delta.`{days}`",
+    "with x as (select 1 as id) merge into delta.`{days}` t using x on t.id = x.id when matched then delete",
+    "merge into delta.`{days}` t using (select 1 as id) x on t.id = x.id when matched then delete",
+    "update delta.`{days}` set text = null",
+    "from days insert into delta.`{days}` select * insert into delta.`{days}` select *",
+    "with x as (select * from days) from x insert overwrite delta.`{days}` select *",
+    "insert overwrite directory '{days}' using parquet select 1",
+    "create table delta.`{days}/copy` using delta as select 1 as n",
+    "create view v as select 1",
+    "create temporary function f as 'java.lang.Object'",
+    "alter table delta.`{days}` set tblproperties ('a' = 'b')",
+    "restore table delta.`{days}` to version as of 0",
+    "cache table days",
+    "uncache table days",
+    "refresh table days",
+    "analyze table days compute statistics",
+    "use default",
+    "reset",
+    "set x = 1",
+    "set time zone 'Asia/Tokyo'",
+    "declare variable x = 1",
+    "add jar '/no/such.jar'",
+    "add file '/no/such'",
+    "begin\n delete from delta.`{days}`;\nend",
+    "/* show */ begin delete from delta.`{days}`; end",
+    "select * from (delete from delta.`{days}`)",
+    "select 1) select * from pipeline_query); delete from delta.`{days}` --",
+    "*/ delete from delta.`{days}`",
+)
+# Queries to Spark that act. `{acts}` sets a property of the JVM.
+ACTING = (
+    "select reflect({acts})",
+    "select reflect({acts}) from values (1)",
+    "explain select reflect({acts}) from values (1)",
+    "explain extended select java_method({acts}) from values (1)",
+    "select system.builtin.java_method({acts}) as x from values (1)",
+    "select `try_reflect`({acts}) as x from values (1)",
+    "select identifier('ref' || 'lect')({acts}) as x from values (1)",
+    "select 1 from values (1) where (select max(reflect({acts})) from values (2)) is null",
+    "with a as (select reflect({acts}) as x from values (1)) select count(*) from a",
+    "values (reflect({acts}))",
+    "select * from days timestamp as of reflect({acts})",
+    "select * from delta.`{days}` timestamp as of reflect({acts})",
+    "select * from range(length(reflect({acts})))",
+    "select 1 limit length(reflect({acts}))",
+    "select * from identifier(reflect({acts}))",
+    "show tables in identifier(reflect({acts}))",
+    "select sum(1) from values (1) group by reflect({acts})",
+    "select * from values (1) t(n), lateral (select reflect({acts}))",
+    "select transform(array(1), x -> reflect({acts})) from values (1)",
+    f"select {', '.join(f'{n} as c{n}' for n in range(60))}, reflect({{acts}}) as c from values (1)",
+    "select transform (n) using 'touch {touched}' as (m) from values (1) as t(n)",
+    "from values (1) as t(n) map n using 'touch {touched}' as (m)",
+    "from values (1) as t(n) reduce n using 'touch {touched}' as (m)",
+    "with a as (select tran\u017fform (n) using 'touch {touched}' as (m) from values (1) t(n)) select count(*) from a",
+    "explain codegen select transform (n) using 'touch {touched}' as (m) from values (1) as t(n)",
+)
+
+
 def test_every_dataset_is_a_view_at_the_newest_version_or_at_the_one_that_is_named(
     spark: SparkSession, told: str
 ) -> None:
@@ -331,6 +413,9 @@ def test_values_come_out_exactly_and_null_is_not_a_text(spark: SparkSession, tol
         "select 1) insert into delta.`{days}` select * from (select 1",
         "clear cache",
         "",
+        pytest.param("/* /* */ show */ delete from delta.`{days}`", marks=pytest.mark.both_modes),
+        pytest.param("explain execute immediate 'delete from delta.`{days}`'", marks=pytest.mark.both_modes),
+        *(pytest.param(text, marks=pytest.mark.exhaustive) for text in HOSTILE),
     ],
 )
 def test_what_is_no_query_is_not_run(spark: SparkSession, told: str, statement: str) -> None:
@@ -341,6 +426,30 @@ def test_what_is_no_query_is_not_run(spark: SparkSession, told: str, statement: 
     assert versions_of(REPLACED, told) == [0, 1, 2]
 
 
+@pytest.mark.parametrize(
+    "statement",
+    [pytest.param(text, marks=[] if text == ACTING[2] else pytest.mark.exhaustive) for text in ACTING],
+)
+def test_a_query_that_would_call_java_or_start_a_program_is_not_evaluated(
+    spark: SparkSession, told: str, statement: str, tmp_path: Path
+) -> None:
+    touched, key = tmp_path / "touched", str(tmp_path)
+    acts = f"'java.lang.System', 'setProperty', '{key}', 'set'"
+    text = statement.replace("{days}", REPLACED.location(told)).replace("{touched}", str(touched))
+    with pytest.raises(PipelineError) as caught:
+        ask(spark, told, text.replace("{acts}", acts))
+    assert isinstance(caught.value, QueryError)
+    assert SparkContext._jvm is not None
+    assert SparkContext._jvm.java.lang.System.getProperty(key) is None
+    assert not touched.exists()
+
+
+def test_what_only_speaks_of_functions_that_act_is_answered(classic: SparkSession, told: str) -> None:
+    """The plan is asked, not the text; `transform` of an array is another thing."""
+    answer = ask(classic, told, "select /* reflect(x) */ transform(array(1), x -> x + 1) as r -- java_method(")
+    assert answer.rows == (("[2]",),)
+
+
 def test_statements_that_only_look_are_answered(spark: SparkSession, told: str) -> None:
     listed = ask(spark, told, "-- which\nshow views")
     assert sorted(dict(zip(listed.columns, row, strict=True))["viewName"] or "" for row in listed.rows) == [
@@ -348,8 +457,9 @@ def test_statements_that_only_look_are_answered(spark: SparkSession, told: str) 
     ]  # fmt: skip
     described = ask(spark, told, "DESCRIBE days")
     assert ("id", "bigint") in {row[:2] for row in described.rows}
-    explained = ask(spark, told, f"EXPLAIN DELETE FROM delta.`{REPLACED.location(told)}`")
-    assert "Delete" in str(explained.rows)
+    for mode in ("", "extended", "-- how\n formatted"):
+        explained = ask(spark, told, f"EXPLAIN {mode} SELECT id FROM days")
+        assert "days" in str(explained.rows)
     assert ask(spark, told, "VALUES (1), (2)", limit=1).more
     assert not ask(spark, told, "VALUES (1), (2)", limit=2).more
 

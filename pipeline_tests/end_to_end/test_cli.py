@@ -190,7 +190,7 @@ def test_a_check_looks_at_the_newest_version_and_its_exit_status_says_whether_so
         (("show", "shop/order"), 1, "Did you mean 'shop/orders'"),
         (("history", "customers"), 1, "has no table yet"),
         (("sql", "select * from shop__order"), 1, "Did you mean 'shop__orders'"),
-        (("sql", "delete from shop__orders"), 1, "Only queries are run"),
+        (("sql", "delete from shop__orders"), 1, "Only what reads is run"),
         (("sql", "select 1", "--version", "orders"), 2, "DATASET=N"),
         (("sql", "select 1", "--as-of", "2026-07-01T12:00:00"), 2, "has no zone"),
         (("sql",), 2, "STATEMENT"),
