@@ -60,6 +60,7 @@ DELTA_ORDER = (
     "slices",
     "quality",
     "runtime",
+    "server_record",
     "session",
     "meaning",
     "entry",

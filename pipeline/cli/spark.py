@@ -44,13 +44,14 @@ def start(port: int, idle_minutes: int | None) -> None:
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
 def status(as_json: bool) -> None:
     """Say whether the server runs; exit status 1 where it does not."""
-    server = servers.running(state_folder())
+    folder = state_folder()
+    server = servers.running(folder)
     found: dict[str, Any] = {"running": server is not None}
     if server is not None:
         found |= asdict(server) | {
             "remote": server.remote,
             "answers": servers.answers(server),
-            "memory_bytes": servers.memory_bytes(server),
+            "memory_bytes": servers.memory_bytes(folder, server),
         }
     if as_json:
         click.echo(json.dumps(found, indent=2))

@@ -2,16 +2,14 @@
 
 Here belong starting one, finding it again, and ending it. The server is a process of our own that opens an embedded
 session, as any other, and has it serve Connect on a loopback port: so Java, jars and confs have one home, and the JVM
-ends with its parent, however that ends. The state folder holds `server.json` (which process, port, log) and the log;
-a process is known by its id and the time at which it began, since an id may be given to another later.
+ends with its parent, however that ends. It answers only who has its token, which `server_record` keeps; the process
+gets it by its environment, which its user alone may read.
 """
 
 from __future__ import annotations
 
 import argparse
 import contextlib
-import json
-import os
 import signal
 import socket
 import subprocess
@@ -20,17 +18,29 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import asdict, dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TextIO
 
 import psutil
 
+from pipeline.delta.server_record import (
+    HOST,
+    TOKEN_VARIABLE,
+    Server,
+    arguments,
+    beginning,
+    forget,
+    new_token,
+    own,
+    process_of,
+    read_record,
+    remember,
+)
 from pipeline.delta.session import CONNECT_PORT, embedded_environment, open_session
 from pipeline.errors import ServerError
 from pipeline.settings import SparkSettings, load_settings
 
-HOST = "127.0.0.1"
 START_SECONDS = 180.0
 STOP_SECONDS = 30.0
 POLL_SECONDS = 0.2
@@ -43,43 +53,14 @@ _STARTED: list[subprocess.Popen[bytes]] = []
 PLUGIN = "org.apache.spark.sql.connect.SparkConnectPlugin"
 
 
-@dataclass(frozen=True, kw_only=True)
-class Server:
-    """A server that was started; `began` is the epoch second at which its process did."""
-
-    pid: int
-    began: float
-    port: int
-    log: str
-    idle_minutes: int | None = None
-
-    @property
-    def remote(self) -> str:
-        """What SPARK_REMOTE has to be."""
-        return f"sc://{HOST}:{self.port}"
-
-
 def running(folder: Path) -> Server | None:
     """The server that this state folder speaks of; None where its process is gone.
 
     Raises:
         ServerError: the folder's record can't be read.
     """
-    path = folder / "server.json"
-    try:
-        server = _remembered(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        return None
-    except (OSError, ValueError, TypeError) as error:
-        raise ServerError(folder=str(folder), reason=f"{path.name} can't be read ({error})") from error
-    return server if _process(server) is not None else None
-
-
-def _remembered(text: str) -> Server:
-    server = Server(**json.loads(text))
-    if not (type(server.pid) is type(server.port) is int and isinstance(server.began, float) and server.pid > 0):
-        raise ValueError("it names no process")
-    return server
+    server = read_record(folder)
+    return server if server is not None and process_of(folder, server) is not None else None
 
 
 def answers(server: Server) -> bool:
@@ -87,15 +68,6 @@ def answers(server: Server) -> bool:
     with socket.socket() as sock:
         sock.settimeout(1)
         return sock.connect_ex((HOST, server.port)) == 0
-
-
-def _process(server: Server) -> psutil.Process | None:
-    try:
-        process = psutil.Process(server.pid)
-        same = abs(process.create_time() - server.began) < 1 and process.status() != psutil.STATUS_ZOMBIE
-    except psutil.Error:
-        return None
-    return process if same else None
 
 
 def start(
@@ -118,34 +90,32 @@ def start(
         if found is not None and answers(found):
             raise ServerError(folder=str(folder), reason=f"one runs already, process {found.pid} at {found.remote}")
         if found is not None:  # what is left of one whose JVM is gone
-            _end(found)
+            _end(folder, found)
         if not _is_free(port):
             raise ServerError(folder=str(folder), reason=f"port {port} is taken by somebody else")
         log = folder / "server.log"
-        child = _spawn(port, idle_minutes, log)
+        child = _spawn(folder, port, idle_minutes, log)
         server = Server(
             pid=child.pid,
-            began=psutil.Process(child.pid).create_time(),
+            began=beginning(psutil.Process(child.pid)),
             port=port,
             log=str(log),
             idle_minutes=idle_minutes,
         )
         with ExitStack() as unless_ready:  # an interrupt too must leave nothing behind
-            unless_ready.callback(_end, server)
+            unless_ready.callback(forget, folder)
+            unless_ready.callback(_end, folder, server)
             _await_answer(child, server, folder, waiting)
-            _remember(folder, server)
+            remember(folder, server)
             unless_ready.pop_all()
         return server
 
 
-def _spawn(port: int, idle_minutes: int | None, log: Path) -> subprocess.Popen[bytes]:
-    command = [sys.executable, "-m", __name__, "--port", str(port)]
-    if idle_minutes is not None:
-        command += ["--idle-minutes", str(idle_minutes)]
+def _spawn(folder: Path, port: int, idle_minutes: int | None, log: Path) -> subprocess.Popen[bytes]:
     with log.open("wb") as output:
         child = subprocess.Popen(  # noqa: S603  this very module
-            command,
-            env=embedded_environment(),
+            [sys.executable, *arguments(folder, port, idle_minutes)],
+            env=embedded_environment() | {TOKEN_VARIABLE: new_token(folder)},
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=output,
@@ -174,12 +144,6 @@ def _last_line(server: Server) -> str:
     return lines[-1] if lines else "it printed nothing"
 
 
-def _remember(folder: Path, server: Server) -> None:
-    temporary = folder / f"server.json.{os.getpid()}"
-    temporary.write_text(json.dumps(asdict(server)), encoding="utf-8")
-    os.replace(temporary, folder / "server.json")
-
-
 def stop(folder: Path) -> Server | None:
     """End the server and everything that it started; None where none ran. Also clears what a crash left.
 
@@ -193,16 +157,16 @@ def stop(folder: Path) -> Server | None:
         with contextlib.suppress(ServerError):
             server = running(folder)
         if server is not None:
-            _end(server)
+            _end(folder, server)
         try:
-            (folder / "server.json").unlink(missing_ok=True)
+            forget(folder)
         except OSError as error:
             raise _not_writable(folder, error) from error
         return server
 
 
-def _end(server: Server) -> None:
-    process = _process(server)
+def _end(folder: Path, server: Server) -> None:
+    process = process_of(folder, server)
     if process is None:
         return
     family = [process, *process.children(recursive=True)]
@@ -215,9 +179,9 @@ def _end(server: Server) -> None:
     psutil.wait_procs(alive, timeout=STOP_SECONDS)
 
 
-def memory_bytes(server: Server) -> int:
+def memory_bytes(folder: Path, server: Server) -> int:
     """What the server's processes hold in memory now."""
-    process = _process(server)
+    process = process_of(folder, server)
     if process is None:
         return 0
     return sum(one.memory_info().rss for one in (process, *process.children(recursive=True)))
@@ -238,7 +202,7 @@ def _locked(folder: Path) -> Iterator[None]:
 
 def _opened_lock(folder: Path) -> TextIO:
     try:
-        folder.mkdir(parents=True, exist_ok=True)
+        own(folder)
         return (folder / "lock").open("w")
     except OSError as error:
         raise _not_writable(folder, error) from error
@@ -306,5 +270,6 @@ if __name__ == "__main__":
     parser = argparse.ArgumentParser()
     parser.add_argument("--port", type=int, required=True)
     parser.add_argument("--idle-minutes", type=int, default=None)
+    parser.add_argument("--state", required=True)  # whose server it is; read from the command line by others
     given = parser.parse_args()
     serve(given.port, given.idle_minutes)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import atexit
 import os
+import re
 import socket
 import sys
 from collections.abc import Iterator
@@ -23,8 +24,9 @@ from pyspark.sql import SparkSession
 
 from pipeline.delta.failures import SPARK_ERRORS, read_failure
 from pipeline.delta.runtime import delta_jars, find_java
+from pipeline.delta.server_record import HOST, token_of
 from pipeline.errors import SparkUnavailableError
-from pipeline.settings import SparkSettings
+from pipeline.settings import STATE_FOLDER, SparkSettings, find_project
 
 DELTA_EXTENSION = "io.delta.sql.DeltaSparkSessionExtension"
 DELTA_CATALOG = "org.apache.spark.sql.delta.catalog.DeltaCatalog"
@@ -87,6 +89,11 @@ WRITES = {
 }
 # How its conditions begin where a server was started anew, or has ended a session that was idle for too long.
 _NO_SESSION = "INVALID_HANDLE.SESSION_"
+_REFUSED = (
+    "it answers only who has its token. One of this project (pipeline spark start) is used from the project's folder; "
+    "another's token goes behind the address, sc://host:port/;token=..."
+)
+_NO_ADDRESS = "SPARK_REMOTE must look like sc://host:port"
 _LOST = "the server no longer has this run's session"
 FEW_CORES = 2
 _CONNECT_MODE = "SPARK_CONNECT_MODE_ENABLED"
@@ -209,15 +216,15 @@ def _connect(remote: str) -> SparkSession:
     _answer(remote)
     from pyspark.sql.connect.session import SparkSession as ConnectSession
 
-    builder = ConnectSession.builder.remote(remote)
+    builder = ConnectSession.builder.channelBuilder(_channel(remote))
     try:
         session: Any = builder.getOrCreate()
         try:
             _prepare(session)
         except SparkUnavailableError as error:
-            if error.reason != _LOST:
+            if error.reason not in (_LOST, _REFUSED):
                 raise
-            # The process had one, of a server that was started anew since, or has ended it.
+            # The process had one, of a server that was started anew since, with another token, or has ended it.
             session.release_session_on_close = False
             session.stop()
             session = builder.getOrCreate()
@@ -228,6 +235,35 @@ def _connect(remote: str) -> SparkSession:
     os.environ[_CONNECT_MODE] = "1"
     atexit.register(_end_if_answered, session, remote)
     return session  # type: ignore[no-any-return]
+
+
+def _channel(remote: str) -> Any:
+    """The way to a server. To one on this machine a token goes without TLS, as pyspark lets it for `localhost` alone.
+
+    A token in the address wins; else the project's own server is given its own.
+    """
+    import grpc
+    from pyspark.sql.connect.client import DefaultChannelBuilder
+
+    class Channel(DefaultChannelBuilder):
+        def toChannel(self) -> Any:  # noqa: N802  pyspark's name
+            host = self.host.strip("[]")
+            if self.token is None or self.use_ssl or not (host in ("localhost", "::1") or host.startswith("127.")):
+                return super().toChannel()
+            local = grpc.local_channel_credentials(grpc.LocalConnectionType.LOCAL_TCP)
+            credentials = grpc.composite_channel_credentials(local, grpc.access_token_call_credentials(self.token))
+            return self._secure_channel(self.endpoint, credentials)
+
+    try:
+        channel = Channel(remote)
+    except PySparkException:  # its text repeats the address with the token
+        raise SparkUnavailableError(where=shown_remote(remote), reason=_NO_ADDRESS) from None
+    host, _, port = channel.endpoint.rpartition(":")
+    if host == HOST and channel.getDefault(Channel.PARAM_TOKEN, None) is None:
+        token = token_of(find_project(Path.cwd()) / STATE_FOLDER / "spark", int(port))
+        if token is not None:
+            channel.set(Channel.PARAM_TOKEN, token)
+    return channel
 
 
 def _prepare(session: Any) -> None:
@@ -269,6 +305,7 @@ def _patience(where: str) -> Any:
     It is asked with every failed call of a client, the caller's own included, so nothing comes out as a gRPC error, and
     no clean-up waits for a server that is known to be gone.
     """
+    import grpc
     from pyspark.sql.connect.client.retries import DefaultPolicy, RetryPolicyState
 
     class Asking(RetryPolicyState):
@@ -287,6 +324,8 @@ def _patience(where: str) -> Any:
         def can_retry(self, e: BaseException) -> bool:
             if any(condition.startswith(_NO_SESSION) for condition in _conditions(e)):
                 raise SparkUnavailableError(where=where, reason=_LOST) from e
+            if isinstance(e, grpc.RpcError) and e.code() == grpc.StatusCode.UNAUTHENTICATED:
+                raise SparkUnavailableError(where=where, reason=_REFUSED) from e
             return super().can_retry(e)
 
     return Patience(max_retries=CONNECT_ATTEMPTS, max_backoff=CONNECT_BACKOFF_MILLISECONDS)
@@ -340,17 +379,22 @@ def _end_if_answered(session: SparkSession, remote: str) -> None:
 
 
 def shown_remote(remote: str) -> str:
-    """The address without its parameters, which may hold a token."""
-    return remote.split("/;", maxsplit=1)[0].rstrip("/")
+    """The address without its parameters and its user, which may hold a token."""
+    scheme, colon, rest = remote.partition("://") if "://" in remote else ("", "", remote)
+    return f"{scheme}{colon}{re.split('[/;?#]', rest, maxsplit=1)[0].rpartition('@')[2]}"
 
 
 def _answer(remote: str) -> None:
     """Ask whether anything listens, since the client itself would go on trying for minutes."""
-    parts = urlsplit(remote.split(";", maxsplit=1)[0])
-    if parts.scheme != "sc" or not parts.hostname:
-        raise SparkUnavailableError(where=shown_remote(remote), reason="SPARK_REMOTE must look like sc://host:port")
     try:
-        with socket.create_connection((parts.hostname, parts.port or CONNECT_PORT), timeout=CONNECT_SECONDS):
+        parts = urlsplit(remote.split(";", maxsplit=1)[0])
+        host, port = parts.hostname, parts.port or CONNECT_PORT
+    except ValueError:  # its text repeats a part of the address
+        raise SparkUnavailableError(where=shown_remote(remote), reason=_NO_ADDRESS) from None
+    if parts.scheme != "sc" or not host:
+        raise SparkUnavailableError(where=shown_remote(remote), reason=_NO_ADDRESS)
+    try:
+        with socket.create_connection((host, port), timeout=CONNECT_SECONDS):
             pass
     except OSError as error:
         raise SparkUnavailableError(where=shown_remote(remote), reason=error.strerror or str(error)) from error

@@ -20,8 +20,8 @@ from pathlib import Path
 import psutil
 
 from pipeline.delta import server as servers
-from pipeline.delta.server import Server
-from pipeline.settings import load_settings
+from pipeline.delta.server_record import TOKEN_VARIABLE, Server, token_of
+from pipeline.settings import STATE_FOLDER, load_settings
 from pipeline_tests.conftest import free_port
 from pipeline_tests.end_to_end.conftest import FILES, PROJECTS, REPOSITORY, ProjectFolder
 
@@ -29,6 +29,11 @@ from pipeline_tests.end_to_end.conftest import FILES, PROJECTS, REPOSITORY, Proj
 # one minute to the next, so the naive one takes its turns too, and the ratio is what counts.
 ALLOWED = {"embedded": 25.0 / 23.0, "warm server": 6.5 / 5.5}
 FIRST_COUNTED_RUN = 5
+
+
+def state(folder: Path) -> Path:
+    """The state folder of the server of a project."""
+    return folder / STATE_FOLDER / "spark"
 
 
 def materialize(project: ProjectFolder, name: str, **environment: str) -> float:
@@ -44,8 +49,11 @@ def materialize(project: ProjectFolder, name: str, **environment: str) -> float:
 
 def compare(project: ProjectFolder, server: Server, times: int) -> None:
     """Take turns, and print medians, spans and ratios."""
+    token = token_of(state(project.folder), server.port) or ""
+    # pyspark's own client sends a token without TLS to a server by this name only.
+    plain = {"SPARK_REMOTE": f"sc://localhost:{server.port}", TOKEN_VARIABLE: token}
     turns: dict[str, Callable[[], float]] = {
-        "warm server, naive": lambda: materialize(project, "rows", SPARK_REMOTE=server.remote),
+        "warm server, naive": lambda: materialize(project, "rows", **plain),
         "warm server": lambda: materialize(project, "small", SPARK_REMOTE=server.remote),
         "embedded, naive": lambda: materialize(project, "rows"),
         "embedded": lambda: materialize(project, "small"),
@@ -72,7 +80,7 @@ def watch_memory(project: ProjectFolder, server: Server, runs: int) -> None:
     live: dict[int, float] = {}
     for number in range(1, runs + 1):
         taken = materialize(project, "small", SPARK_REMOTE=server.remote)
-        resident.append(servers.memory_bytes(server) / 2**20)
+        resident.append(servers.memory_bytes(state(project.folder), server) / 2**20)
         if number in (FIRST_COUNTED_RUN, runs):  # seldom, since it is a collection that the server would not make
             live[number] = live_heap(server)
         print(f"run {number}: {taken:.2f} s, resident {resident[-1]:.0f} MB, load {os.getloadavg()[0]:.1f}", flush=True)
@@ -107,14 +115,14 @@ def main() -> None:
         shutil.copy(PROJECTS / "small.py", folder / "outside.py")
         shutil.copy(PROJECTS / "naive.py", folder)
         project = ProjectFolder(folder=folder, cache=load_settings().spark.cache)
-        server = servers.start(folder / ".pipeline" / "spark", free_port())
+        server = servers.start(state(folder), free_port())
         try:
             if given.times:
                 compare(project, server, given.times)
             if given.runs:
                 watch_memory(project, server, given.runs)
         finally:
-            servers.stop(folder / ".pipeline" / "spark")
+            servers.stop(state(folder))
 
 
 if __name__ == "__main__":

@@ -3,31 +3,67 @@
 import os
 import signal
 import socket
+import stat
 import subprocess
+import sys
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
 
 from pipeline.delta import server as servers
-from pipeline.delta.server import Server
-from pipeline.errors import ServerError
-from pipeline.settings import SparkSettings
-from pipeline_tests.conftest import close, connect, connect_mode, free_port
+from pipeline.delta import server_record as records
+from pipeline.delta.server_record import Server, beginning, token_of
+from pipeline.delta.session import clone_connect, end_connect, open_session
+from pipeline.errors import ServerError, SparkUnavailableError
+from pipeline.settings import STATE_FOLDER, SparkSettings
+from pipeline_tests.conftest import connect_mode, free_port
 
 
 @pytest.fixture
 def folder(tmp_path: Path, spark_settings: SparkSettings, monkeypatch: pytest.MonkeyPatch):
-    """A state folder whose server, if any, does not outlive the test."""
+    """The state folder of the current project, whose server, if any, does not outlive the test."""
     monkeypatch.setenv("PIPELINE_CACHE", str(spark_settings.cache))
     monkeypatch.setenv("PIPELINE_DRIVER_MEMORY", "1g")
-    yield tmp_path / "spark"
-    servers.stop(tmp_path / "spark")
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "pyproject.toml").touch()
+    folder = tmp_path / STATE_FOLDER / "spark"
+    folder.parent.mkdir()
+    yield folder
+    servers.stop(folder)
 
 
 def made(folder: Path) -> Path:
     folder.mkdir()
     return folder
+
+
+@contextmanager
+def opened(remote: str) -> Any:
+    with connect_mode():
+        session = open_session(SparkSettings(remote=remote))
+        try:
+            yield session
+        finally:
+            end_connect(session)
+
+
+@contextmanager
+def looks_like_a_server(folder: Path, port: int) -> Any:
+    """A process with the command line of this folder's server, that does nothing."""
+    program = folder.parent / "program"
+    module = program.joinpath(*servers.__name__.split(".")).with_suffix(".py")
+    module.parent.mkdir(parents=True)
+    module.write_text("import time\ntime.sleep(600)\n", encoding="utf-8")
+    environment = os.environ | {"PYTHONPATH": str(program)}
+    command = [sys.executable, *records.arguments(folder, port, None)]
+    with subprocess.Popen(command, cwd=program, env=environment) as process:
+        try:
+            yield process
+        finally:
+            process.kill()
 
 
 def family(server: Server) -> list[psutil.Process]:
@@ -42,12 +78,13 @@ def test_a_server_is_started_once_serves_delta_and_leaves_nothing_when_it_is_sto
     assert servers.answers(server)
     with pytest.raises(ServerError):
         servers.start(folder, free_port())
-    with connect_mode():
-        session = connect(server.remote)
+    with opened(server.remote) as session:
         table = folder.parent / "table"
         session.sql(f"CREATE TABLE delta.`{table}` USING delta AS SELECT 1 AS n").collect()
-        assert session.read.format("delta").load(str(table)).collect()[0]["n"] == 1
-        close(session)
+        clone = clone_connect(session)  # it goes the same way, with the same token
+        assert clone.read.format("delta").load(str(table)).collect()[0]["n"] == 1
+        end_connect(clone)
+    only_its_user_can_use_it(folder, server)
     processes = family(server)
     assert servers.stop(folder) == server
     assert [process.pid for process in processes if process.is_running()] == []
@@ -55,10 +92,38 @@ def test_a_server_is_started_once_serves_delta_and_leaves_nothing_when_it_is_sto
     assert servers.stop(folder) is None
 
 
+def only_its_user_can_use_it(folder: Path, server: Server) -> None:
+    """Without the token nothing is answered, and the token stands in its file only."""
+    token = token_of(folder, server.port) or ""
+    assert len(token) > 40
+    assert stat.S_IMODE(folder.stat().st_mode) == 0o700
+    assert stat.S_IMODE((folder / "token").stat().st_mode) == 0o600
+    address = f"127.0.0.1:{server.port}"
+    with opened(f"sc://{address}/;token={token}") as session:
+        assert session.range(2).count() == 2
+    elsewhere = folder.parent.parent / "elsewhere"
+    elsewhere.mkdir()
+    (elsewhere / "pyproject.toml").touch()
+    refused = [f"sc://{address}/;token={token[:-1]}"]
+    with pytest.MonkeyPatch.context() as patched:
+        patched.chdir(elsewhere)
+        for remote in (server.remote, f"sc://localhost:{server.port}", *refused):
+            with pytest.raises(SparkUnavailableError) as caught, opened(remote):
+                pass
+            assert "answers only who has its token" in caught.value.reason
+            assert token[:-1] not in str(caught.value)
+    lines = [" ".join(one.cmdline()) for one in family(server) if one.status() != psutil.STATUS_ZOMBIE]
+    assert len(lines) > 1
+    assert [line for line in lines if token in line] == []
+    kept = {path.name for path in folder.iterdir() if token.encode() in path.read_bytes()}
+    assert kept == {"token"}
+
+
 def test_what_a_broken_server_left_is_cleared_and_a_killed_ones_jvm_ends_with_it(folder: Path) -> None:
-    with subprocess.Popen(["sleep", "600"]) as left:  # a server's process that no longer answers
-        began = psutil.Process(left.pid).create_time()
-        servers._remember(made(folder), Server(pid=left.pid, began=began, port=free_port(), log=""))
+    port = free_port()
+    with looks_like_a_server(folder, port) as left:  # a server's process that no longer answers
+        began = beginning(psutil.Process(left.pid))
+        records.remember(made(folder), Server(pid=left.pid, began=began, port=port, log=""))
         server = servers.start(folder, free_port())
         assert left.poll() is not None
     assert servers.running(folder) == server
@@ -81,21 +146,46 @@ def test_a_port_that_is_taken_is_said_so_and_nothing_is_started(folder: Path) ->
     assert servers.running(folder) is None
 
 
-def test_an_id_that_was_given_to_another_process_is_neither_taken_for_the_server_nor_ended(folder: Path) -> None:
-    with subprocess.Popen(["sleep", "600"]) as other:
-        began = psutil.Process(other.pid).create_time() - 3600
-        servers._remember(made(folder), Server(pid=other.pid, began=began, port=1, log=""))
+@pytest.mark.parametrize("forged", ["began", "program", "port", "folder"])
+def test_a_process_that_is_not_this_folder_s_server_is_neither_taken_for_it_nor_ended(
+    folder: Path, forged: str
+) -> None:
+    """A record may be stale, copied from another project, or made up."""
+    of = folder.parent / "another" if forged == "folder" else folder
+    with looks_like_a_server(of, 1) if forged != "program" else subprocess.Popen(["sleep", "600"]) as other:
+        began = "earlier" if forged == "began" else beginning(psutil.Process(other.pid))
+        port = 2 if forged == "port" else 1
+        records.remember(made(folder), Server(pid=other.pid, began=began, port=port, log=""))
+        records.new_token(folder)
         assert servers.running(folder) is None
+        assert token_of(folder, port) is None
         assert servers.stop(folder) is None
         assert other.poll() is None
         other.kill()
-    assert not (folder / "server.json").exists()
+    assert {path.name for path in folder.iterdir()} == {"lock"}
+
+
+def test_a_server_is_known_by_ticks_that_the_clock_does_not_change(folder: Path) -> None:
+    process = psutil.Process()
+    boot, ticks = beginning(process).split()
+    seconds = float(Path("/proc/uptime").read_text(encoding="ascii").split()[0])
+    assert 0 < int(ticks) / os.sysconf("SC_CLK_TCK") <= seconds
+    assert boot == Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
+    with looks_like_a_server(folder, 1) as left:
+        record = Server(pid=left.pid, began=beginning(psutil.Process(left.pid)), port=1, log="")
+        records.remember(made(folder), record)
+        assert servers.running(folder) == record
+        (folder / "token").write_text("t", encoding="ascii")
+        (folder / "token").chmod(0o640)
+        assert token_of(folder, 1) is None, "others can read it"
+        assert records.new_token(folder) == token_of(folder, 1)
 
 
 @pytest.mark.parametrize(
     "record",
-    ["", "{", "[]", "{}", '{"pid": "1", "began": 1.0, "port": 1, "log": ""}',
-     '{"pid": -1, "began": 1.0, "port": 1, "log": ""}', '{"pid": true, "began": 1.0, "port": 1, "log": ""}'],
+    ["", "{", "[]", "{}", '{"pid": "1", "began": "b", "port": 1, "log": ""}',
+     '{"pid": 1, "began": 1.0, "port": 1, "log": ""}', '{"pid": -1, "began": "b", "port": 1, "log": ""}',
+     '{"pid": true, "began": "b", "port": 1, "log": ""}'],
 )  # fmt: skip
 def test_a_record_that_can_t_be_read_is_named_and_cleared_by_stop(folder: Path, record: str) -> None:
     path = made(folder) / "server.json"
