@@ -40,9 +40,18 @@ FORMAT = 1
 FOLDER = "_records"
 HIDDEN = "***"
 _TOKEN_DIGITS = 8
-_SECRET_NAME = re.compile(r"secret|token|passw|key|credential", re.IGNORECASE)
-# A secret inside the value of a harmless name: an option of the JVM, or a URI with a password.
-_SECRET_VALUE = re.compile(r"(?:secret|token|passw|key|credential)[^\s=]*=|://[^/\s@]*:[^/\s@]*@", re.IGNORECASE)
+# Names of options that hold no secret: sizes, counts, switches, classes and addresses.
+_HARMLESS = re.compile(
+    r"spark\.(app\.name|master|submit\.deployMode|driver\.(memory|cores|host|bindAddress|maxResultSize)"
+    r"|executor\.(memory|cores|instances)|default\.parallelism|ui\.(enabled|retained\w+|showConsoleProgress)"
+    r"|sql\.(extensions|catalog\.spark_catalog|catalogImplementation|session\.timeZone|caseSensitive|timestampType"
+    r"|storeAssignmentPolicy|ansi\.\w+|adaptive\.[\w.]+|files\.\w+|parquet\.\w+|parser\.\w+|shuffle\.partitions"
+    r"|sources\.partitionOverwriteMode|sources\.parallelPartitionDiscovery\.parallelism|variable\.substitute)"
+    r"|databricks\.delta\.[\w.]+)"
+    r"|(spark\.hadoop\.)?fs\.s3a\.(endpoint(\.region)?|path\.style\.access|connection\.\w+(\.\w+)?)"
+)
+# Their values too are only what such a value is: a word, a number, a class or an address without a user.
+_PLAIN = re.compile(r"(https?://)?[\w.,:/+*\[\]-]*")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -150,9 +159,9 @@ class Verdict:
 
 
 def hide_secrets(options: Mapping[str, str]) -> dict[str, str]:
-    """Options by name, with everything replaced whose name or text speaks of a secret."""
+    """Options by name; the values of those alone that hold no secret."""
     return {
-        name: HIDDEN if _SECRET_NAME.search(name) or _SECRET_VALUE.search(value) else value
+        name: value if _HARMLESS.fullmatch(name) and _PLAIN.fullmatch(value) else HIDDEN
         for name, value in sorted(options.items())
     }
 

@@ -141,19 +141,22 @@ def _path(value: str, project: Path, home: Path) -> Path:
     return (project / value).resolve()
 
 
-# User and password before an @ that comes after the scheme; a secret may itself hold slashes.
-_CREDENTIALS = re.compile(r"[^:/]+://[^/@]*:(?!\d+/)[^@]*@")
+# User and password before an @ that comes after the scheme, and a secret may itself hold slashes; a user alone, if it
+# is not the container that Azure's schemes name there; and all that follows a path, as a signature does.
+_CREDENTIALS = re.compile(
+    r"[^:/]+://(?:[^/@]*:(?!\d+/)[^@]*@|(?<!abfs://)(?<!abfss://)(?<!wasb://)(?<!wasbs://)[^/@]*@|[^?#]*[?#])"
+)
 
 
 def _uri(setting: str, value: str, project: Path, home: Path) -> str:
     """A URI as given, or a plain path made absolute against the project."""
     problem = None
     if _CREDENTIALS.match(value):
-        problem = "the URI holds a password; credentials come from the environment, a profile or the instance"
+        problem = "the URI holds a user, key or signature; those come from the environment, a profile or the instance"
     elif re.match(r"[a-z][a-z0-9+]+:(?!//)", value) and not value.startswith("file:/"):
-        problem = f"{value!r} has a scheme and no authority"
+        problem = "it has a scheme and no authority"
     elif "://" in value and not _is_uri(value):
-        problem = f"{value!r} is not a URI"
+        problem = "it is not a URI"
     if problem is not None:
         raise SettingsError(setting=setting, problem=problem, expected="an absolute URI without credentials, or a path")
     if "://" in value or value.startswith("file:"):

@@ -129,7 +129,7 @@ def test_a_second_write_of_a_run_does_not_overwrite_the_first_and_the_same_write
     assert [(r.version, r.committed) for r in manifest(root, "run-1")] == [(0, True), (1, False), (1, True)]
 
 
-def test_secrets_are_replaced_wherever_they_stand() -> None:
+def test_only_options_that_are_known_to_hold_no_secret_are_kept() -> None:
     options = {
         "fs.s3a.access.key": "AKIA",
         "fs.s3a.secret.key": "s",
@@ -137,12 +137,20 @@ def test_secrets_are_replaced_wherever_they_stand() -> None:
         "spark.ssl.keyPassword": "p",
         "spark.driver.extraJavaOptions": "-Dhttps.proxyPassword=hush",
         "spark.proxy": "http://user:hush@proxy:80",
+        "spark.hadoop.fs.s3a.endpoint": "http://user:hush@localhost:9000",
+        "spark.driver.host": "h?sig=hush",
+        "spark.sql.catalog.other.pass": "hush",
+        "fs.azure.account.auth": "hush",
+        "javax.jdo.option.ConnectionURL": "jdbc:postgresql://h/db?user=u&pw=hush",
+        "my.own.name": "hush",
+        "spark.databricks.delta.snapshotPartitions": "4",
         "fs.s3a.endpoint": "http://localhost:9000",
         "spark.sql.shuffle.partitions": "2",
     }
     shown = hide_secrets(options)
     assert {name for name, value in shown.items() if value != "***"} == {
         "fs.s3a.endpoint",
+        "spark.databricks.delta.snapshotPartitions",
         "spark.sql.shuffle.partitions",
     }
     assert shown["fs.s3a.endpoint"] == "http://localhost:9000"

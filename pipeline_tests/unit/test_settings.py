@@ -377,12 +377,29 @@ def test_a_relative_path_lies_in_the_project_wherever_the_command_is_started(
 
 
 @pytest.mark.parametrize("name", ["root", "landing"])
-def test_a_uri_with_a_password_is_refused_and_the_password_is_not_repeated(
-    tmp_path: Path, home: Path, name: str
+@pytest.mark.parametrize(
+    "uri",
+    [
+        "s3a://key:hush-hush@bucket/lake",
+        "s3a://key:hush/hush-hush@bucket/lake",
+        "s3a://hush-hush@bucket/lake",
+        "abfss://user:hush-hush@account.dfs.core.windows.net/lake",
+        "abfss://container@account.dfs.core.windows.net/lake?sv=1&sig=hush-hush",
+        "https://account.blob.core.windows.net/lake?sig=hush-hush",
+        "gs://bucket/lake#hush-hush",
+    ],
+)
+def test_a_uri_with_a_secret_is_refused_and_the_secret_is_not_repeated(
+    tmp_path: Path, home: Path, name: str, uri: str
 ) -> None:
-    error = refused(home, tmp_path, **{f"PIPELINE_{name.upper()}": "s3a://key:hush-hush@bucket/lake"})
+    error = refused(home, tmp_path, **{f"PIPELINE_{name.upper()}": uri})
     assert name in error.setting.lower()
     assert "hush-hush" not in str(error)
+
+
+def test_the_container_of_azure_s_storage_is_no_user(tmp_path: Path, home: Path) -> None:
+    uri = "abfss://container@account.dfs.core.windows.net/lake"
+    assert read(home, tmp_path, PIPELINE_ROOT=uri).root == uri
 
 
 def test_a_uri_that_can_not_be_parsed_is_refused(tmp_path: Path, home: Path) -> None:
