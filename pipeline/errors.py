@@ -747,7 +747,10 @@ class JournalError(PipelineError):
     reason: str
 
     sentence = "The journal of dataset {dataset!r} can't be used, {path}: {reason}"
-    next_step = "Make room there or repair the file; moved out of the folder, its rows are given up."
+    next_step = (
+        "Make room there, or put a whole copy of the file back under its name; move nothing else in or out. With "
+        "'.given-up' added to the name of a segment its rows are given up, and the sink goes on without them."
+    )
 
 
 @dataclass(eq=False, kw_only=True)

@@ -16,7 +16,7 @@ from pipeline.delta.log import versions
 from pipeline.delta.ndjson import Tail, pump
 from pipeline.delta.receiver import SinkSettings
 from pipeline.delta.sink import DeltaSink
-from pipeline.errors import SinkStoppedError, SourceFileError, TableNotFoundError
+from pipeline.errors import PipelineError, SinkStoppedError, SourceFileError, TableNotFoundError
 from pipeline.settings import load_settings
 
 STDIN = "-"
@@ -45,19 +45,21 @@ def run(name: str, source: str, writer: str, flush_seconds: float, once: bool) -
     if source != STDIN and not Path(source).is_dir():
         raise click.BadParameter(f"{source} is no folder", param_hint="--from")
     options = SinkSettings(flush_seconds=flush_seconds, on_sigterm=False)
-    ended, failed = threading.Event(), list[OSError]()
+    ended, failed = threading.Event(), list[str]()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: ended.set())
     with DeltaSink(dataset, writer, settings, options) as opened:
         # On a thread of its own: a read that waits for input would keep a signal from ending the sink.
         threading.Thread(target=_read, args=(opened, source, ended, failed), kwargs={"once": once}, daemon=True).start()
-        ended.wait()
+        while opened.is_running and not ended.wait(LOOK_SECONDS):
+            pass
     click.echo(opened.metrics().line)
     if failed:
-        raise SourceFileError(path=source, problem=str(failed[0])) from failed[0]
+        raise SourceFileError(path=source, problem=failed[0])
 
 
-def _read(opened: DeltaSink, source: str, ended: threading.Event, failed: list[OSError], *, once: bool) -> None:
+def _read(opened: DeltaSink, source: str, ended: threading.Event, failed: list[str], *, once: bool) -> None:
+    problem: str | None = "the thread that reads it has ended"
     try:
         if source == STDIN:
             # Not `sys.stdin`, which a thread that still reads it would keep Python from closing at its end.
@@ -66,11 +68,15 @@ def _read(opened: DeltaSink, source: str, ended: threading.Event, failed: list[O
             Tail(Path(source).resolve(), opened).read()
         else:
             Tail(Path(source).resolve(), opened).follow(ended, min(LOOK_SECONDS, opened.options.flush_seconds))
+        problem = None
     except SinkStoppedError:
-        pass  # why is told when it is left
+        problem = None  # why is told when it is left
+    except PipelineError as error:
+        problem = error.message()
     except OSError as error:
-        failed.append(error)
+        problem = str(error)
     finally:
+        failed += [] if problem is None else [problem]
         ended.set()
 
 

@@ -11,7 +11,7 @@ import random
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any, TypeVar
 
 from pyspark.sql import DataFrame, SparkSession
@@ -24,17 +24,21 @@ from pipeline.delta import quality, sql
 from pipeline.delta.arrow import fitting
 from pipeline.delta.commit import CommitNote, Mark
 from pipeline.delta.dead_letters import DeadLetter, DeadLetters
+from pipeline.delta.durable import sync_commits
 from pipeline.delta.epochs import epochs, last_epoch, of_others
 from pipeline.delta.failures import SPARK_ERRORS, read_failure
 from pipeline.delta.fit import select_list
 from pipeline.delta.frames import to_spark
 from pipeline.delta.intake import letter_of
-from pipeline.delta.journal import Batch, Journal, tables
+from pipeline.delta.journal import Journal
+from pipeline.delta.log import versions
 from pipeline.delta.maintain import optimize
 from pipeline.delta.meter import Meter
+from pipeline.delta.raising import without_raising
 from pipeline.delta.receiver import SinkSettings
 from pipeline.delta.result import WriteResult
 from pipeline.delta.retry import RetryPolicy
+from pipeline.delta.segments import Batch
 from pipeline.delta.staging import staged
 from pipeline.delta.table import look, open_or_create
 from pipeline.delta.transaction import reached
@@ -122,13 +126,29 @@ class Committer:
     def _commit(self, batch: Batch, *, replay: bool) -> None:
         started = time.monotonic()
         (result, batch), attempts = self._tried(lambda: self._written(batch), f"epoch {batch.epoch} failed")
+        synced = None
         if result is not None:
             # After a failure its outcome may have been unknown, and then it is a replay.
             self._refuse_others(batch, result, replay=replay or attempts > 1)
-        self._journal.end(batch)
+            synced, _ = self._tried(self._synced, "it could not be made durable")
+        self._journal.end(batch, synced)
         if result is not None:
             self._meter.committed(batch.rows, time.monotonic() - started, result.version, replay=replay)
             self._seen = max(self._seen, result.version)
+
+    def _synced(self) -> int:
+        """The newest version, once all up to it survives a loss of power: until then the journal has the rows.
+
+        Raises:
+            StorageError: the storage refused.
+        """
+        try:
+            newest = max(versions(self.location), default=-1)
+            known = self._journal.synced_version
+            sync_commits(self.location, known if known <= newest else -1, newest)  # it may be another table by now
+        except OSError as error:
+            raise StorageError(dataset=self.dataset.name, location=self.location, reason=str(error)) from error
+        return newest
 
     def _tried(self, act: Callable[[], _T], what: str) -> tuple[_T, int]:
         """What comes of a call that is repeated after errors that may pass, and the number of calls.
@@ -158,8 +178,8 @@ class Committer:
         while True:
             try:
                 return self._write(current), current
-            except ViolationError as error:
-                good = self._without_refused(current, error)
+            except (ViolationError, *SPARK_ERRORS) as error:
+                good = self._without_bad(current, error)
             if good is None:
                 return None, current
             current = good
@@ -178,7 +198,7 @@ class Committer:
     def _frame(self, session: SparkSession, batch: Batch) -> Iterator[DataFrame]:
         """The rows of a batch as Spark sees them: the very files of the journal where it can."""
         if self._in_place is None:
-            with to_spark(tables(batch.segments), self.dataset, lambda: session, self._staging) as frame:
+            with to_spark(self._journal.rows_of(batch), self.dataset, lambda: session, self._staging) as frame:
                 yield frame
             return
         yield _staged(session, self.dataset, batch, self._in_place)
@@ -205,17 +225,23 @@ class Committer:
 
     # --- refused rows -------------------------------------------------------------------------------------------------
 
-    def _without_refused(self, batch: Batch, error: ViolationError) -> Batch | None:
-        """The batch without the rows that were refused, which become dead letters; None where none is left.
+    def _without_bad(self, batch: Batch, error: Exception) -> Batch | None:
+        """The batch without the rows at fault, which become dead letters; None where none is left.
 
         Raises:
-            ViolationError: the given one, where no row can be told to be at fault.
+            ViolationError, PySparkException, Py4JError: the given one, if no row can be told to be at fault.
         """
+        rows, letters = self._journal.rows_of(batch), list[DeadLetter]()
         if isinstance(error, DuplicateKeysError):
-            good, letters = without_repeats(self.dataset, tables(batch.segments))
-        else:
-            with self._frame(self._opened(), batch) as frame:
+            good, letters = without_repeats(self.dataset, rows)
+        elif isinstance(error, ViolationError):
+            with suppress(*SPARK_ERRORS), self._frame(self._opened(), batch) as frame:  # a condition fails for some
                 good, letters = _split(self.dataset, frame, error)
+        if not letters:
+            try:
+                good, letters = without_raising(self.dataset, rows, self._opened, self._staging)
+            except SPARK_ERRORS as failure:
+                raise error from failure
         if not letters:
             raise error
         # The same name in a replay, so that no row is told twice.

@@ -13,14 +13,19 @@ import json
 import math
 import os
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from pipeline.delta.values import MAX_DEPTH, shown
 from pipeline.errors import JournalError
 
 # Of a text or of raw bytes; of longer ones the length and the digest are kept beside the beginning.
 EXCERPT = 1 << 16
+# Python writes no integers of more than 4 300 digits.
+_WRITTEN_BITS = 1 << 13
+_TEMPORARY = ".tmp"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,10 +57,15 @@ def raw_letter(
     return DeadLetter(reason=reason, record=record, source=source)
 
 
-def plain(value: Any) -> Any:
-    """A value in JSON's types: what has none there as its text, long texts by their beginning."""
-    if value is None or isinstance(value, bool | int):
+def plain(value: Any, depth: int = MAX_DEPTH) -> Any:
+    """A value in JSON's types: what has none there as its text, long texts by their beginning.
+
+    What lies deeper than `depth` is shown by its beginning, and so is an integer that JSON could not be given.
+    """
+    if value is None or isinstance(value, bool):
         return value
+    if isinstance(value, int):
+        return value if value.bit_length() < _WRITTEN_BITS else shown(value)
     if isinstance(value, float):
         return value if math.isfinite(value) else str(value)
     if isinstance(value, str):
@@ -64,11 +74,13 @@ def plain(value: Any) -> Any:
         return raw_letter(bytes(value), "").record
     if isinstance(value, dt.date | dt.time):
         return value.isoformat()
-    if isinstance(value, Mapping):
-        return {str(name): plain(inner) for name, inner in value.items()}
-    if isinstance(value, list | tuple):
-        return [plain(inner) for inner in value]
-    return repr(value)[:EXCERPT]
+    if depth > 0 and isinstance(value, Mapping):
+        return {
+            name if isinstance(name, str) else shown(name): plain(inner, depth - 1) for name, inner in value.items()
+        }
+    if depth > 0 and isinstance(value, list | tuple):
+        return [plain(inner, depth - 1) for inner in value]
+    return shown(value)
 
 
 class DeadLetters:
@@ -93,6 +105,18 @@ class DeadLetters:
             raise JournalError(dataset=self._dataset, path=str(path), reason=str(error)) from error
         return path
 
+    def sweep(self) -> None:
+        """Remove what a process before this one has not written to its end.
+
+        Raises:
+            JournalError: it can't be removed.
+        """
+        try:
+            for path in self.folder.glob(f"*.ndjson{_TEMPORARY}"):
+                path.unlink(missing_ok=True)
+        except OSError as error:
+            raise JournalError(dataset=self._dataset, path=str(self.folder), reason=str(error)) from error
+
     def _document(self, letter: DeadLetter) -> dict[str, Any]:
         return {
             "at": letter.at.isoformat(),
@@ -106,12 +130,17 @@ class DeadLetters:
 
 def write_durably(path: Path, content: bytes) -> None:
     """A file that is there whole or not at all, and survives a loss of power once this has returned."""
-    temporary = path.with_name(f"{path.name}.tmp")
-    with temporary.open("wb") as file:
-        file.write(content)
-        file.flush()
-        os.fsync(file.fileno())
-    os.replace(temporary, path)
+    temporary = path.with_name(f"{path.name}{_TEMPORARY}")
+    try:
+        with temporary.open("wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, path)
+    except OSError:
+        with suppress(OSError):
+            temporary.unlink(missing_ok=True)
+        raise
     sync_folder(path.parent)
 
 

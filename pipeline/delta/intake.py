@@ -9,25 +9,35 @@ A frame is looked at by columns; only where something is wrong with it are its r
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import groupby
 from typing import Any
 
-from pyspark.sql.types import DoubleType, FloatType
+from pyspark.sql.types import CharType, DataType, DoubleType, FloatType, StructType, VarcharType
 
-from pipeline.dataset import Dataset, Merge, is_string
+from pipeline.dataset import Dataset, Merge, is_string, walk
 from pipeline.delta.arrow import fitting
 from pipeline.delta.arrow_types import arrow_type
 from pipeline.delta.buffer import Item, Receipt
 from pipeline.delta.dead_letters import DeadLetter, plain
 from pipeline.delta.frames import ARROW, PANDAS, POLARS, index_as_columns, kind_of, reader_of
-from pipeline.delta.values import Unfit, as_mapping, reader
+from pipeline.delta.snapshot import first_line
+from pipeline.delta.values import MAX_DEPTH, Unfit, as_mapping, is_deep, reader, shown, text_of
 from pipeline.errors import FrameMismatchError
 from pipeline.listing import listed
 from pipeline.schema import folded
 
 FRAMES = (PANDAS, POLARS, ARROW)
+TOO_DEEP = f"lists and objects lie in one another more than {MAX_DEPTH} deep"
+# How far down a record is kept that is too large or too deep.
+_FEW = 4
+# What a local file system takes for a name, and what Spark writes as %XX in that of a partition's folder.
+_FOLDER_BYTES = 255
+_ESCAPED = frozenset({*map(chr, range(1, 0x20)), *"\"#%'*/:=?\\\x7f{[]^"})
+# What stands for NULL in that place.
+_NULL_FOLDER = "__HIVE_DEFAULT_PARTITION__"
 # How many reasons a receipt names.
 NAMED_REASONS = 3
 
@@ -60,6 +70,46 @@ class Taken:
     receipts: list[Receipt] = field(default_factory=list)
 
 
+@dataclass(frozen=True)
+class _Row:
+    """A record of an item that was read; it may still be that Arrow does not take it."""
+
+    item: int
+    record: Any
+    values: Mapping[str, Any]
+
+
+@dataclass
+class _Taking:
+    """What is known of items so far; letters by the number of their item."""
+
+    items: list[Item] = field(default_factory=list)
+    tables: list[Any] = field(default_factory=list)
+    letters: list[tuple[int, DeadLetter]] = field(default_factory=list)
+
+    def add(self, table: Any) -> None:
+        """A table after those that are there; the last of these takes it in if it has its schema."""
+        import pyarrow as pa
+
+        if self.tables and self.tables[-1].schema.equals(table.schema):
+            self.tables[-1] = pa.concat_tables([self.tables[-1], table])
+        elif table.num_rows:
+            self.tables.append(table)
+
+    def refuse(self, item: int, letter: DeadLetter) -> None:
+        """A row of an item that is none."""
+        self.letters.append((item, letter))
+
+    def done(self) -> Taken:
+        """All of it, letters in the order of their items."""
+        by_item: dict[int, list[DeadLetter]] = {}
+        for number, letter in self.letters:
+            by_item.setdefault(number, []).append(letter)
+        letters = [letter for number in sorted(by_item) for letter in by_item[number]]
+        receipts = [_receipt(item, by_item.get(number, [])) for number, item in enumerate(self.items)]
+        return Taken(tables=self.tables, letters=letters, receipts=receipts)
+
+
 class Intake:
     """The rules of one dataset, made ready once.
 
@@ -79,7 +129,9 @@ class Intake:
         self._computed = tuple(dict((*dataset.features.generated, *dataset.features.defaults)))
         told = {*dataset.keys, *dataset.frame_columns} - set(self._computed)
         self._needed = [name for name in self._names if name in told]
-        self._empty = [name for name in dataset.partition_by if is_string(dataset.field(name).dataType)]
+        self._folders = [name for name in dataset.partition_by if is_string(dataset.field(name).dataType)]
+        self._is_mapped = dataset.features.maps_columns
+        self._limited = [f.name for f in dataset.schema.fields if _has_limit(f.dataType)]
         self._changelog = dataset.write.changelog if isinstance(dataset.write, Merge) else None
         deletes = isinstance(dataset.write, Merge) and dataset.write.delete_when is not None
         # A row that only deletes may lack what a stored one must have; which does is for the write to say.
@@ -100,6 +152,8 @@ class Intake:
         found = as_mapping(record)
         if found is None:
             raise Unfit(f"a {type(record).__module__}.{type(record).__qualname__} is no record")
+        if is_deep(found):
+            raise Unfit(TOO_DEEP)
         found = self._matched(found)
         absent = [name for name in self._needed if name not in found]
         if absent:
@@ -114,21 +168,38 @@ class Intake:
         for name in self._stored(row):
             if row[name] is None:
                 raise Unfit(f"column {name}: NULL, declared NOT NULL")
-        for name in self._empty:
-            if row[name] == "":
-                raise Unfit(f"column {name}: an empty text in a partition column would be read back as NULL")
+        for name in self._folders:
+            problem = self._folder_problem(name, row[name]) if row[name] is not None else None
+            if problem is not None:
+                raise Unfit(f"column {name}: {problem}")
         return row
+
+    def _is_no_folder(self, name: str, value: str) -> bool:
+        return self._folder_problem(name, value) is not None
+
+    def _folder_problem(self, name: str, value: str) -> str | None:
+        """Why a text can't stand in a partition column, where its folder is named by it; None where it can."""
+        if not value or value == _NULL_FOLDER:
+            return f"{value or 'an empty text'} in a partition column would be read back as NULL"
+        if self._is_mapped:  # then its files lie in folders of no such name
+            return None
+        if "\0" in value:
+            return "NUL can't stand in the name of its partition's folder"
+        size = len(name) + 1 + sum(3 if sign in _ESCAPED else len(sign.encode("utf-8")) for sign in value)
+        if size > _FOLDER_BYTES:
+            return f"the name of its partition's folder takes {size} bytes, at most {_FOLDER_BYTES} are possible"
+        return None
 
     def _matched(self, found: Mapping[str, Any]) -> Mapping[str, Any]:
         """The values under the declared names; names that differ by case only are the same, as everywhere."""
         unknown = [name for name in found if name not in self._readers and name not in self._names]
         if not unknown:
             return found
-        renamed = {name: found[name] for name in found if name not in unknown}
+        renamed = {name: found[name] for name in found if name in self._readers or name in self._names}
         for name in unknown:
             declared = self._folded.get(folded(name)) if isinstance(name, str) else None
             if declared is None or declared in renamed:
-                raise Unfit(f"column {name}: {'not declared' if declared is None else 'stands twice'}")
+                raise Unfit(f"column {text_of(name)}: {'not declared' if declared is None else 'stands twice'}")
             renamed[declared] = found[name]
         return renamed
 
@@ -141,7 +212,7 @@ class Intake:
         lowered = code.lower() if isinstance(code, str) else None
         known = {name.lower(): name for name in log.codes}
         if lowered not in known:
-            raise Unfit(f"column {log.operation}: {code!r} is none of {', '.join(log.codes)}")
+            raise Unfit(f"column {log.operation}: {shown(code)} is none of {', '.join(log.codes)}")
         if place is None:
             raise Unfit(f"column {log.sequence}: NULL; it orders the changes")
         if known[lowered] in log.writes:
@@ -152,58 +223,52 @@ class Intake:
 
     def take(self, items: Iterable[Item]) -> Taken:
         """Sort items; nothing is written."""
-        taken, rows = Taken(), list[dict[str, Any]]()
-        for item in items:
-            before = len(taken.letters)
+        taken, rows = _Taking(), list[_Row]()
+        for number, item in enumerate(items):
+            taken.items.append(item)
             if item.payload is None:  # a barrier
                 pass
             elif isinstance(item.payload, DeadLetter):
-                taken.letters.append(item.payload)
+                taken.refuse(number, item.payload)
             elif frame_of(item.payload) is not None:
-                self._add(taken, self._tables(rows))
+                self._add_rows(taken, rows)
                 rows = []
-                self._add(taken, self._frame(item, taken))
+                self._frame(number, item, taken)
+            elif item.size_bytes > self._record_bytes:
+                reason = f"it takes at least {item.size_bytes} bytes, at most {self._record_bytes} are allowed"
+                taken.refuse(number, letter_of(item.payload, reason, item.source, depth=_FEW))
             else:
-                self._record(item, rows, taken)
-            taken.receipts.append(_receipt(item, taken.letters[before:]))
-        self._add(taken, self._tables(rows))
-        return taken
+                self._read(number, item.payload, rows, taken)
+        self._add_rows(taken, rows)
+        return taken.done()
 
-    def _record(self, item: Item, rows: list[dict[str, Any]], taken: Taken) -> None:
-        if item.size_bytes > self._record_bytes:
-            reason = f"it takes {item.size_bytes} bytes, at most {self._record_bytes} are allowed"
-            taken.letters.append(letter_of(item.payload, reason, item.source))
-            return
+    def _read(self, number: int, record: Any, rows: list[_Row], taken: _Taking) -> None:
+        """A record of an item as a row, or as a dead letter."""
         try:
-            rows.append(self._read(item.payload))
+            rows.append(_Row(item=number, record=record, values=self.row(record)))
         except Unfit as error:
-            taken.letters.append(letter_of(item.payload, str(error), item.source))
+            depth = _FEW if str(error) == TOO_DEEP else MAX_DEPTH
+            taken.refuse(number, letter_of(record, str(error), taken.items[number].source, depth=depth))
 
-    def _read(self, record: Any) -> dict[str, Any]:
-        """A row of which Arrow takes every value."""
-        row = self.row(record)
-        if self.dataset.frame_columns:
-            self._undeclared([row])
-        return row
+    def _add_rows(self, taken: _Taking, rows: Sequence[_Row]) -> None:
+        """Rows that were read as tables of one schema each: what Delta is to compute is left out."""
+        for left_out, group in groupby(rows, lambda row: tuple(n for n in self._computed if row.values[n] is None)):
+            self._add_group(taken, list(group), left_out)
 
-    def _add(self, taken: Taken, tables: Iterable[Any]) -> None:
-        """Tables after those that are there; the last of these takes in what has its schema."""
+    def _add_group(self, taken: _Taking, rows: Sequence[_Row], left_out: Sequence[str]) -> None:
+        """Rows as one table; those that are no table together in halves, and one alone as a dead letter."""
         import pyarrow as pa
 
-        for table in tables:
-            if taken.tables and taken.tables[-1].schema.equals(table.schema):
-                taken.tables[-1] = pa.concat_tables([taken.tables[-1], table])
-            elif table.num_rows:
-                taken.tables.append(table)
-
-    def _tables(self, rows: list[dict[str, Any]]) -> Iterator[Any]:
-        """Rows that were read as tables of one schema each: what Delta is to compute is left out."""
-        for left_out, group in groupby(rows, lambda row: tuple(n for n in self._computed if row[n] is None)):
-            found = list(group)
-            try:
-                yield self._table(found, left_out)
-            except Unfit:
-                yield from (self._table([row], left_out) for row in found)
+        try:
+            taken.add(self._table([row.values for row in rows], left_out))
+        except (Unfit, FrameMismatchError, pa.ArrowException, ValueError, TypeError, OverflowError) as error:
+            if len(rows) > 1:
+                half = len(rows) // 2
+                self._add_group(taken, rows[:half], left_out)
+                self._add_group(taken, rows[half:], left_out)
+                return
+            (row,) = rows
+            taken.refuse(row.item, letter_of(row.record, _reason(error), taken.items[row.item].source))
 
     def _table(self, rows: Sequence[Mapping[str, Any]], left_out: Sequence[str]) -> Any:
         import pyarrow as pa
@@ -223,8 +288,8 @@ class Intake:
                 array = pa.array([row[name] for row in rows])
                 if pa.types.is_null(array.type):
                     array = array.cast(self._frame_types.get(name, pa.null()))
-            except (pa.ArrowException, OverflowError) as error:
-                raise Unfit(f"column {name}: {error}") from error
+            except (pa.ArrowException, ValueError, TypeError, OverflowError) as error:
+                raise Unfit(f"column {name}: {first_line(error)}") from error
             if pa.types.is_null(array.type):
                 raise Unfit(f"column {name}: NULL, and nothing has said its type yet")
             self._frame_types[name] = array.type
@@ -240,30 +305,28 @@ class Intake:
 
     # --- frames -------------------------------------------------------------------------------------------------------
 
-    def _frame(self, item: Item, taken: Taken) -> Iterator[Any]:
+    def _frame(self, number: int, item: Item, taken: _Taking) -> None:
+        import pyarrow as pa
         import pyarrow.compute as pc
 
         frame = frame_of(item.payload)
         try:
             table = self._fitted(reader_of(frame, self.dataset.name, self.dataset.schema).read_all())
-        except FrameMismatchError:
-            yield from self._rows_of_frame(_rows(frame), item.source, taken)
+        except (FrameMismatchError, pa.ArrowException, ValueError, TypeError, OverflowError):
+            self._rows_of_frame(number, _rows(frame), taken)
             return
         bad = self._suspects(table)
         if bad is None:
-            yield table
+            taken.add(table)
             return
-        yield table.filter(pc.invert(bad))
-        yield from self._rows_of_frame(table.filter(bad).to_pylist(), item.source, taken)
+        taken.add(table.filter(pc.invert(bad)))
+        self._rows_of_frame(number, table.filter(bad).to_pylist(), taken)
 
-    def _rows_of_frame(self, records: Iterable[Any], source: str | None, taken: Taken) -> Iterator[Any]:
-        rows = list[dict[str, Any]]()
+    def _rows_of_frame(self, number: int, records: Iterable[Any], taken: _Taking) -> None:
+        rows = list[_Row]()
         for record in records:
-            try:
-                rows.append(self._read(record))
-            except Unfit as error:
-                taken.letters.append(letter_of(record, str(error), source))
-        yield from self._tables(rows)
+            self._read(number, record, rows, taken)
+        self._add_rows(taken, rows)
 
     def _suspects(self, table: Any) -> Any:
         """A mask of rows that something is wrong with; None where nothing is."""
@@ -274,7 +337,11 @@ class Intake:
         for declared in () if self._allow_nan else self.dataset.schema.fields:
             if isinstance(declared.dataType, DoubleType | FloatType) and declared.name in table.column_names:
                 masks.append(pc.fill_null(pc.invert(pc.is_finite(table[declared.name])), False))
-        masks += [pc.fill_null(pc.equal(table[name], ""), False) for name in self._empty if name in table.column_names]
+        for name in self._folders:
+            if name in table.column_names:
+                masks.append(_among(table[name], partial(self._is_no_folder, name)))
+        # How long a text may be is looked at row by row.
+        masks += [table[name].is_valid() for name in self._limited if name in table.column_names]
         if self._changelog is not None:
             known = pa.array([code.lower() for code in self._changelog.codes], pa.string())
             codes = pc.utf8_lower(table[self._changelog.operation].cast(pa.string()))
@@ -288,10 +355,28 @@ class Intake:
         return found
 
 
-def letter_of(record: Any, reason: str, source: str | None = None) -> DeadLetter:
-    """A dead letter of a record or of whatever was handed over in its place."""
+def letter_of(record: Any, reason: str, source: str | None = None, *, depth: int = MAX_DEPTH) -> DeadLetter:
+    """A dead letter of a record or of whatever was handed over in its place, as far down as `depth`."""
     found = as_mapping(record)
-    return DeadLetter(reason=reason, record=plain(record if found is None else found), source=source)
+    return DeadLetter(reason=reason, record=plain(record if found is None else found, depth), source=source)
+
+
+def _reason(error: Exception) -> str:
+    return "; ".join(error.differences) if isinstance(error, FrameMismatchError) else first_line(error)
+
+
+def _among(column: Any, is_bad: Callable[[str], bool]) -> Any:
+    """A mask of the values of a column for which that is so; each value is looked at once."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    bad = [value for value in column.unique().to_pylist() if value is not None and is_bad(value)]
+    return pc.is_in(column, value_set=pa.array(bad, column.type))
+
+
+def _has_limit(declared: DataType) -> bool:
+    """Whether a type is, or has in it, a text of bounded length."""
+    return any(isinstance(f.dataType, CharType | VarcharType) for _, f in walk(StructType().add("value", declared)))
 
 
 def _rows(frame: Any) -> list[dict[str, Any]]:

@@ -1,72 +1,62 @@
 """The write-ahead copies of a sink: what it has acknowledged and the table does not hold yet, on this machine's disk.
 
-Here belong the folder of one writer, its lock and its files, and what a process finds there that a killed one left.
+Here belong the folder of one writer, its lock and which files there are; one file is `segments`'.
 When rows come here and when they are committed is the receiver's and the sink's to say. No Spark.
 
 In the folder lie
-  lock                     held by the kernel for the process that has the folder open
-  segment-<number>.parquet acknowledged rows
-  batch-<epoch>.json       which segments the commit of an epoch is made of: fixed before it begins, so that a replay
-                           of the epoch is of the same rows
-  good-<epoch>-….parquet   the rows of a batch without those that Delta has refused, in place of its segments
-  committed.json           the batch that was committed last, of which segments may still be there
-Every file is written beside its name, synced and renamed, so that a name stands for a whole file.
+  lock                              held by the kernel for the process that has the folder open
+  segment-<number>-<digest>.parquet acknowledged rows; the numbers have no gap
+  together.json                     segments of one read that have no names yet: they are all there or none is
+  batch-<epoch>.json                which segments the commit of an epoch is made of: fixed before it begins, so that a
+                                    replay of the epoch is of the same rows
+  good-<epoch>-….parquet            the rows of a batch without those that were refused, in place of its segments
+  committed.json                    the batch that was committed last, of which segments may still be there
+Every file is written beside its name, synced and renamed, so that a name stands for a whole file. A segment that is
+missing is told by name, unless the operator has given its rows up: then its name ends in `.given-up`.
 """
 
 from __future__ import annotations
 
 import json
 import os
-import re
 import threading
 import uuid
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from contextlib import contextmanager, suppress
+from dataclasses import replace
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any
 
 from pipeline.delta.dead_letters import sync_folder, write_durably
-from pipeline.delta.staging import ROW_GROUP_ROWS
+from pipeline.delta.segments import (
+    BATCH,
+    GIVEN_UP,
+    GOOD,
+    SEGMENT,
+    TEMPORARY,
+    Batch,
+    Segment,
+    Untrusted,
+    batch_name,
+    described,
+    epoch_of,
+    irregular,
+    numbers_of,
+    open_lock,
+    read_document,
+    read_segment,
+    segment_of,
+    tables,
+    written,
+)
 from pipeline.errors import JournalError, SinkRunningError
+from pipeline.listing import listed
 
-_SEGMENT = re.compile(r"segment-(\d{20})\.parquet")
-_BATCH = re.compile(r"batch-(\d{20})\.json")
 _COMMITTED = "committed.json"
-# In a segment's Parquet metadata: how far each source had been submitted.
-_POSITIONS = b"pipeline.positions"
-_NOTHING: dict[str, Any] = {"epoch": 0, "segments": [], "replaces": [], "positions": {}, "next_segment": 1}
-
-
-@dataclass(frozen=True, kw_only=True)
-class Segment:
-    """One file of acknowledged rows; segments of one `shape` can be read as one frame."""
-
-    number: int
-    path: Path
-    rows: int
-    size_bytes: int
-    shape: str
-
-
-@dataclass(frozen=True, kw_only=True)
-class Batch:
-    """The segments of one commit; the token tells this batch from any that another sink makes of the same epoch."""
-
-    epoch: int
-    token: str
-    segments: tuple[Segment, ...]
-    replaces: tuple[str, ...] = ()
-
-    @property
-    def rows(self) -> int:
-        """Rows of all segments."""
-        return sum(segment.rows for segment in self.segments)
-
-    @property
-    def size_bytes(self) -> int:
-        """Bytes of all segments, as files."""
-        return sum(segment.size_bytes for segment in self.segments)
+_TOGETHER = "together.json"
+_NOTHING: dict[str, Any] = {
+    "epoch": 0, "segments": [], "replaces": [], "positions": {}, "next_segment": 1, "version": -1,
+}  # fmt: skip
 
 
 class Journal:
@@ -78,13 +68,14 @@ class Journal:
     def __init__(self, folder: Path, dataset: str, writer: str) -> None:
         self.folder = folder
         self._dataset, self._writer = dataset, writer
-        self._lock: TextIO | None = None
+        self._lock: int | None = None
         self._guard = threading.Lock()
         self._next_segment = 1
         self._loose: list[Segment] = []
         self.last_epoch = 0
         self.unfinished: Batch | None = None
         self.positions: dict[str, int] = {}
+        self.synced_version = -1
 
     # --- the folder ---------------------------------------------------------------------------------------------------
 
@@ -92,7 +83,8 @@ class Journal:
         """Take the folder and read what is there.
 
         What was never acknowledged goes. `unfinished` is the batch whose commit had begun, `loose` what no batch holds
-        yet, `last_epoch` the newest epoch that the folder knows of, `positions` how far its sources were submitted.
+        yet, `last_epoch` the newest epoch that the folder knows of, `positions` how far its sources were submitted,
+        `synced_version` the version up to which the table was made durable, -1 where that is not known.
 
         Raises:
             SinkRunningError: another process has it.
@@ -111,83 +103,124 @@ class Journal:
     def close(self) -> None:
         """Let the folder go; what is in it stays."""
         if self._lock is not None:
-            self._lock.close()  # and the kernel's lock with it
+            os.close(self._lock)  # and the kernel's lock with it
             self._lock = None
 
-    def _locked(self) -> TextIO:
+    def _locked(self) -> int:
         import fcntl
 
-        lock = (self.folder / "lock").open("w")
+        path = self.folder / "lock"
+        try:
+            with self._failing(path):
+                lock = open_lock(path)
+        except Untrusted as error:
+            raise self._error(path, str(error)) from error
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
-            lock.close()
+            os.close(lock)
             raise SinkRunningError(dataset=self._dataset, writer=self._writer, folder=str(self.folder)) from error
         return lock
 
     def _read(self) -> None:
-        for name in sorted(os.listdir(self.folder)):
-            if name.endswith(".tmp"):
-                (self.folder / name).unlink()
+        for path in irregular(self.folder):
+            raise self._error(path, "it is no file")
+        self._finish_together()
+        self._remove(name for name in os.listdir(self.folder) if name.endswith(TEMPORARY))
         path = self.folder / _COMMITTED
         committed = self._document(path) if path.exists() else _NOTHING
         self.last_epoch, self._next_segment = committed["epoch"], committed["next_segment"]
-        self.positions = dict(committed["positions"])
-        self._remove([*committed["segments"], *committed["replaces"]])
-        batches = [path for path in sorted(self.folder.iterdir()) if _BATCH.fullmatch(path.name)]
-        begun = [path for path in batches if _epoch_of(path) > self.last_epoch]
-        self._remove(path.name for path in batches if path not in begun)
-        if len(begun) > 1:
-            raise self._error(self.folder, f"{len(begun)} batches were begun at once")
-        self.unfinished = self._batch(begun[0]) if begun else None
-        held = [segment.path for segment in self.unfinished.segments] if self.unfinished else []
-        rest = [path for path in sorted(self.folder.iterdir()) if path.suffix == ".parquet" and path not in held]
-        self._remove(path.name for path in rest if not _SEGMENT.fullmatch(path.name))
-        self._loose = [self._segment(path) for path in rest if _SEGMENT.fullmatch(path.name)]
-        numbers = [segment.number for segment in self._loose]
-        self._next_segment = max(self._next_segment, *(number + 1 for number in numbers), 1)
+        self.positions, self.synced_version = dict(committed["positions"]), committed["version"]
+        done = [*committed["segments"], *committed["replaces"]]
+        self._remove(done)
+        self.unfinished = self._begun()
+        if self.unfinished is not None:
+            done += [*(segment.path.name for segment in self.unfinished.segments), *self.unfinished.replaces]
+        names = sorted(os.listdir(self.folder))
+        rest = [name for name in names if name not in done]
+        self._remove(name for name in rest if GOOD.fullmatch(name))
+        given_up = numbers_of([name for name in rest if name.endswith(GIVEN_UP)])
+        self._loose = [self._segment(self.folder / name) for name in rest if SEGMENT.fullmatch(name)]
+        self._refuse_gaps(after=max(numbers_of(done), default=0), given_up=given_up)
+        if self.unfinished is not None and not self.unfinished.segments:
+            self.end(self.unfinished)  # all of it was given up
+
+    def _refuse_gaps(self, *, after: int, given_up: Sequence[int]) -> None:
+        """Numbers follow each other from the last one that a batch holds on, as far as any file knows."""
+        there = [segment.number for segment in self._loose]
+        for number in {number for number in there if there.count(number) > 1}:
+            raise self._error(self.folder, f"segment {number} is there twice")
+        self._next_segment = max(self._next_segment, *(number + 1 for number in (*there, *given_up)), after + 1)
+        missing = set(range(after + 1, self._next_segment)) - {*there, *given_up}
+        if missing:
+            raise self._error(self.folder, f"segments {listed(missing)} are missing")
+
+    def _finish_together(self) -> None:
+        """Give their names to the segments of a read that was written down as a whole."""
+        path = self.folder / _TOGETHER
+        if not path.exists():
+            return
+        names = self._document(path)["segments"]
+        for name in names:
+            if not (self.folder / name).exists() and not (self.folder / f"{name}{TEMPORARY}").exists():
+                raise self._error(self.folder / name, "it is missing")
+        self._name_together(names)
+
+    def _name_together(self, names: Iterable[str]) -> None:
+        for name in names:
+            with suppress(FileNotFoundError):  # it has it
+                os.replace(self.folder / f"{name}{TEMPORARY}", self.folder / name)
+        sync_folder(self.folder)
+        self._remove([_TOGETHER])
 
     def _remove(self, names: Iterable[str]) -> None:
-        for name in names:
+        for name in list(names):
             (self.folder / name).unlink(missing_ok=True)
 
     def _segment(self, path: Path) -> Segment:
-        """A segment that a process before this one has left, read to its end: an acknowledged row must not be lost."""
-        import pyarrow as pa
-        import pyarrow.parquet as pq
-
+        """A segment that a process before this one has left: an acknowledged row must not be lost."""
         try:
-            with pq.ParquetFile(path, page_checksum_verification=True) as file:
-                rows = sum(batch.num_rows for batch in file.iter_batches())
-                if rows != file.metadata.num_rows:
-                    raise self._error(path, f"it holds {rows} rows of {file.metadata.num_rows}")
-                positions = json.loads((file.metadata.metadata or {}).get(_POSITIONS, b"{}"))
-                shape = str(file.schema_arrow.remove_metadata())
-        except (pa.ArrowException, OSError, ValueError) as error:
-            raise self._error(path, f"it is cut off or damaged ({error})") from error
+            segment, positions = read_segment(path)
+        except Untrusted as error:
+            raise self._error(path, str(error)) from error
         self.positions.update(positions)
-        found = _SEGMENT.fullmatch(path.name)
-        return Segment(
-            number=int(found[1]) if found else 0, path=path, rows=rows, size_bytes=path.stat().st_size, shape=shape
-        )
+        return segment
+
+    def _begun(self) -> Batch | None:
+        """The batch that was begun; files of one that has ended go."""
+        batches = [path for path in sorted(self.folder.iterdir()) if BATCH.fullmatch(path.name)]
+        begun = [path for path in batches if epoch_of(path) > self.last_epoch]
+        self._remove(path.name for path in batches if path not in begun)
+        if len(begun) > 1:
+            raise self._error(self.folder, f"{len(begun)} batches were begun at once")
+        return self._batch(begun[0]) if begun else None
 
     def _batch(self, path: Path) -> Batch:
-        """A batch that was begun."""
+        """A batch that was begun, without what was given up of it: its epoch is written with the rest, or was."""
         document = self._document(path)
-        missing = [name for name in document["segments"] if not (self.folder / name).exists()]
+        if document["epoch"] != epoch_of(path):
+            raise self._error(path, f"it is of epoch {document['epoch']}")
+        held, missing, given_up = [], [], []
+        for name in document["segments"]:
+            if (self.folder / name).exists():
+                held.append(self.folder / name)
+            elif (self.folder / f"{name}{GIVEN_UP}").exists():
+                given_up.append(name)
+            else:
+                missing.append(name)
         if missing:
             raise self._error(path, f"of its files {', '.join(missing)} are missing")
         self._remove(document["replaces"])
-        self.last_epoch, self._next_segment = document["epoch"], document["next_segment"]
-        held = tuple(self._segment(self.folder / name) for name in document["segments"])
-        return Batch(epoch=document["epoch"], token=document["token"], segments=held)
+        self.last_epoch, self._next_segment = document["epoch"], max(self._next_segment, document["next_segment"])
+        segments = tuple(self._segment(path) for path in held)
+        replaces = (*document["replaces"], *given_up)
+        return Batch(epoch=document["epoch"], token=document["token"], segments=segments, replaces=replaces)
 
     def _document(self, path: Path) -> dict[str, Any]:
         try:
-            found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-        except ValueError as error:
-            raise self._error(path, f"it is no JSON ({error})") from error
-        return found
+            return read_document(path)
+        except Untrusted as error:
+            raise self._error(path, str(error)) from error
 
     # --- segments -----------------------------------------------------------------------------------------------------
 
@@ -217,7 +250,14 @@ class Journal:
         return any(segment.number <= number for segment in held)
 
     def append(self, table: Any, positions: Mapping[str, int] | None = None) -> Segment:
-        """The rows of an Arrow table as a segment, on disk when this returns.
+        """As `append_all` of one table."""
+        (segment,) = self.append_all([table], positions)
+        return segment
+
+    def append_all(self, found: Sequence[Any], positions: Mapping[str, int] | None = None) -> list[Segment]:
+        """The rows of Arrow tables as a segment each, all of them on disk when this returns.
+
+        Whenever the process is killed, the next one finds all of these segments or none.
 
         Args:
             positions: how far each source has been submitted with these rows.
@@ -225,31 +265,28 @@ class Journal:
         Raises:
             JournalError: they can't be written; what was there before is as it was.
         """
-        number = self._next_segment
-        segment = self._written(f"segment-{number:020d}.parquet", number, table, positions or {})
+        first = self._next_segment
+        numbers = range(first, first + len(found))
+        with self._failing(self.folder):
+            names: list[str] = []
+            try:
+                for number, table in zip(numbers, found, strict=True):
+                    told = positions or {} if number == numbers[-1] else {}
+                    temporary = written(self.folder, f"segment-{number:020d}", number, table, told)
+                    names.append(temporary.name.removesuffix(TEMPORARY))
+                if len(names) > 1:
+                    document = json.dumps({"segments": names}).encode()
+                    write_durably(self.folder / _TOGETHER, document)
+            except OSError:
+                self._remove(f"{name}{TEMPORARY}" for name in names)
+                raise
+            self._name_together(names)
+            segments = [segment_of(self.folder / name, n) for name, n in zip(names, numbers, strict=True)]
         with self._guard:
-            self._next_segment = number + 1
-            self._loose.append(segment)
+            self._next_segment = numbers.stop
+            self._loose += segments
             self.positions.update(positions or {})
-        return segment
-
-    def _written(self, name: str, number: int, table: Any, positions: Mapping[str, int]) -> Segment:
-        import pyarrow.parquet as pq
-
-        path = self.folder / name
-        temporary = path.with_name(f"{path.name}.tmp")
-        with self._failing(path):
-            with temporary.open("wb") as file:
-                writer = pq.ParquetWriter(file, table.schema, store_schema=False, write_page_checksum=True)
-                with writer:
-                    writer.write_table(table, row_group_size=ROW_GROUP_ROWS)
-                    writer.add_key_value_metadata({_POSITIONS: json.dumps(dict(positions)).encode()})
-                file.flush()
-                os.fsync(file.fileno())
-            os.replace(temporary, path)
-            sync_folder(self.folder)
-            shape = str(pq.read_schema(path).remove_metadata())
-            return Segment(number=number, path=path, rows=table.num_rows, size_bytes=path.stat().st_size, shape=shape)
+        return segments
 
     # --- batches ------------------------------------------------------------------------------------------------------
 
@@ -286,8 +323,13 @@ class Journal:
         Raises:
             JournalError: they can't be written.
         """
-        name = f"good-{batch.epoch:020d}-{uuid.uuid4().hex[:8]}.parquet"
-        good = self._written(name, 0, table, {})
+        with self._failing(self.folder):
+            stem = f"good-{batch.epoch:020d}-{uuid.uuid4().hex[:8]}"
+            temporary = written(self.folder, stem, 0, table, {})
+            path = temporary.with_name(temporary.name.removesuffix(TEMPORARY))
+            os.replace(temporary, path)
+            sync_folder(self.folder)
+            good = segment_of(path, 0)
         gone = tuple(segment.path.name for segment in batch.segments)
         changed = replace(batch, segments=(good,), replaces=(*batch.replaces, *gone))
         self._write_batch(changed)  # from here on a replay is of these rows
@@ -297,8 +339,22 @@ class Journal:
             self._remove(gone)
         return changed
 
-    def end(self, batch: Batch) -> None:
+    def rows_of(self, batch: Batch) -> Any:
+        """The rows of a batch as one Arrow table.
+
+        Raises:
+            JournalError: they can't be read.
+        """
+        try:
+            return tables(batch.segments)
+        except Untrusted as error:
+            raise self._error(self.folder, str(error)) from error
+
+    def end(self, batch: Batch, synced_version: int | None = None) -> None:
         """Forget a batch that is in the table.
+
+        Args:
+            synced_version: the version up to which the table was made durable, where that has changed.
 
         Raises:
             JournalError: it can't be written down; then the batch is replayed, and Delta knows it again.
@@ -306,18 +362,21 @@ class Journal:
         with self._guard:
             # Of segments that are not committed yet, too: they are as durable as this file.
             positions, following = dict(self.positions), self._next_segment
-        document = _described(batch) | {"positions": positions, "next_segment": following}
+        self.synced_version = self.synced_version if synced_version is None else synced_version
+        document = described(batch) | {
+            "positions": positions, "next_segment": following, "version": self.synced_version,
+        }  # fmt: skip
         with self._failing(self.folder):
             write_durably(self.folder / _COMMITTED, json.dumps(document).encode())
-            self._remove([*document["segments"], *document["replaces"], _batch_name(batch)])
+            self._remove([*document["segments"], *document["replaces"], batch_name(batch)])
         with self._guard:
             self.unfinished = None
 
     def _write_batch(self, batch: Batch) -> None:
         with self._guard:
-            document = _described(batch) | {"next_segment": self._next_segment}
+            document = described(batch) | {"next_segment": self._next_segment}
         with self._failing(self.folder):
-            write_durably(self.folder / _batch_name(batch), json.dumps(document).encode())
+            write_durably(self.folder / batch_name(batch), json.dumps(document).encode())
 
     # --- errors -------------------------------------------------------------------------------------------------------
 
@@ -330,24 +389,3 @@ class Journal:
 
     def _error(self, path: Path, reason: str) -> JournalError:
         return JournalError(dataset=self._dataset, path=str(path), reason=reason)
-
-
-def _batch_name(batch: Batch) -> str:
-    return f"batch-{batch.epoch:020d}.json"
-
-
-def _epoch_of(path: Path) -> int:
-    return int(path.stem.partition("-")[2])
-
-
-def _described(batch: Batch) -> dict[str, Any]:
-    names = [segment.path.name for segment in batch.segments]
-    return {"epoch": batch.epoch, "token": batch.token, "segments": names, "replaces": list(batch.replaces)}
-
-
-def tables(segments: Sequence[Segment]) -> Any:
-    """The rows of segments as one Arrow table."""
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
-    return pa.concat_tables([pq.read_table(segment.path) for segment in segments])

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import hashlib
 import json
+import logging
+import os
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -19,8 +21,11 @@ from pyspark.sql.types import DecimalType
 
 from pipeline.dataset import Dataset, walk
 from pipeline.delta.dead_letters import EXCERPT, raw_letter
+from pipeline.delta.intake import TOO_DEEP
 from pipeline.delta.sink import DeltaSink
+from pipeline.delta.values import is_deep
 
+_LOG = logging.getLogger(__name__)
 PATTERN = "*.ndjson"
 _CHUNK = 1 << 20
 
@@ -60,7 +65,7 @@ def lines(stream: BinaryIO, limit: int) -> Iterator[Line]:
 
 
 def parser(dataset: Dataset) -> Callable[[bytes], Any]:
-    """What reads a line; ValueError or RecursionError where it is no JSON in UTF-8.
+    """What reads a line; ValueError, ArithmeticError or RecursionError where it is no JSON in UTF-8.
 
     Numbers with a point are exact where the dataset has decimals.
     """
@@ -86,6 +91,10 @@ def record_of(line: Line, parse: Callable[[bytes], Any], limit: int, where: str)
         return raw_letter(line.content, f"no UTF-8 at byte {error.start}", source=where)
     except (ValueError, RecursionError) as error:
         return raw_letter(line.content, f"no JSON: {error}", source=where)
+    except ArithmeticError:
+        return raw_letter(line.content, "a number has an exponent that no number can have", source=where)
+    if is_deep(record):
+        return raw_letter(line.content, TOO_DEEP, source=where)
     return record if isinstance(record, dict) else raw_letter(line.content, "no JSON object", source=where)
 
 
@@ -112,10 +121,17 @@ class Tail:
         self.folder, self._sink, self._pattern = folder, sink, pattern
         self._ends: dict[str, int] = {}
         self._parse = parser(sink.dataset)
+        self._passed_over: set[str] = set()
 
     def read(self) -> int:
-        """Submit what is new; how many lines."""
-        return sum(self._read(path) for path in sorted(self.folder.glob(self._pattern)) if path.is_file())
+        """Submit what is new; how many lines. What is no file, such as a pipe, is passed over with a warning."""
+        paths = sorted(self.folder.glob(self._pattern))
+        for path in paths:
+            if not path.is_file() and path.name not in self._passed_over:
+                self._passed_over.add(path.name)
+                _LOG.warning("sink %s (%s): %s is no file and is passed over", self._sink.dataset.name,
+                             self._sink.writer_id, path)  # fmt: skip
+        return sum(self._read(path) for path in paths if path.is_file())
 
     def follow(self, stop: threading.Event, every_seconds: float) -> None:
         """Submit what is new, again and again, until `stop` is set."""
@@ -130,7 +146,7 @@ class Tail:
         start = 0 if size < start else start
         if size == start:
             return 0
-        with path.open("rb") as stream:
+        with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK), "rb") as stream:  # it may be a pipe by now
             stream.seek(start)
             for line in lines(stream, limit):
                 if not line.is_whole:

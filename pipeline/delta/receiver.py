@@ -110,6 +110,7 @@ class Receiver:
         self._meter = meter
         self._on_segment = on_segment
         self._shrunk = threading.Event()
+        self.failure: PipelineError | None = None
         self._thread = threading.Thread(target=self._run, name=f"sink-{dataset.name}-receive", daemon=True)
 
     def start(self) -> None:
@@ -120,6 +121,7 @@ class Receiver:
             JournalError: what is there can't be read.
         """
         self.journal.open()
+        self.letters.sweep()
         self._thread.start()
 
     def item(self, payload: Any, position: tuple[str, int] | None = None, source: str | None = None) -> Item:
@@ -133,7 +135,13 @@ class Receiver:
         found = None if isinstance(payload, DeadLetter) else as_mapping(payload)
         if found is not None:
             payload = dict(found)
-        return Item(payload=payload, rows=1, size_bytes=size_of(payload), position=position, source=source)
+        return Item(
+            payload=payload,
+            rows=1,
+            size_bytes=size_of(payload, self.settings.record_bytes),
+            position=position,
+            source=source,
+        )
 
     def put(self, item: Item, timeout: float | None) -> Future[Receipt]:
         """Hand an item over; as `Buffer.put`."""
@@ -166,27 +174,37 @@ class Receiver:
         if self._thread.ident is not None and self._thread is not threading.current_thread():
             self._thread.join()
 
+    @property
+    def is_alive(self) -> bool:
+        """Whether the thread takes what is submitted."""
+        return self._thread.is_alive()
+
     # --- the thread ---------------------------------------------------------------------------------------------------
 
     def _run(self) -> None:
         items: list[Item] = []
-        reason = "its receiving thread has ended"
+        failure: PipelineError | None = self._stopped("its receiving thread has ended")
         try:
             while True:
                 self._wait_for_backlog()
                 items = self.buffer.take()
                 if not items:
+                    failure = None
                     return
                 self._keep(items)
                 items = []
         except JournalError as error:
-            reason = error.message()
+            failure = error
         finally:
-            self._end(items, reason)
+            self._end(items, failure)
 
-    def _end(self, items: list[Item], reason: str) -> None:
+    def _stopped(self, reason: str) -> SinkStoppedError:
+        return SinkStoppedError(dataset=self.dataset.name, writer=self.writer, reason=reason)
+
+    def _end(self, items: list[Item], failure: PipelineError | None) -> None:
         """Fail what was taken and what waits; nothing where the thread has come to its end."""
-        stopped = SinkStoppedError(dataset=self.dataset.name, writer=self.writer, reason=reason)
+        self.failure = failure
+        stopped = self._stopped("it was stopped" if failure is None else failure.message())
         self.buffer.close(stopped)
         for item in (*items, *self.buffer.take()):
             if not item.receipt.done() and item.receipt.set_running_or_notify_cancel():
@@ -205,12 +223,9 @@ class Receiver:
         if taken.letters:
             self.letters.write(taken.letters, f"{min(letter.at for letter in taken.letters):%Y%m%dT%H%M%S}-{_token()}")
             self._meter.refused(len(taken.letters))
-        positions = _positions(items)
-        for number, table in enumerate(taken.tables, start=1):
-            is_last = number == len(taken.tables)
-            segment = self.journal.append(table, positions if is_last else None)
-            self._meter.acknowledged(segment.rows, segment.size_bytes)
         if taken.tables:
+            for segment in self.journal.append_all(taken.tables, _positions(items)):
+                self._meter.acknowledged(segment.rows, segment.size_bytes)
             self._on_segment()
         for item, receipt in zip(items, taken.receipts, strict=True):
             if item.receipt.set_running_or_notify_cancel():

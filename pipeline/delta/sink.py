@@ -181,8 +181,14 @@ class DeltaSink:
             raise self._late(timeout)
         self._receiver.journal.close()
         self._leave_sigterm()
-        if self._failure is not None:
-            raise copy(self._failure)
+        failure = self._failure or self._receiver.failure
+        if failure is not None:
+            raise copy(failure)
+
+    @property
+    def is_running(self) -> bool:
+        """Whether both of its threads are alive; if one has ended by itself, `stop` says why."""
+        return self._thread.is_alive() and self._receiver.is_alive
 
     def metrics(self) -> SinkMetrics:
         """What the sink has done, and what waits."""

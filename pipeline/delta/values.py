@@ -7,8 +7,10 @@ Here belongs what a plain Python value, as JSON or a caller's code has it, may s
 from __future__ import annotations
 
 import datetime as dt
+import decimal
 import math
-from collections.abc import Callable, Mapping
+import reprlib
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import fields, is_dataclass
 from decimal import Decimal
 from typing import Any
@@ -18,6 +20,7 @@ from pyspark.sql.types import (
     BinaryType,
     BooleanType,
     ByteType,
+    CharType,
     DataType,
     DateType,
     DecimalType,
@@ -30,6 +33,7 @@ from pyspark.sql.types import (
     StructType,
     TimestampNTZType,
     TimestampType,
+    VarcharType,
 )
 
 from pipeline.dataset import is_string
@@ -39,6 +43,12 @@ from pipeline.listing import listed
 Reader = Callable[[Any], Any]
 _BITS: tuple[tuple[type[DataType], int], ...] = ((ByteType, 8), (ShortType, 16), (IntegerType, 32), (LongType, 64))
 _SHOWN = 40
+# How deep lists and mappings may lie in one another: far from where Python, Arrow or Spark would fail.
+MAX_DEPTH = 64
+_CONTAINERS = (Mapping, list, tuple)
+# More digits than any decimal has.
+_EXACT = decimal.Context(prec=80, Emax=decimal.MAX_EMAX, Emin=decimal.MIN_EMIN)
+_LARGEST_FLOAT = 3.4028235677973366e38  # from here on a float of 32 bits would be infinite
 _DATE_LENGTH = len("2026-01-31")
 
 
@@ -55,15 +65,64 @@ def as_mapping(value: Any) -> Mapping[str, Any] | None:
     return None
 
 
-def size_of(value: Any) -> int:
-    """About how many bytes a value takes in a file; lengths are asked for, nothing is copied."""
-    if isinstance(value, str | bytes | bytearray):
-        return len(value)
-    if isinstance(value, dict):
-        return sum(map(size_of, value.values()))
-    if isinstance(value, list | tuple):
-        return sum(map(size_of, value))
-    return 8
+def size_of(value: Any, limit: int | None = None) -> int:
+    """About how many bytes a value takes in a file; lengths are asked for, nothing is copied.
+
+    What lies deeper than `MAX_DEPTH` is not counted, nor what comes once the limit is exceeded.
+    """
+    size, level = 0, [value]
+    for _ in range(MAX_DEPTH + 1):
+        below: list[Any] = []
+        for found in level:
+            if isinstance(found, str | bytes | bytearray):
+                size += len(found)
+                continue
+            size += 8
+            below.extend(_parts(found))
+            if limit is not None and size > limit:
+                return size
+        level = below
+    return size
+
+
+def is_deep(value: Any) -> bool:
+    """Whether lists and mappings lie deeper in one another than `MAX_DEPTH`."""
+    level = [value]
+    for _ in range(MAX_DEPTH + 1):
+        # Each once, or a list that holds itself twice would fill the memory.
+        below = {id(part): part for found in level for part in _parts(found) if isinstance(part, _CONTAINERS)}
+        if not below:
+            return False
+        level = list(below.values())
+    return True
+
+
+def _parts(value: Any) -> Iterable[Any]:
+    if isinstance(value, Mapping):
+        return value.values()
+    return value if isinstance(value, list | tuple) else ()
+
+
+class _Shown(reprlib.Repr):
+    """A bounded `repr` that never fails, whatever the value is."""
+
+    def repr_int(self, x: int, level: int) -> str:
+        # Python refuses to write integers of very many digits.
+        return f"an integer of {x.bit_length()} bits" if x.bit_length() > 1 << 10 else super().repr_int(x, level)
+
+
+_SHORT = _Shown()
+_SHORT.maxstring = _SHORT.maxother = _SHORT.maxlong = 1 << 9
+
+
+def shown(value: Any) -> str:
+    """A value in the words of a reason: Python's own text for it, bounded."""
+    return _SHORT.repr(value)
+
+
+def text_of(name: Any) -> str:
+    """A field's name in a reason, bounded as values are."""
+    return name[: 1 << 9] if isinstance(name, str) else shown(name)
 
 
 def reader(declared: DataType, *, allow_nan: bool) -> Reader:
@@ -85,9 +144,9 @@ def reader(declared: DataType, *, allow_nan: bool) -> Reader:
 
 
 def _refused(value: Any, declared: DataType, why: str = "") -> Unfit:
-    shown = repr(value)
-    shown = shown if len(shown) <= _SHOWN else f"{shown[:_SHOWN]}…"
-    said = f"got {type(value).__name__} {shown}, declared {sql.type_name(declared)}"
+    text = shown(value)
+    text = text if len(text) <= _SHOWN else f"{text[:_SHOWN]}…"
+    said = f"got {type(value).__name__} {text}, declared {sql.type_name(declared)}"
     return Unfit(f"{said}: {why}" if why else said)
 
 
@@ -105,6 +164,8 @@ def _integer(declared: DataType, bits: int) -> Reader:
 
 
 def _float(declared: DataType, allow_nan: bool) -> Reader:
+    largest = math.inf if isinstance(declared, DoubleType) else _LARGEST_FLOAT
+
     def read(value: Any) -> Any:
         if isinstance(value, bool) or not isinstance(value, int | float | Decimal):
             raise _refused(value, declared)
@@ -112,6 +173,10 @@ def _float(declared: DataType, allow_nan: bool) -> Reader:
             number = float(value)
         except OverflowError as error:
             raise _refused(value, declared, "it is out of range") from error
+        except ValueError as error:  # a NaN that signals
+            raise _refused(value, declared, "it is no number") from error
+        if not abs(number) < largest and Decimal(value).is_finite():
+            raise _refused(value, declared, "it is out of range")
         if not allow_nan and not math.isfinite(number):
             raise _refused(value, declared, "it is no number")
         if isinstance(value, int) and int(number) != value:
@@ -138,7 +203,8 @@ def _decimal(declared: DecimalType) -> Reader:
         whole = len(digits) + int(exponent)
         if number and (places > declared.scale or whole > declared.precision - declared.scale):
             raise _refused(value, declared, "digits would be lost")
-        return number
+        # At the declared scale: an exponent alone, as of 0E+999999999, is more than Arrow takes.
+        return number.quantize(Decimal(1).scaleb(-declared.scale), context=_EXACT)
 
     return read
 
@@ -153,6 +219,7 @@ def _plain(declared: DataType) -> Reader:
         return lambda value: _date(value, declared)
     kinds: dict[type[DataType], tuple[type, ...]] = {BooleanType: (bool,), BinaryType: (bytes, bytearray)}
     taken: tuple[type, ...] = (str,) if is_string(declared) else kinds.get(type(declared), ())
+    most = declared.length if isinstance(declared, CharType | VarcharType) else None
 
     def read(value: Any) -> Any:
         if not isinstance(value, taken):
@@ -162,6 +229,8 @@ def _plain(declared: DataType) -> Reader:
                 value.encode("utf-8")
             except UnicodeEncodeError as error:
                 raise _refused(value, declared, "half of a surrogate pair is no text") from error
+        if most is not None and value[most:].strip(" "):  # Spark cuts off blanks alone
+            raise _refused(value, declared, f"it has {len(value)} characters")
         return value
 
     return read
@@ -237,7 +306,7 @@ def _map(declared: MapType, allow_nan: bool) -> Reader:
             raise _refused(value, declared)
         if any(name is None for name, _ in pairs):
             raise _refused(value, declared, "a key is NULL")
-        read_pairs = [(key(name), _within(f"key {name!r}", item, inner)) for name, inner in pairs]
+        read_pairs = [(key(name), _within(f"key {shown(name)}", item, inner)) for name, inner in pairs]
         if len({repr(name) for name, _ in read_pairs}) < len(read_pairs):
             raise _refused(value, declared, "a key stands twice")
         return read_pairs
@@ -253,7 +322,7 @@ def _struct(declared: StructType, allow_nan: bool) -> Reader:
         found = as_mapping(value)
         if found is None:
             raise _refused(value, declared)
-        unknown = [str(name) for name in found if name not in readers]
+        unknown = [text_of(name) for name in found if name not in readers]
         if unknown:
             raise Unfit(f"fields {listed(unknown)} are not declared")
         row = {name: _within(str(name), readers[name], found.get(name)) for name in readers}

@@ -113,7 +113,7 @@ def test_a_record_above_the_limit_is_kept_by_its_beginning() -> None:
     intake = Intake(UPDATES, allow_nan=False, record_bytes=LIMIT)
     large = Item(payload=update(1, symbol="x" * (LIMIT + 1)), rows=1, size_bytes=LIMIT + 30)
     taken = intake.take([large])
-    assert reasons(taken) == [f"it takes {LIMIT + 30} bytes, at most {LIMIT} are allowed"]
+    assert reasons(taken) == [f"it takes at least {LIMIT + 30} bytes, at most {LIMIT} are allowed"]
     assert taken.letters[0].record["symbol"] == {"text": "x" * EXCERPT, "characters": LIMIT + 1}
 
 

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 import random
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
-from pipeline.delta.journal import Journal, Segment, tables
+from pipeline.delta.journal import Journal
+from pipeline.delta.segments import Segment, tables
 from pipeline.errors import JournalError, SinkRunningError
 from pipeline_tests.children.receiver import SOURCE, Child
 
@@ -147,7 +152,7 @@ def test_a_copy_that_was_never_acknowledged_is_swept_away(tmp_path: Path) -> Non
     with opened(tmp_path) as journal:
         whole = journal.append(rows(1)).path
     (tmp_path / "segment-00000000000000000002.parquet.tmp").write_bytes(whole.read_bytes()[:20])
-    (tmp_path / "good-00000000000000000001-abc.parquet").write_bytes(whole.read_bytes()[:20])
+    (tmp_path / "good-00000000000000000001-0123abcd.parquet").write_bytes(whole.read_bytes()[:20])
     with opened(tmp_path) as journal:
         assert ids(journal.loose) == [1]
     assert files(tmp_path) == {whole.name}
@@ -222,3 +227,192 @@ def test_what_the_files_say_is_no_secret(tmp_path: Path) -> None:
         journal.end(batch)
     document = json.loads((tmp_path / "committed.json").read_text(encoding="utf-8"))
     assert (document["epoch"], document["token"], document["next_segment"]) == (1, batch.token, 2)
+
+
+# --- what lies there is data ------------------------------------------------------------------------------------------
+
+
+def refused(folder: Path) -> JournalError:
+    with pytest.raises(JournalError) as caught:
+        Journal(folder, "updates", "test").open()
+    return caught.value
+
+
+def test_segments_of_one_read_are_all_there_or_none_is_wherever_it_was_killed(tmp_path: Path) -> None:
+    other = pa.table({"id": pa.array([2], pa.int64()), "more": ["x"]})
+    states = list[Path]()
+    real = os.replace, os.unlink
+    with opened(tmp_path / "one") as journal, pytest.MonkeyPatch.context() as patch:
+        journal.append(rows(1), {"file": 1})
+
+        def seen(act: Callable[..., None]) -> Callable[..., None]:
+            def call(*arguments: Any, **named: Any) -> None:
+                act(*arguments, **named)
+                states.append(killed(tmp_path / "one", tmp_path / f"left {len(states)}"))
+
+            return call
+
+        for name, act in zip(("replace", "unlink"), real, strict=True):
+            patch.setattr(os, name, seen(act))
+        journal.append_all([other, rows(3)], {"file": 3})
+    assert len(states) > 4
+    for left in states:
+        with opened(left) as journal:
+            kept = [i for segment in journal.loose for i in ids((segment,))]
+            assert (kept, journal.positions) in (([1], {"file": 1}), ([1, 2, 3], {"file": 3}))
+            assert journal.append(rows(9)).number == len(journal.loose)
+    assert files(states[-1]) == {path.name for path in states[-1].glob("segment-*.parquet")}
+
+
+def test_a_segment_that_is_missing_from_the_middle_is_told_by_its_number(tmp_path: Path) -> None:
+    with opened(tmp_path) as journal:
+        _, second, _ = (journal.append(rows(number)) for number in (1, 2, 3))
+        journal.begin(1, rows=1)
+    away = second.path.rename(tmp_path.parent / second.path.name)
+    assert refused(tmp_path).reason == "segments 2 are missing"
+    # As the remedy says: back under its name, or given up by name.
+    shutil.copy(away, second.path)
+    with opened(tmp_path) as journal:
+        assert ids(journal.loose) == [2, 3]
+    second.path.rename(f"{second.path}.given-up")
+    with opened(tmp_path) as journal:
+        assert (ids(journal.loose), journal.newest) == ([3], 3)
+
+
+def test_the_newest_segments_are_missed_as_far_as_a_batch_knew_of_them(tmp_path: Path) -> None:
+    with opened(tmp_path) as journal:
+        segments = [journal.append(rows(number)) for number in (1, 2, 3)]
+        journal.begin(1, rows=1)
+    segments[2].path.unlink()
+    assert refused(tmp_path).reason == "segments 3 are missing"
+
+
+def test_a_batch_goes_on_without_what_was_given_up_of_it_under_its_own_epoch(tmp_path: Path) -> None:
+    with opened(tmp_path) as journal:
+        segments = [journal.append(rows(number)) for number in (1, 2, 3)]
+        begun = journal.begin(7, rows=2)
+        assert begun is not None
+    segments[0].path.rename(f"{segments[0].path}.given-up")
+    with opened(tmp_path) as journal:
+        again = journal.unfinished
+        assert again is not None
+        assert (again.epoch, again.token, ids(again.segments)) == (7, begun.token, [2])
+        assert ids(journal.loose) == [3]
+    segments[1].path.rename(f"{segments[1].path}.given-up")
+    with opened(tmp_path) as journal:
+        assert (journal.unfinished, ids(journal.loose), journal.last_epoch) == (None, [3], 7)
+    with opened(tmp_path) as journal:
+        assert ids(journal.loose) == [3]
+
+
+def test_a_segment_under_another_number_is_told_by_name(tmp_path: Path) -> None:
+    with opened(tmp_path) as journal:
+        first = journal.append(rows(1)).path
+    copy = first.with_name(first.name.replace("0001-", "0002-"))
+    shutil.copy(first, copy)
+    error = refused(tmp_path)
+    assert (error.path, error.reason) == (str(copy), "it was written as segment 1")
+
+
+def test_no_byte_of_a_segment_can_be_changed_unseen(tmp_path: Path) -> None:
+    with opened(tmp_path) as journal:
+        path = journal.append(rows(*range(50))).path
+    content = path.read_bytes()
+    for place in range(0, len(content), 7):
+        path.write_bytes(content[:place] + bytes([content[place] ^ 1]) + content[place + 1 :])
+        assert refused(tmp_path).path == str(path)
+
+
+def test_a_journal_without_digests_is_read(tmp_path: Path) -> None:
+    with opened(tmp_path) as journal:
+        segments = [journal.append(rows(number), {"file": number}) for number in (1, 2)]
+    for segment in segments:
+        table = pq.read_table(segment.path)
+        segment.path.unlink()
+        path = tmp_path / f"segment-{segment.number:020d}.parquet"
+        with pq.ParquetWriter(path, table.schema, store_schema=False) as writer:
+            writer.write_table(table)
+            writer.add_key_value_metadata({b"pipeline.positions": json.dumps({"file": segment.number}).encode()})
+    batch = {"epoch": 3, "token": "0" * 32, "segments": [f"segment-{1:020d}.parquet"], "replaces": [],
+             "next_segment": 2}  # fmt: skip
+    (tmp_path / f"batch-{3:020d}.json").write_text(json.dumps(batch))
+    with opened(tmp_path) as journal:
+        assert journal.unfinished is not None
+        assert (ids(journal.unfinished.segments), ids(journal.loose)) == ([1], [2])
+        assert (journal.positions, journal.append(rows(3)).number) == ({"file": 2}, 3)
+
+
+CRAFTED: dict[str, dict[str, Any]] = {
+    "a name elsewhere": {"segments": ["../x"]},
+    "an absolute name": {"segments": ["/etc/x"]},
+    "a replaced name elsewhere": {"replaces": ["../x"]},
+    "the lock": {"segments": ["lock"]},
+    "no list": {"segments": "segment"},
+    "no text": {"segments": [1]},
+    "no number": {"epoch": "1"},
+    "a truth for a number": {"next_segment": True},
+    "a number below": {"next_segment": 0},
+    "a token that is a path": {"token": "../../../x"},
+    "no positions": {"positions": {"file": "far"}},
+}
+
+
+@pytest.mark.parametrize("name", CRAFTED)
+@pytest.mark.parametrize("file", ["committed.json", "batch-00000000000000000002.json", "together.json"])
+def test_a_crafted_document_is_refused_and_no_file_is_removed(tmp_path: Path, name: str, file: str) -> None:
+    outside = tmp_path / "x"
+    outside.write_text("mine")
+    folder = tmp_path / "journal"
+    with opened(folder) as journal:
+        journal.append(rows(1))
+    usual = {"epoch": 2, "token": "0" * 32, "segments": [], "replaces": [], "positions": {}, "next_segment": 2}
+    (folder / file).write_text(json.dumps(usual | CRAFTED[name]))
+    before = {path.name for path in folder.iterdir()}
+    assert refused(folder).path == str(folder / file)
+    assert {path.name for path in folder.iterdir()} == before
+    assert outside.read_text() == "mine"
+
+
+@pytest.mark.parametrize("content", ["[]", "17", "[" * 100_000, "\xff"])
+def test_a_document_that_is_no_object_is_told_by_name(tmp_path: Path, content: str) -> None:
+    (tmp_path / "committed.json").write_text(content, encoding="latin-1")
+    assert refused(tmp_path).path == str(tmp_path / "committed.json")
+
+
+def test_a_lock_that_is_a_link_does_not_touch_what_it_points_to(tmp_path: Path) -> None:
+    target, folder = tmp_path / "target", tmp_path / "journal"
+    target.write_text("mine")
+    folder.mkdir()
+    (folder / "lock").symlink_to(target)
+    assert refused(folder).path == str(folder / "lock")
+    assert target.read_text() == "mine"
+
+
+@pytest.mark.parametrize(
+    "name", ["lock", "committed.json", "batch-00000000000000000001.json", f"segment-{1:020d}.parquet", "together.json"]
+)
+@pytest.mark.parametrize("kind", ["pipe", "device", "folder"])
+def test_what_is_no_file_is_told_by_name_and_not_waited_for(tmp_path: Path, name: str, kind: str) -> None:
+    path = tmp_path / name
+    if kind == "pipe":
+        os.mkfifo(path)
+    elif kind == "device":
+        path.symlink_to("/dev/zero")
+    else:
+        path.mkdir()
+    assert refused(tmp_path).path == str(path)
+
+
+def test_what_could_not_be_written_leaves_nothing_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(_: int) -> None:
+        raise OSError(errno.ENOSPC, "no space left")
+
+    with opened(tmp_path) as journal:
+        journal.append(rows(1))
+        before = files(tmp_path)
+        with monkeypatch.context() as patch:
+            patch.setattr(os, "fsync", full)
+            with pytest.raises(JournalError, match="no space left"):
+                journal.append_all([rows(2), pa.table({"id": ["x"]})])
+        assert files(tmp_path) == before
+        assert journal.append(rows(3)).number == 2
