@@ -135,7 +135,7 @@ def test_a_segment_goes_when_its_commit_is_synced_and_not_before(
     def sync(path: Path) -> bool:
         journal, _ = sink_folders(RATIOS, "test", settings, BY_HAND)
         held.append(len(list(journal.glob("segment-*.parquet"))))
-        synced += [path] if path.is_file() else []
+        synced.extend([path] if path.is_file() else [])
         return real(path)
 
     monkeypatch.setattr(durable, "_sync", sync)
