@@ -36,9 +36,9 @@ from pipeline.assets.aviation_landing import DAYS, prepare_landing
 from pipeline.assets.portfolio_landing import prepare_prices
 from pipeline.dataset import Dataset
 from pipeline.definitions import build_definitions
-from pipeline.delta.read import ReadOptions, read
-from pipeline.delta.session import open_session
-from pipeline.delta.table import existing
+from pipeline.delta.read.version import ReadOptions, read
+from pipeline.delta.spark.session import open_session
+from pipeline.delta.table.open_table import existing
 from pipeline.errors import DemoError, PipelineError
 from pipeline.registry import Registry
 from pipeline.settings import Settings, load_settings

@@ -26,14 +26,14 @@ from urllib.parse import quote
 from pyspark.sql import SparkSession
 
 from pipeline.dataset import Dataset
-from pipeline.delta.commit import Mark, read_commit, runtime_profile
-from pipeline.delta.failures import SPARK_ERRORS, read_failure
-from pipeline.delta.files import read_texts, write_text
-from pipeline.delta.log import Commit, note_of, read_commit_file
-from pipeline.delta.read import ReadFacts
-from pipeline.delta.result import WriteResult
-from pipeline.delta.snapshot import TableFacts, local_folder, table_facts
-from pipeline.delta.table import existing
+from pipeline.delta.log.commits import Commit, note_of, read_commit_file
+from pipeline.delta.log.mark import Mark, read_commit, runtime_profile
+from pipeline.delta.log.snapshot import TableFacts, local_folder, table_facts
+from pipeline.delta.log.text_files import read_texts, write_text
+from pipeline.delta.read.version import ReadFacts
+from pipeline.delta.spark.failures import SPARK_ERRORS, read_failure
+from pipeline.delta.table.open_table import existing
+from pipeline.delta.write.result import WriteResult
 from pipeline.errors import DamagedTableError, FileAccessError, RecordError, RunNotFoundError
 
 FORMAT = 1

@@ -7,6 +7,7 @@ each rule has a made-up module below that does: a rule that can't fail holds not
 from __future__ import annotations
 
 import ast
+from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
@@ -53,85 +54,11 @@ DECLARATIONS = {
     "registry": {"errors", "dataset", "expectations"},
     "settings": {"arguments", "errors"},
 }
-# Inside `delta` a module imports only from modules before it.
-DELTA_ORDER = (
-    "failures",
-    "sql",
-    "slices",
-    "quality",
-    "runtime",
-    "server_record",
-    "session",
-    "meaning",
-    "entry",
-    "log",
-    "query_log",
-    "state",
-    "snapshot",
-    "integrity",
-    "chain",
-    "replay",
-    "counts",
-    "restores",
-    "files",
-    "commit",
-    "retry",
-    "clients",
-    "steps",
-    "evolve",
-    "conform",
-    "apply",
-    "lineage",
-    "table",
-    "feed",
-    "cursors",
-    "changes",
-    "window",
-    "read",
-    "describe",
-    "expect",
-    "query",
-    "diff",
-    "fit",
-    "arrow_types",
-    "arrow",
-    "objects",
-    "staging",
-    "frames",
-    "transaction",
-    "changelog",
-    "merge",
-    "quarantine",
-    "refusal",
-    "result",
-    "statement",
-    "overwrite",
-    "write",
-    "consume",
-    "retention",
-    "checkpoint",
-    "maintain",
-    "epochs",
-    "values",
-    "dead_letters",
-    "buffer",
-    "intake",
-    "segments",
-    "journal",
-    "meter",
-    "receiver",
-    "durable",
-    "raising",
-    "committer",
-    "sink",
-    "ndjson",
-    "stream_batches",
-    "stream",
-    "data_files",
-    "doctor",
-    "recover",
-    "server",
-)
+# The packages of `delta`: a module imports only from its own package and from those before it.
+DELTA_PACKAGES = ("spark", "sql", "log", "frames", "table", "read", "write", "inspect", "maintain", "stream", "sink")
+FOLDER_MODULES = 12
+# The command line has a file for each verb.
+FOLDERS_OF_ANY_SIZE = frozenset({"cli", "pipeline", "assets", "orchestration"})
 WITHOUT_DAGSTER = 3  # the highest layer that works where Dagster is not installed or down; the command line needs it
 SECOND_HOMES = frozenset({"utils", "util", "helpers", "helper", "common"})
 MODULE_LINES = 400
@@ -177,6 +104,11 @@ class Module:
     def unit(self) -> str:
         return self.name.removeprefix(PACKAGE).lstrip(".").partition(".")[0]
 
+    @property
+    def delta_parts(self) -> list[str]:
+        """The parts of the name below `delta`."""
+        return self.name.removeprefix(f"{PACKAGE}.delta.").split(".")
+
     @cached_property
     def imports(self) -> tuple[Import, ...]:
         return tuple(dict.fromkeys(self._imports(self.tree, None)))
@@ -220,14 +152,15 @@ def load_modules() -> tuple[Module, ...]:
 
 
 def faults_of_place(module: Module) -> list[str]:
-    """Every module has a place in the layers, and inside `delta` one in the order."""
+    """Every module has a place in the layers, and inside `delta` one in a package."""
     if module.name == PACKAGE:
         return []
     if module.unit not in LAYERS:
         return [f"{module.unit} is in no layer"]
-    if module.unit == "delta" and not module.is_package:
-        place = module.name.removeprefix(f"{PACKAGE}.delta.")
-        return [] if place in DELTA_ORDER else [f"{place} has no place in the order of delta"]
+    if module.unit == "delta" and module.name != f"{PACKAGE}.delta":
+        package, *rest = module.delta_parts
+        if package not in DELTA_PACKAGES or len(rest) > 1 or not (rest or module.is_package):
+            return [f"{'.'.join(module.delta_parts)} is in no package of delta"]
     return []
 
 
@@ -251,21 +184,16 @@ def faults_of_declarations(module: Module) -> list[str]:
     ]
 
 
-def faults_of_delta_order(module: Module) -> list[str]:
-    """Inside `delta` a module imports only modules before it, and never the package's own front."""
-    if module.unit != "delta" or module.is_package:
+def faults_of_delta_packages(module: Module) -> list[str]:
+    """Inside `delta` a module imports only its own package and those before it, and never the front of `delta`."""
+    if module.unit != "delta" or module.name == f"{PACKAGE}.delta":
         return []
-    before = DELTA_ORDER[: delta_place(module.name)]
+    reach = DELTA_PACKAGES[: DELTA_PACKAGES.index(module.delta_parts[0]) + 1]
     return [
         f"line {i.line}: imports {i.target}"
         for i in module.imports
-        if i.unit == "delta" and i.target.removeprefix(f"{PACKAGE}.delta").lstrip(".") not in before
+        if i.unit == "delta" and i.target.removeprefix(f"{PACKAGE}.delta").lstrip(".").partition(".")[0] not in reach
     ]
-
-
-def delta_place(name: str) -> int:
-    part = name.removeprefix(f"{PACKAGE}.delta.")
-    return DELTA_ORDER.index(part) if part in DELTA_ORDER else 0
 
 
 def faults_of_dagster(module: Module) -> list[str]:
@@ -354,7 +282,7 @@ RULES: tuple[Rule, ...] = (
     faults_of_place,
     faults_of_layers,
     faults_of_declarations,
-    faults_of_delta_order,
+    faults_of_delta_packages,
     faults_of_dagster,
     faults_of_command_line,
     faults_of_hidden_imports,
@@ -395,6 +323,12 @@ def test_the_imports_have_no_cycle() -> None:
     assert cycle_in(MODULES) == []
 
 
+def test_no_folder_has_more_than_a_dozen_modules() -> None:
+    counts = Counter(module.name.rpartition(".")[0] for module in MODULES if not module.is_package)
+    full = {folder: count for folder, count in counts.items() if count > FOLDER_MODULES}
+    assert {folder for folder in full if folder.removeprefix(f"{PACKAGE}.") not in FOLDERS_OF_ANY_SIZE} == set()
+
+
 def test_the_walk_sees_the_package() -> None:
     names = {module.name for module in MODULES}
     assert {"pipeline", "pipeline.errors", "pipeline.dataset", "pipeline.registry", "pipeline.settings"} <= names
@@ -408,14 +342,15 @@ def test_the_walk_sees_the_package() -> None:
 KNOWN = frozenset(
     {PACKAGE}
     | {f"{PACKAGE}.{unit}" for unit in LAYERS}
-    | {f"{PACKAGE}.delta.{part}" for part in DELTA_ORDER}
+    | {f"{PACKAGE}.delta.{part}" for part in DELTA_PACKAGES}
+    | {f"{PACKAGE}.delta.{part}" for part in ("sql.slices", "table.plan", "read.version", "write.write")}
     | {f"{PACKAGE}.orchestration.io_manager"}
 )
 
 
 def made_up(name: str, source: str) -> Module:
     full = f"{PACKAGE}.{name}" if name else PACKAGE
-    return Module(full, source, is_package=name in ("", "delta", "orchestration", "assets"), known=KNOWN)
+    return Module(full, source, is_package=name in ("", "delta", "delta.sql", "orchestration", "assets"), known=KNOWN)
 
 
 def long_function(lines: int) -> str:
@@ -426,13 +361,14 @@ def long_function(lines: int) -> str:
 BREAKS: tuple[tuple[Rule, str, str], ...] = (
     (faults_of_place, "new_idea", ""),
     (faults_of_place, "delta.new_idea", ""),
-    (faults_of_place, "delta.sql.deeper", ""),
+    (faults_of_place, "delta.read", ""),
+    (faults_of_place, "delta.sql.deeper.still", ""),
     (faults_of_layers, "errors", "import pipeline.dataset"),
     (faults_of_layers, "errors", "from pipeline import settings"),
     (faults_of_layers, "dataset", "from pipeline.delta.sql import quoted"),
     (faults_of_layers, "delta.sql", "from pipeline.record import DatasetRecord"),
-    (faults_of_layers, "delta.sql", "from .. import record"),
-    (faults_of_layers, "delta.sql", "from ..record import DatasetRecord"),
+    (faults_of_layers, "delta.sql.slices", "from ... import record"),
+    (faults_of_layers, "delta.sql.slices", "from ...record import DatasetRecord"),
     (faults_of_layers, "delta", "from ..record import DatasetRecord"),
     (faults_of_layers, "record", "from pipeline.orchestration import io_manager"),
     (faults_of_layers, "orchestration.io_manager", "import pipeline.assets.aviation as aviation"),
@@ -447,16 +383,15 @@ BREAKS: tuple[tuple[Rule, str, str], ...] = (
     (faults_of_declarations, "dataset", "import pipeline.settings"),
     (faults_of_declarations, "registry", "from pipeline.settings import Settings"),
     (faults_of_declarations, "settings", "from pipeline.dataset import Dataset"),
-    (faults_of_delta_order, "delta.failures", "from pipeline.delta.sql import quoted"),
-    (faults_of_delta_order, "delta.read", "from pipeline.delta import table, write"),
-    (faults_of_delta_order, "delta.read", "from . import write"),
-    (faults_of_delta_order, "delta.read", "from .write import append"),
-    (faults_of_delta_order, "delta.write", "import pipeline.delta.maintain"),
-    (faults_of_delta_order, "delta.write", "from pipeline.delta import DeltaThing"),
-    (faults_of_delta_order, "delta.write", "from pipeline.delta.write import append"),
+    (faults_of_delta_packages, "delta.spark.failures", "from pipeline.delta.sql import quoted"),
+    (faults_of_delta_packages, "delta.read.version", "from pipeline.delta import table, write"),
+    (faults_of_delta_packages, "delta.read.version", "from .. import write"),
+    (faults_of_delta_packages, "delta.read.version", "from ..write import append"),
+    (faults_of_delta_packages, "delta.write.write", "import pipeline.delta.maintain"),
+    (faults_of_delta_packages, "delta.write.write", "from pipeline.delta import DeltaThing"),
     (faults_of_dagster, "errors", "import dagster"),
     (faults_of_dagster, "settings", "from dagster._core import x"),
-    (faults_of_dagster, "delta.session", "def f():\n    from dagster_pyspark import PySparkResource"),
+    (faults_of_dagster, "delta.spark.session", "def f():\n    from dagster_pyspark import PySparkResource"),
     (faults_of_dagster, "record", "import dagster as dg"),
     (faults_of_dagster, "cli", "from dagster import materialize"),
     (faults_of_command_line, "cli", "import pipeline.demo"),
@@ -488,12 +423,13 @@ KEEPS: tuple[tuple[Rule, str, str], ...] = (
     (faults_of_place, "", ""),
     (faults_of_place, "delta", ""),
     (faults_of_place, "delta.sql", ""),
+    (faults_of_place, "delta.sql.anything", ""),
     (faults_of_place, "assets.anything", ""),
     (faults_of_layers, "", "x = 1"),
     (faults_of_layers, "errors", "import pipelines.dataset\nfrom dataclasses import dataclass"),
     (
         faults_of_layers,
-        "delta.sql",
+        "delta.sql.slices",
         "from pipeline import errors\nfrom pipeline.dataset import Dataset\nfrom . import slices",
     ),
     (faults_of_layers, "cli", "from pipeline.record import DatasetRecord\nimport pipeline.delta.read"),
@@ -503,10 +439,14 @@ KEEPS: tuple[tuple[Rule, str, str], ...] = (
         "from pipeline.dataset import Dataset\nfrom pipeline import errors\nimport json",
     ),
     (faults_of_declarations, "cli", "from pipeline.settings import Settings"),
-    (faults_of_delta_order, "delta.write", "from pipeline.delta import conform, failures\nfrom .table import describe"),
-    (faults_of_delta_order, "delta", "from pipeline.delta.maintain import vacuum"),
-    (faults_of_delta_order, "assets.aviation", "from pipeline.delta import write"),
-    (faults_of_dagster, "delta.session", "import dagsters\nfrom pipeline import errors"),
+    (
+        faults_of_delta_packages,
+        "delta.write.write",
+        "from pipeline.delta import sql, table\nfrom .merge import x\nfrom pipeline.delta.write import y",
+    ),
+    (faults_of_delta_packages, "delta", "from pipeline.delta.maintain import vacuum"),
+    (faults_of_delta_packages, "assets.aviation", "from pipeline.delta import write"),
+    (faults_of_dagster, "delta.spark.session", "import dagsters\nfrom pipeline import errors"),
     (faults_of_dagster, "orchestration.io_manager", "import dagster as dg"),
     (faults_of_dagster, "definitions", "import dagster as dg"),
     (faults_of_command_line, "cli", "from pipeline import errors, record, settings\nfrom pipeline.delta import read"),

@@ -28,8 +28,8 @@ from pipeline.assets.codegraph_datasets import (
     datasets,
 )
 from pipeline.assets.codegraph_tree import STALE, base_of, installed_package, parser_of, snapshot
-from pipeline.delta.changes import CHANGE_TYPE, DELETE, TOUCHED_VALUES
-from pipeline.delta.slices import Slice, of_rows
+from pipeline.delta.read.changes import CHANGE_TYPE, DELETE, TOUCHED_VALUES
+from pipeline.delta.sql.slices import Slice, of_rows
 from pipeline.errors import SourceTreeError
 from pipeline.orchestration import Changes, DeltaSparkResource, Touched, dataset_asset
 

@@ -25,7 +25,7 @@ from pipeline.assets.portfolio_datasets import (
     datasets,
 )
 from pipeline.assets.source_files import read_csv_files, stream_json_files
-from pipeline.delta.changes import CHANGE_TYPE, DELETE
+from pipeline.delta.read.changes import CHANGE_TYPE, DELETE
 from pipeline.orchestration import Changes, DeltaSparkResource, dataset_asset
 
 __all__ = ["BY_SYMBOL", "assets", "datasets"]

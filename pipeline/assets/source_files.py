@@ -14,8 +14,8 @@ from pyspark.sql import Column, DataFrame, Row, SparkSession
 from pyspark.sql import functions as F  # noqa: N812  Spark's own name for it
 from pyspark.sql.types import StringType, StructField, StructType
 
-from pipeline.delta.failures import SPARK_ERRORS, read_failure
-from pipeline.delta.sql import path_pattern
+from pipeline.delta.spark.failures import SPARK_ERRORS, read_failure
+from pipeline.delta.sql.quoting import path_pattern
 from pipeline.errors import SourceFileError
 
 Belongs = Callable[[Column, Column], Column]

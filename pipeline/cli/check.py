@@ -6,8 +6,8 @@ import click
 
 from pipeline.cli.output import count, print_json, print_table
 from pipeline.cli.registry import declared
-from pipeline.delta.expect import Finding, findings
-from pipeline.delta.session import open_session
+from pipeline.delta.inspect.check import Finding, findings
+from pipeline.delta.spark.session import open_session
 from pipeline.errors import TableNotFoundError
 from pipeline.settings import load_settings
 

@@ -14,11 +14,11 @@ from pipeline.cli.dagster_instance import report_changes
 from pipeline.cli.output import print_json
 from pipeline.cli.registry import declared
 from pipeline.dataset import Dataset
-from pipeline.delta.commit import rows_changed
-from pipeline.delta.conform import Plan
-from pipeline.delta.session import open_session
-from pipeline.delta.table import conform as do_conform
-from pipeline.delta.table import plan_of
+from pipeline.delta.log.mark import rows_changed
+from pipeline.delta.spark.session import open_session
+from pipeline.delta.table.open_table import conform as do_conform
+from pipeline.delta.table.open_table import plan_of
+from pipeline.delta.table.plan import Plan
 from pipeline.errors import PipelineError, TableNotFoundError
 from pipeline.settings import Settings, load_settings
 

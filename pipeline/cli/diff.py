@@ -6,10 +6,10 @@ import click
 
 from pipeline.cli.output import count, print_json, print_table
 from pipeline.cli.registry import declared
-from pipeline.delta.changes import DELETE, INSERT, UPDATED
-from pipeline.delta.diff import diff as difference
-from pipeline.delta.query import is_number
-from pipeline.delta.session import open_session
+from pipeline.delta.inspect.diff import diff as difference
+from pipeline.delta.inspect.query import is_number
+from pipeline.delta.read.changes import DELETE, INSERT, UPDATED
+from pipeline.delta.spark.session import open_session
 from pipeline.settings import load_settings
 
 DEFAULT_LIMIT = 100

@@ -8,8 +8,8 @@ import click
 
 from pipeline.cli.output import count, print_json, print_table, size
 from pipeline.cli.registry import declared
-from pipeline.delta.doctor import Diagnosis, examine
-from pipeline.delta.retention import consumers_of
+from pipeline.delta.inspect.doctor import Diagnosis, examine
+from pipeline.delta.maintain.retention import consumers_of
 from pipeline.errors import TableNotFoundError
 from pipeline.settings import load_settings
 

@@ -6,9 +6,9 @@ import click
 
 from pipeline.cli.output import count, instant, print_json, print_table
 from pipeline.cli.registry import declared
-from pipeline.delta.describe import HistoryEntry
-from pipeline.delta.describe import history as commits
-from pipeline.delta.session import open_session
+from pipeline.delta.inspect.describe import HistoryEntry
+from pipeline.delta.inspect.describe import history as commits
+from pipeline.delta.spark.session import open_session
 from pipeline.settings import load_settings
 
 DEFAULT_LIMIT = 20

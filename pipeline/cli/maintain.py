@@ -14,12 +14,19 @@ from pyspark.sql import SparkSession
 
 from pipeline.cli.registry import declared
 from pipeline.dataset import Dataset
-from pipeline.delta.changes import Source
-from pipeline.delta.checkpoint import Checkpoints
-from pipeline.delta.commit import CommitNote, Mark
-from pipeline.delta.maintain import CheckpointResult, OptimizeResult, VacuumResult, checkpoint, optimize, vacuum
-from pipeline.delta.retention import Unread, consumers_of
-from pipeline.delta.session import open_session
+from pipeline.delta.log.mark import CommitNote, Mark
+from pipeline.delta.maintain.checkpoint import Checkpoints
+from pipeline.delta.maintain.maintain import (
+    CheckpointResult,
+    OptimizeResult,
+    VacuumResult,
+    checkpoint,
+    optimize,
+    vacuum,
+)
+from pipeline.delta.maintain.retention import Unread, consumers_of
+from pipeline.delta.read.changes import Source
+from pipeline.delta.spark.session import open_session
 from pipeline.errors import PipelineError, TableNotFoundError
 from pipeline.registry import Registry
 from pipeline.settings import Settings, load_settings

@@ -9,8 +9,8 @@ import click
 from pyspark.sql import SparkSession
 
 from pipeline.cli.output import count, print_json, print_table
-from pipeline.delta.session import open_session
-from pipeline.delta.snapshot import local_folder
+from pipeline.delta.log.snapshot import local_folder
+from pipeline.delta.spark.session import open_session
 from pipeline.record import DatasetRecord, Outcome, diff, runs, verify
 from pipeline.record import manifest as records_of
 from pipeline.settings import Settings, load_settings

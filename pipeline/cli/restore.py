@@ -12,11 +12,11 @@ from pipeline.cli.dagster_instance import report_changes
 from pipeline.cli.options import as_instant
 from pipeline.cli.output import count, print_json, print_pairs
 from pipeline.cli.registry import declared
-from pipeline.delta.commit import CommitNote, Mark
-from pipeline.delta.read import ReadOptions
-from pipeline.delta.recover import RestorePlan, RestoreResult, plan_restore
-from pipeline.delta.recover import restore as do_restore
-from pipeline.delta.session import open_session
+from pipeline.delta.log.mark import CommitNote, Mark
+from pipeline.delta.maintain.restore import RestorePlan, RestoreResult, plan_restore
+from pipeline.delta.maintain.restore import restore as do_restore
+from pipeline.delta.read.version import ReadOptions
+from pipeline.delta.spark.session import open_session
 from pipeline.record import write_record
 from pipeline.settings import load_settings
 

@@ -9,9 +9,9 @@ import click
 from pipeline.cli.output import count, instant, print_json, print_pairs, print_table, size
 from pipeline.cli.registry import declared
 from pipeline.delta import sql
-from pipeline.delta.describe import TableDescription, describe, describe_all
-from pipeline.delta.session import open_session
-from pipeline.delta.table import TableState
+from pipeline.delta.inspect.describe import TableDescription, describe, describe_all
+from pipeline.delta.spark.session import open_session
+from pipeline.delta.table.open_table import TableState
 from pipeline.settings import load_settings
 
 

@@ -11,11 +11,11 @@ import click
 
 from pipeline.cli.output import count, instant, print_json, print_table
 from pipeline.cli.registry import declared
-from pipeline.delta.epochs import epochs as read_epochs
-from pipeline.delta.log import versions
-from pipeline.delta.ndjson import Tail, pump
-from pipeline.delta.receiver import SinkSettings
-from pipeline.delta.sink import DeltaSink
+from pipeline.delta.log.commits import versions
+from pipeline.delta.log.epochs import epochs as read_epochs
+from pipeline.delta.sink.ndjson import Tail, pump
+from pipeline.delta.sink.receiver import SinkSettings
+from pipeline.delta.sink.sink import DeltaSink
 from pipeline.errors import PipelineError, SinkStoppedError, SourceFileError, TableNotFoundError
 from pipeline.settings import load_settings
 

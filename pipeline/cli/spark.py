@@ -12,8 +12,8 @@ from typing import Any
 import click
 from rich.console import Console
 
-from pipeline.delta import server as servers
-from pipeline.delta.session import CONNECT_PORT
+from pipeline.delta.spark import server as servers
+from pipeline.delta.spark.session import CONNECT_PORT
 from pipeline.settings import STATE_FOLDER, load_settings
 
 SAID_EVERY_SECONDS = 10.0

@@ -9,10 +9,10 @@ import click
 from pipeline.cli.options import as_instant
 from pipeline.cli.output import print_json, print_table
 from pipeline.cli.registry import declared
-from pipeline.delta.query import is_number, query
-from pipeline.delta.read import ReadOptions
-from pipeline.delta.session import open_session
-from pipeline.delta.window import Window
+from pipeline.delta.inspect.query import is_number, query
+from pipeline.delta.read.version import ReadOptions
+from pipeline.delta.read.window import Window
+from pipeline.delta.spark.session import open_session
 from pipeline.settings import load_settings
 
 DEFAULT_LIMIT = 1000

@@ -1,8 +1,6 @@
 """Everything that touches Spark or a Delta log; knows nothing of Dagster.
 
-From the top: `failures`, `sql` and `slices` (plain values), `runtime` and `session` (a Spark that can do Delta), `log`,
-`commit`, `snapshot` (the log), `clients`, `steps`, `evolve`, `conform` and `apply` (declared against observed), `table`
-(opened and created), `feed`, `changes`, `window` and `diff` (what has changed), `read`, `files`,
-`describe` and `query` (what is there), `quality`, `fit`, `arrow`, `staging`, `frames`, `write` and `consume` (the
-rows), `retention` and `maintain` (the files), `server` (a warm Spark in the background).
+From the bottom: `spark` (sessions), `sql` (text), `log` (commits), `frames` (rows as they come), `table` (declared
+against observed), `read`, `write`, `inspect`, `maintain`, `stream` and `sink`. A package imports only from itself and
+from those before it.
 """

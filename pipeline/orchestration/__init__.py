@@ -4,8 +4,8 @@
 make Dagster's other forms of assets ones of a dataset.
 """
 
-from pipeline.delta.changes import Changes
-from pipeline.delta.consume import Touched
+from pipeline.delta.read.changes import Changes
+from pipeline.delta.write.consume import Touched
 from pipeline.orchestration.checks import dataset_checks
 from pipeline.orchestration.dataset_asset import dataset_asset, dataset_metadata, dataset_out, dataset_spec
 from pipeline.orchestration.io_manager import DeltaIOManager

@@ -26,7 +26,7 @@ from dagster import (
 )
 
 from pipeline.dataset import Dataset
-from pipeline.delta.log import list_files
+from pipeline.delta.log.commits import list_files
 from pipeline.errors import PipelineError
 from pipeline.listing import listed
 from pipeline.orchestration.foreign import AssetTable, unreported

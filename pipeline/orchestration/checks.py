@@ -34,7 +34,7 @@ from dagster import (
 from dagster._core.instance.utils import RUNLESS_RUN_ID
 
 from pipeline.dataset import Dataset
-from pipeline.delta.table import TableState, compare, observe, state_in_log
+from pipeline.delta.table.open_table import TableState, compare, observe, state_in_log
 from pipeline.errors import TableNotFoundError
 from pipeline.orchestration import quality_checks, row_counts
 from pipeline.orchestration.dataset_asset import IO_MANAGER

@@ -25,9 +25,9 @@ from dagster import (
 from pyspark.sql import SparkSession
 
 from pipeline.dataset import Dataset
-from pipeline.delta.changes import Source
-from pipeline.delta.consume import Reading, reading
-from pipeline.delta.retry import RetryPolicy
+from pipeline.delta.log.retry import RetryPolicy
+from pipeline.delta.read.changes import Source
+from pipeline.delta.write.consume import Reading, reading
 from pipeline.errors import CommitConflictError, DeclarationError, SettingsError
 from pipeline.orchestration.metadata import declared_dataset
 

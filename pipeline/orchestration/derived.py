@@ -15,9 +15,9 @@ from dagster import AssetKey
 from pyspark.sql.types import StructField, StructType
 
 from pipeline.dataset import Append, Check, Dataset, InsertNew, Merge, Replace, WriteMode
-from pipeline.delta.arrow_types import stored
-from pipeline.delta.conform import CHANGE_FEED, observed
-from pipeline.delta.state import TableState
+from pipeline.delta.frames.arrow_types import stored
+from pipeline.delta.log.table_state import TableState
+from pipeline.delta.table.plan import CHANGE_FEED, observed
 from pipeline.errors import DeclarationError
 from pipeline.features import MAPPING_MODE, ColumnMapping, Features
 from pipeline.orchestration.metadata import plain

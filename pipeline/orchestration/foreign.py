@@ -31,9 +31,9 @@ from dagster import (
 from dagster._core.storage.tags import MULTIDIMENSIONAL_PARTITION_PREFIX
 
 from pipeline.dataset import Append, Dataset, table_location
-from pipeline.delta.counts import TableRows, table_rows
-from pipeline.delta.log import Commit, PartitionCounts, entry_at, note_of, read_commit_file, versions
-from pipeline.delta.table import state_in_log
+from pipeline.delta.log.commits import Commit, PartitionCounts, entry_at, note_of, read_commit_file, versions
+from pipeline.delta.log.counts import TableRows, table_rows
+from pipeline.delta.table.open_table import state_in_log
 from pipeline.errors import PartitionKeyError
 from pipeline.orchestration.derived import dataset_of_table
 from pipeline.orchestration.metadata import (

@@ -1,6 +1,6 @@
 """Who writes, as far as Dagster knows it: the same name for every try of one step, another for every run that is meant.
 
-Here belongs what makes two writes one and the same. What Delta makes of it is `pipeline.delta.transaction`'s.
+Here belongs what makes two writes one and the same. What Delta makes of it is `pipeline.delta.write.transaction`'s.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from dagster import DagsterEventType, DagsterInstance, DagsterRun, StepExecution
 from dagster._core.storage.tags import RETRY_NUMBER_TAG
 
 from pipeline.dataset import Dataset
-from pipeline.delta.slices import Slice
+from pipeline.delta.sql.slices import Slice
 
 _SLICE_DIGITS = 16
 

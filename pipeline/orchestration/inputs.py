@@ -18,8 +18,8 @@ from dagster import (
 )
 
 from pipeline.dataset import Dataset
-from pipeline.delta.frames import KINDS, SPARK, kind_of
-from pipeline.delta.slices import Slice
+from pipeline.delta.frames.convert import KINDS, SPARK, kind_of
+from pipeline.delta.sql.slices import Slice
 from pipeline.errors import FrameKindError
 from pipeline.orchestration.metadata import plain
 from pipeline.orchestration.partitions import PARTITION_EXPR, slice_of

@@ -26,18 +26,18 @@ from dagster import (
 from pyspark.sql.types import StructType
 
 from pipeline.dataset import Dataset, table_location
-from pipeline.delta.changes import Changes, Source
-from pipeline.delta.commit import CommitNote, Mark, commit_entry, newest_note
-from pipeline.delta.consume import Reading, Touched, write_consumed
-from pipeline.delta.failures import SPARK_ERRORS
-from pipeline.delta.frames import empty, from_spark, to_spark, with_schema
-from pipeline.delta.read import ReadFacts, ReadOptions, read
-from pipeline.delta.result import WriteResult
-from pipeline.delta.slices import Slice
-from pipeline.delta.staging import STAGING
-from pipeline.delta.stream import together
-from pipeline.delta.table import TableState, look_at
-from pipeline.delta.write import write
+from pipeline.delta.frames.convert import empty, from_spark, to_spark, with_schema
+from pipeline.delta.frames.staging import STAGING
+from pipeline.delta.log.mark import CommitNote, Mark, commit_entry, newest_note
+from pipeline.delta.read.changes import Changes, Source
+from pipeline.delta.read.version import ReadFacts, ReadOptions, read
+from pipeline.delta.spark.failures import SPARK_ERRORS
+from pipeline.delta.sql.slices import Slice
+from pipeline.delta.stream.structured_streaming import together
+from pipeline.delta.table.open_table import TableState, look_at
+from pipeline.delta.write.consume import Reading, Touched, write_consumed
+from pipeline.delta.write.result import WriteResult
+from pipeline.delta.write.write import write
 from pipeline.errors import FrameKindError, FrameMismatchError, PartitionKeyError, PipelineError, TableNotFoundError
 from pipeline.orchestration.consumers import consumer_of, read_changes, sources_of, written
 from pipeline.orchestration.derived import dataset_of_table, derived_dataset, refuse_lost_partitions
@@ -80,7 +80,7 @@ class DeltaIOManager(ConfigurableIOManager):
 
     A plain asset, one that carries no dataset, is written too: `derived` says as what.
 
-    A parameter for a source in `reads_changes_of` of the asset's dataset gets `pipeline.delta.changes.Changes`, and how
+    A parameter for a source in `reads_changes_of` of the asset's dataset gets `pipeline.orchestration.Changes`, and how
     far it has read is committed with what the asset returns. The run's tag `pipeline/full_refresh`, or `full_refresh`
     in the configuration of the asset's op, has it made anew.
 

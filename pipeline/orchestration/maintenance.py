@@ -15,9 +15,9 @@ from dagster import (
 )
 
 from pipeline.dataset import Dataset
-from pipeline.delta.checkpoint import Checkpoints
-from pipeline.delta.maintain import checkpoint, vacuum
-from pipeline.delta.retention import Unread, consumers_of
+from pipeline.delta.maintain.checkpoint import Checkpoints
+from pipeline.delta.maintain.maintain import checkpoint, vacuum
+from pipeline.delta.maintain.retention import Unread, consumers_of
 from pipeline.errors import PipelineError, TableNotFoundError
 from pipeline.orchestration.automation import schedule_status
 from pipeline.orchestration.resources import DeltaSparkResource

@@ -26,9 +26,9 @@ from pyspark.sql.types import StructType
 
 from pipeline.dataset import Dataset
 from pipeline.delta import sql
-from pipeline.delta.changes import SourceChanges
-from pipeline.delta.feed import Kind
-from pipeline.delta.result import WriteResult
+from pipeline.delta.read.changes import SourceChanges
+from pipeline.delta.read.verdict import Kind
+from pipeline.delta.write.result import WriteResult
 from pipeline.errors import DeclarationError
 
 DATASET = "pipeline/dataset"

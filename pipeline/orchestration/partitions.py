@@ -39,7 +39,7 @@ from pyspark.sql.types import (
 
 from pipeline.dataset import Dataset, is_string
 from pipeline.delta import sql
-from pipeline.delta.slices import Box, Interval, Slice, Values, merged, partition_value
+from pipeline.delta.sql.slices import Box, Interval, Slice, Values, merged, partition_value
 from pipeline.errors import DeclarationError, PartitionKeyError
 from pipeline.orchestration.partition_keys import decimal_of, parser_of
 

@@ -14,9 +14,9 @@ from typing import Any
 from dagster import AssetCheckResult, AssetCheckSeverity, AssetCheckSpec, AssetKey, MetadataValue
 
 from pipeline.dataset import Check, Dataset, References, Severity
-from pipeline.delta.expect import broken_by
-from pipeline.delta.quality import Broken
-from pipeline.delta.table import look
+from pipeline.delta.inspect.check import broken_by
+from pipeline.delta.sql.constraints import Broken
+from pipeline.delta.table.open_table import look
 from pipeline.errors import TableNotFoundError
 from pipeline.expectations import Constraint, Expectation, expectation_name, label
 from pipeline.orchestration.io_manager import DeltaIOManager

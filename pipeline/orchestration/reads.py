@@ -1,7 +1,7 @@
 """What the steps of this process have read: told with what they write, and the origin of its columns made of it.
 
 Here belong the reads that wait for their step's outputs, and what Dagster calls column lineage. Where a column comes
-from is `pipeline.delta.lineage`'s to say.
+from is `pipeline.delta.inspect.lineage`'s to say.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ from dagster import AssetKey, DagsterEventType, StepExecutionContext, TableColum
 from pyspark.sql import DataFrame
 
 from pipeline.dataset import Dataset
-from pipeline.delta.changes import SourceChanges
-from pipeline.delta.feed import Kind
-from pipeline.delta.lineage import column_lineage, plain_location
-from pipeline.delta.read import ReadFacts
+from pipeline.delta.inspect.lineage import column_lineage, plain_location
+from pipeline.delta.read.changes import SourceChanges
+from pipeline.delta.read.verdict import Kind
+from pipeline.delta.read.version import ReadFacts
 from pipeline.orchestration.metadata import VERSION
 from pipeline.schema import folded
 

@@ -17,13 +17,13 @@ from dagster import DataVersion, MetadataValue, OutputContext, PartitionsDefinit
 from pyspark.sql import SparkSession
 
 from pipeline.dataset import Append, Dataset, Replace
-from pipeline.delta.commit import commit_entry, rows_changed
-from pipeline.delta.counts import TableRows, table_rows
-from pipeline.delta.log import PartitionCounts
-from pipeline.delta.quarantine import LeftOut
-from pipeline.delta.result import WriteResult
-from pipeline.delta.snapshot import local_folder
-from pipeline.delta.table import existing
+from pipeline.delta.log.commits import PartitionCounts
+from pipeline.delta.log.counts import TableRows, table_rows
+from pipeline.delta.log.mark import commit_entry, rows_changed
+from pipeline.delta.log.snapshot import local_folder
+from pipeline.delta.table.open_table import existing
+from pipeline.delta.write.quarantine import LeftOut
+from pipeline.delta.write.result import WriteResult
 from pipeline.orchestration.metadata import (
     BYTES_ADDED,
     FILES_ADDED,

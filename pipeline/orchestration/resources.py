@@ -6,7 +6,7 @@ from typing import Any
 from dagster_pyspark import LazyPySparkResource
 from pydantic import Field
 
-from pipeline.delta.session import open_session
+from pipeline.delta.spark.session import open_session
 from pipeline.settings import SparkSettings, load_settings
 
 # This process's settings by number. They may hold credentials, and Dagster shows the fields of a resource to everybody.

@@ -14,11 +14,11 @@ from typing import Any
 from dagster import AssetCheckResult, AssetKey, MetadataValue, PartitionsDefinition
 
 from pipeline.dataset import Append, Dataset, Replace, RowCount
-from pipeline.delta.commit import read_commit
-from pipeline.delta.expect import allowed, judges_the_write, rows_held, typed_values
-from pipeline.delta.log import read_commit_file
-from pipeline.delta.snapshot import local_folder
-from pipeline.delta.table import observe, state_in_log
+from pipeline.delta.inspect.check import allowed, judges_the_write, rows_held, typed_values
+from pipeline.delta.log.commits import read_commit_file
+from pipeline.delta.log.mark import read_commit
+from pipeline.delta.log.snapshot import local_folder
+from pipeline.delta.table.open_table import observe, state_in_log
 from pipeline.orchestration import quality_checks
 from pipeline.orchestration.io_manager import DeltaIOManager
 from pipeline.orchestration.metadata import COMMITTED, PARTITION_ROWS, ROWS_WRITTEN, SKIPPED, TABLE_ROWS, VERSION

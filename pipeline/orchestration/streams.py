@@ -12,11 +12,11 @@ from dagster import MetadataValue
 from pyspark.sql import DataFrame
 
 from pipeline.dataset import Dataset
-from pipeline.delta.commit import CommitNote
-from pipeline.delta.result import WriteResult, nothing
-from pipeline.delta.slices import Slice
-from pipeline.delta.stream import write_available
-from pipeline.delta.table import open_or_create
+from pipeline.delta.log.mark import CommitNote
+from pipeline.delta.sql.slices import Slice
+from pipeline.delta.stream.structured_streaming import write_available
+from pipeline.delta.table.open_table import open_or_create
+from pipeline.delta.write.result import WriteResult, nothing
 from pipeline.errors import DeclarationError
 from pipeline.listing import NAMED
 

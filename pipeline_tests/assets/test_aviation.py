@@ -21,7 +21,7 @@ from pipeline.assets.aviation import (
 from pipeline.assets.aviation_datasets import AIRPORT_TRAFFIC, SIGHTINGS
 from pipeline.assets.aviation_landing import prepare_landing
 from pipeline.assets.source_files import read_csv_files
-from pipeline.delta.fit import select_list
+from pipeline.delta.frames.fit import select_list
 from pipeline.errors import SourceFileError
 from pipeline.orchestration import DeltaSparkResource
 from pipeline.settings import SparkSettings

@@ -20,7 +20,7 @@ from pipeline.assets.portfolio import PRICES_FILE, is_price_of_its_symbol, marke
 from pipeline.assets.portfolio_datasets import MARKET_PRICES
 from pipeline.assets.portfolio_landing import prepare_prices
 from pipeline.assets.source_files import read_csv_files
-from pipeline.delta.fit import select_list
+from pipeline.delta.frames.fit import select_list
 from pipeline.errors import DemoError, SourceFileError
 from pipeline.orchestration import DeltaSparkResource
 from pipeline.settings import SparkSettings

@@ -22,10 +22,10 @@ from pipeline.assets.portfolio_datasets import (
 from pipeline.assets.portfolio_updates import PositionStream, newest_positions, position_of, stored_updates, updates
 from pipeline.assets.source_files import stream_json_files
 from pipeline.dataset import Dataset
-from pipeline.delta.buffer import Item
-from pipeline.delta.fit import select_list
-from pipeline.delta.intake import Intake
-from pipeline.delta.sink import DeltaSink, SinkSettings
+from pipeline.delta.frames.fit import select_list
+from pipeline.delta.sink.buffer import Item
+from pipeline.delta.sink.intake import Intake
+from pipeline.delta.sink.sink import DeltaSink, SinkSettings
 from pipeline.errors import CheckViolationError, NullViolationError, PipelineError, SourceFileError, StreamError
 from pipeline.orchestration import DeltaIOManager, DeltaSparkResource, dataset_spec
 from pipeline.orchestration.dataset_asset import IO_MANAGER

@@ -23,7 +23,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pipeline.assets.portfolio_datasets import POSITIONS
 from pipeline.assets.portfolio_updates import START, position_of, updates
 from pipeline.dataset import Dataset
-from pipeline.delta.sink import DeltaSink, SinkSettings
+from pipeline.delta.sink.sink import DeltaSink, SinkSettings
 from pipeline.settings import Settings
 from pipeline_tests.benchmarks.turns import in_turns, shown, warm
 from pipeline_tests.children.sink import ARRIVALS

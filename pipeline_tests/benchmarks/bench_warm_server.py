@@ -19,8 +19,8 @@ from pathlib import Path
 
 import psutil
 
-from pipeline.delta import server as servers
-from pipeline.delta.server_record import TOKEN_VARIABLE, Server, token_of
+from pipeline.delta.spark import server as servers
+from pipeline.delta.spark.server_record import TOKEN_VARIABLE, Server, token_of
 from pipeline.settings import STATE_FOLDER, load_settings
 from pipeline_tests.conftest import free_port
 from pipeline_tests.end_to_end.conftest import FILES, PROJECTS, REPOSITORY, ProjectFolder

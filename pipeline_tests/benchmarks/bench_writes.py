@@ -16,8 +16,8 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import LongType, StringType, StructField, StructType
 
 from pipeline.dataset import Append, Dataset, Merge
-from pipeline.delta.commit import CommitNote, Mark
-from pipeline.delta.write import write
+from pipeline.delta.log.mark import CommitNote, Mark
+from pipeline.delta.write.write import write
 from pipeline.orchestration import DeltaIOManager, DeltaSparkResource, dataset_metadata
 from pipeline.settings import SparkSettings
 from pipeline_tests.benchmarks.turns import in_turns, shown

@@ -12,8 +12,8 @@ from pathlib import Path
 from pyspark.sql.types import LongType, StringType, StructField, StructType
 
 from pipeline.dataset import Append, Check, Dataset, Features
-from pipeline.delta.session import open_session
-from pipeline.delta.table import conform, existing, plan_of
+from pipeline.delta.spark.session import open_session
+from pipeline.delta.table.open_table import conform, existing, plan_of
 from pipeline.settings import SparkSettings
 
 RACED = Dataset(

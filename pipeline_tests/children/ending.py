@@ -6,8 +6,8 @@ import select
 import sys
 from pathlib import Path
 
-from pipeline.delta.receiver import SinkSettings
-from pipeline.delta.sink import DeltaSink
+from pipeline.delta.sink.receiver import SinkSettings
+from pipeline.delta.sink.sink import DeltaSink
 from pipeline_tests.unit.sink_sample import UPDATES, WRITER, settings_in, update
 
 

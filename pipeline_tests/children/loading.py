@@ -71,10 +71,10 @@ def settings() -> str:
 def frames_without_polars() -> dict[str, Any]:
     sys.modules["polars"] = None  # type: ignore[assignment]  # an import of it fails from now on
     import pipeline.definitions
-    from pipeline.delta import frames
+    from pipeline.delta.frames import convert
 
     assert pipeline.definitions
-    return {"loaded": loaded("pandas", "pyarrow"), "kinds": [frames.kind_of(dict), frames.kind_of(int)]}
+    return {"loaded": loaded("pandas", "pyarrow"), "kinds": [convert.kind_of(dict), convert.kind_of(int)]}
 
 
 JOBS: dict[str, Callable[..., Any]] = {

@@ -15,11 +15,11 @@ import pytest
 from pyspark.sql.types import LongType, StringType, StructField, StructType
 
 from pipeline.dataset import Append, Check, Dataset, NotNull, Replace, WriteMode
-from pipeline.delta import write as write_module
-from pipeline.delta.apply import Applied
-from pipeline.delta.commit import CommitNote, Mark
-from pipeline.delta.session import open_session
-from pipeline.delta.write import write
+from pipeline.delta.log.mark import CommitNote, Mark
+from pipeline.delta.spark.session import open_session
+from pipeline.delta.table.apply import Applied
+from pipeline.delta.write import write as write_module
+from pipeline.delta.write.write import write
 from pipeline.settings import SparkSettings
 from pipeline_tests.delta.sample import frame_of
 

@@ -15,7 +15,7 @@ from itertools import count
 from pathlib import Path
 from types import TracebackType
 
-from pipeline.delta.buffer import Receipt
+from pipeline.delta.sink.buffer import Receipt
 from pipeline_tests.unit.sink_sample import receiver, update
 
 SOURCE = "numbers"

@@ -26,10 +26,10 @@ from pyspark.sql.types import LongType, StructField, StructType
 from pipeline.assets.portfolio_datasets import POSITION_UPDATES, POSITIONS
 from pipeline.assets.portfolio_updates import position_of, updates
 from pipeline.dataset import Append, Dataset
-from pipeline.delta.buffer import Receipt
-from pipeline.delta.receiver import SinkSettings
-from pipeline.delta.session import embedded_environment
-from pipeline.delta.sink import DeltaSink
+from pipeline.delta.sink.buffer import Receipt
+from pipeline.delta.sink.receiver import SinkSettings
+from pipeline.delta.sink.sink import DeltaSink
+from pipeline.delta.spark.session import embedded_environment
 from pipeline.settings import Settings, SparkSettings
 
 WRITER = "stream"

@@ -24,12 +24,12 @@ from pyspark.sql import SparkSession
 from pyspark.sql.types import LongType, StringType, StructField, StructType
 
 from pipeline.dataset import Append, Dataset, Merge, Replace
-from pipeline.delta.commit import CommitNote, Mark
-from pipeline.delta.log import note_of
-from pipeline.delta.result import WriteResult
-from pipeline.delta.session import embedded_environment, open_session
-from pipeline.delta.slices import Slice, of_values
-from pipeline.delta.write import write
+from pipeline.delta.log.commits import note_of
+from pipeline.delta.log.mark import CommitNote, Mark
+from pipeline.delta.spark.session import embedded_environment, open_session
+from pipeline.delta.sql.slices import Slice, of_values
+from pipeline.delta.write.result import WriteResult
+from pipeline.delta.write.write import write
 from pipeline.settings import SparkSettings
 from pipeline_tests.delta.sample import actions_of, frame_of, versions_of
 

@@ -10,7 +10,7 @@ import pytest
 from pyspark.errors import PySparkRuntimeError
 from pyspark.sql import SparkSession
 
-from pipeline.delta import write as write_module
+from pipeline.delta.write import write as write_module
 
 
 class LosesAnswers:

@@ -24,11 +24,11 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import DateType, LongType, StringType, StructField, StructType
 
 from pipeline.dataset import Append, Dataset, Replace, WriteMode
-from pipeline.delta.commit import CommitNote, Mark
-from pipeline.delta.result import WriteResult
-from pipeline.delta.slices import Slice
-from pipeline.delta.table import open_or_create
-from pipeline.delta.write import write
+from pipeline.delta.log.mark import CommitNote, Mark
+from pipeline.delta.sql.slices import Slice
+from pipeline.delta.table.open_table import open_or_create
+from pipeline.delta.write.result import WriteResult
+from pipeline.delta.write.write import write
 
 DAYS = StructType(
     [StructField("day", DateType()), StructField("id", LongType(), False), StructField("text", StringType())]

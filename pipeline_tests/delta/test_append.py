@@ -27,11 +27,11 @@ from pyspark.sql.types import (
 )
 
 from pipeline.dataset import Append, Check, Dataset
-from pipeline.delta import slices
-from pipeline.delta.commit import clone_session, release_session
-from pipeline.delta.read import read
-from pipeline.delta.result import WriteResult
-from pipeline.delta.write import write
+from pipeline.delta.log.mark import clone_session, release_session
+from pipeline.delta.read.version import read
+from pipeline.delta.sql import slices
+from pipeline.delta.write.result import WriteResult
+from pipeline.delta.write.write import write
 from pipeline.errors import (
     CheckViolationError,
     FrameMismatchError,

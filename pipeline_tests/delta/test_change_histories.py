@@ -17,12 +17,12 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import LongType, StringType, StructField, StructType
 
 from pipeline.dataset import Append, Dataset, Merge
-from pipeline.delta.changes import Source, SourceChanges
-from pipeline.delta.consume import consume
-from pipeline.delta.feed import Kind, Reason
-from pipeline.delta.read import ReadOptions
-from pipeline.delta.recover import plan_restore, restore
-from pipeline.delta.table import open_or_create
+from pipeline.delta.maintain.restore import plan_restore, restore
+from pipeline.delta.read.changes import Source, SourceChanges
+from pipeline.delta.read.verdict import Kind, Reason
+from pipeline.delta.read.version import ReadOptions
+from pipeline.delta.table.open_table import open_or_create
+from pipeline.delta.write.consume import consume
 from pipeline_tests.delta.sample import note, ordered, rows_of
 from pipeline_tests.tiers import first_is_quick
 

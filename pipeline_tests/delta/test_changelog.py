@@ -14,9 +14,9 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import DateType, LongType, StringType, StructField, StructType
 
 from pipeline.dataset import Changelog, Dataset, Merge
-from pipeline.delta.result import WriteResult
-from pipeline.delta.slices import of_values
-from pipeline.delta.write import write
+from pipeline.delta.sql.slices import of_values
+from pipeline.delta.write.result import WriteResult
+from pipeline.delta.write.write import write
 from pipeline.errors import ChangelogError, FrameMismatchError, StrayRowsError
 from pipeline_tests.delta.sample import day, frame_in, note, ordered, rows_of, versions_of
 from pipeline_tests.tiers import first_is_quick

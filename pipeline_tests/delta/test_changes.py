@@ -18,16 +18,16 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import LongType, StringType, StructField, StructType
 
 from pipeline.dataset import Append, Changelog, Dataset, Merge, Replace, WriteMode
-from pipeline.delta.changes import Changes, Source, SourceChanges, changes_since, read_changes, release
-from pipeline.delta.commit import Cursor
-from pipeline.delta.consume import Consumed, Touched, consume
-from pipeline.delta.cursors import InForce, cursors_in_force
-from pipeline.delta.feed import Kind, Reason, Verdict, judge
-from pipeline.delta.maintain import checkpoint
-from pipeline.delta.read import ReadOptions
-from pipeline.delta.recover import plan_restore, restore
-from pipeline.delta.slices import Slice, of_values
-from pipeline.delta.table import look
+from pipeline.delta.log.mark import Cursor
+from pipeline.delta.maintain.maintain import checkpoint
+from pipeline.delta.maintain.restore import plan_restore, restore
+from pipeline.delta.read.changes import Changes, Source, SourceChanges, changes_since, read_changes, release
+from pipeline.delta.read.cursors import InForce, cursors_in_force
+from pipeline.delta.read.verdict import Kind, Reason, Verdict, judge
+from pipeline.delta.read.version import ReadOptions
+from pipeline.delta.sql.slices import Slice, of_values
+from pipeline.delta.table.open_table import look
+from pipeline.delta.write.consume import Consumed, Touched, consume
 from pipeline.errors import (
     DeclarationError,
     SessionConfError,

@@ -10,11 +10,11 @@ from pyspark.sql import SparkSession
 from pyspark.sql.types import LongType, StringType, StructField, StructType
 
 from pipeline.dataset import Changelog, Dataset, Features, Merge
-from pipeline.delta.changes import changes_since
-from pipeline.delta.commit import Cursor
-from pipeline.delta.cursors import InForce
-from pipeline.delta.table import existing
-from pipeline.delta.write import write
+from pipeline.delta.log.mark import Cursor
+from pipeline.delta.read.changes import changes_since
+from pipeline.delta.read.cursors import InForce
+from pipeline.delta.table.open_table import existing
+from pipeline.delta.write.write import write
 from pipeline_tests.delta.sample import frame_in, note, ordered
 from pipeline_tests.delta.test_changes import at
 

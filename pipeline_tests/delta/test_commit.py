@@ -15,9 +15,8 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from pipeline.dataset import Append, Dataset, Replace
-from pipeline.delta import commit, sql
-from pipeline.delta import write as write_module
-from pipeline.delta.commit import (
+from pipeline.delta import sql
+from pipeline.delta.log.mark import (
     FORMAT,
     CommitNote,
     Mark,
@@ -28,11 +27,12 @@ from pipeline.delta.commit import (
     release_session,
     token_of,
 )
-from pipeline.delta.result import WriteResult
-from pipeline.delta.session import is_connect
-from pipeline.delta.slices import Slice, of_values
-from pipeline.delta.table import open_or_create
-from pipeline.delta.write import write
+from pipeline.delta.spark.session import is_connect
+from pipeline.delta.sql.slices import Slice, of_values
+from pipeline.delta.table.open_table import open_or_create
+from pipeline.delta.write import write as write_module
+from pipeline.delta.write.result import WriteResult
+from pipeline.delta.write.write import write
 from pipeline.errors import CommitUnknownError, NullViolationError
 from pipeline_tests.conftest import close, connect
 from pipeline_tests.delta.sample import (
@@ -193,7 +193,7 @@ def test_a_commit_that_cannot_be_found_again_has_an_unknown_outcome(spark: Spark
     with private_session(spark, {}) as clone:
         insert(clone, APPENDED, root, "(DATE'2026-01-02', 2, 'b')")
         with pytest.raises(CommitUnknownError) as caught:
-            commit.own_commit(clone, "days", location, mark, ("day",))
+            mark.own_commit(clone, "days", location, mark, ("day",))
 
     assert (caught.value.dataset, caught.value.location) == ("days", location)
     assert caught.value.mark == f"w/3/1/{mark.token}"

@@ -22,14 +22,14 @@ from pyspark.sql.types import StringType
 
 from pipeline.dataset import Dataset, Merge, Replace, WriteMode
 from pipeline.delta import sql
-from pipeline.delta.commit import clone_session, release_session
-from pipeline.delta.failures import CONFLICT_CLASSES, read_failure
-from pipeline.delta.log import note_of
-from pipeline.delta.result import WriteResult
-from pipeline.delta.retry import NO_RETRY, RetryPolicy
-from pipeline.delta.runtime import JARS, jar_path
-from pipeline.delta.slices import Slice, of_values
-from pipeline.delta.write import write
+from pipeline.delta.log.commits import note_of
+from pipeline.delta.log.mark import clone_session, release_session
+from pipeline.delta.log.retry import NO_RETRY, RetryPolicy
+from pipeline.delta.spark.failures import CONFLICT_CLASSES, read_failure
+from pipeline.delta.spark.install import JARS, jar_path
+from pipeline.delta.sql.slices import Slice, of_values
+from pipeline.delta.write.result import WriteResult
+from pipeline.delta.write.write import write
 from pipeline.errors import CommitConflictError
 from pipeline.settings import SparkSettings
 from pipeline_tests.delta.sample import (

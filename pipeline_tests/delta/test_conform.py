@@ -18,11 +18,11 @@ from pyspark.sql.types import DateType, LongType, StringType, StructField, Struc
 
 from pipeline.cli import conform as command
 from pipeline.dataset import Append, Check, Dataset, Features, Merge, SchemaPolicy, StoragePolicy
-from pipeline.delta.maintain import optimize
-from pipeline.delta.replay import replay
-from pipeline.delta.snapshot import checkpoints
-from pipeline.delta.table import TableState, conform, existing, open_or_create, plan_of, state_in_log
-from pipeline.delta.write import write
+from pipeline.delta.log.replay import replay
+from pipeline.delta.log.snapshot import checkpoints
+from pipeline.delta.maintain.maintain import optimize
+from pipeline.delta.table.open_table import TableState, conform, existing, open_or_create, plan_of, state_in_log
+from pipeline.delta.write.write import write
 from pipeline.errors import (
     ConformError,
     DeclarationError,

@@ -13,14 +13,14 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from pipeline.delta.commit import Cursor
-from pipeline.delta.describe import describe, describe_all
-from pipeline.delta.doctor import examine
-from pipeline.delta.feed import Kind, judge
-from pipeline.delta.maintain import checkpoint
-from pipeline.delta.read import ReadOptions, read
-from pipeline.delta.slices import of_values
-from pipeline.delta.table import existing
+from pipeline.delta.inspect.describe import describe, describe_all
+from pipeline.delta.inspect.doctor import examine
+from pipeline.delta.log.mark import Cursor
+from pipeline.delta.maintain.maintain import checkpoint
+from pipeline.delta.read.verdict import Kind, judge
+from pipeline.delta.read.version import ReadOptions, read
+from pipeline.delta.sql.slices import of_values
+from pipeline.delta.table.open_table import existing
 from pipeline.errors import DamagedTableError
 from pipeline_tests.delta.sample import REPLACED, day, put
 

@@ -10,14 +10,14 @@ from pyspark.sql import SparkSession
 from pyspark.sql.types import LongType, StringType, StructField, StructType
 
 from pipeline.dataset import Append, Check, Dataset, ErrorIfExists, Merge, Replace, WriteMode
-from pipeline.delta.commit import CommitNote, Mark
-from pipeline.delta.failures import SPARK_ERRORS
-from pipeline.delta.maintain import optimize
-from pipeline.delta.quarantine import take_out
-from pipeline.delta.read import ReadOptions
-from pipeline.delta.recover import plan_restore, restore
-from pipeline.delta.slices import of_values
-from pipeline.delta.write import write
+from pipeline.delta.log.mark import CommitNote, Mark
+from pipeline.delta.maintain.maintain import optimize
+from pipeline.delta.maintain.restore import plan_restore, restore
+from pipeline.delta.read.version import ReadOptions
+from pipeline.delta.spark.failures import SPARK_ERRORS
+from pipeline.delta.sql.slices import of_values
+from pipeline.delta.write.quarantine import take_out
+from pipeline.delta.write.write import write
 from pipeline.errors import DamagedTableError, VersionVacuumedError
 from pipeline.policy import SchemaPolicy
 from pipeline_tests.delta.sample import frame_of, note, put, versions_of

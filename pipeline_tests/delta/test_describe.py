@@ -18,16 +18,18 @@ from pyspark.sql import SparkSession
 from pyspark.sql.types import LongType, StructField, StructType
 
 from pipeline.dataset import Append, Dataset
-from pipeline.delta import files, slices, sql
-from pipeline.delta.describe import TableDescription, describe, describe_all, history
-from pipeline.delta.maintain import checkpoint
-from pipeline.delta.query import Answer, QueryError, query
-from pipeline.delta.read import ReadFacts, ReadOptions, read
-from pipeline.delta.result import WriteResult
-from pipeline.delta.session import is_connect
-from pipeline.delta.table import DEFAULT_PROPERTIES
-from pipeline.delta.window import Window
-from pipeline.delta.write import write
+from pipeline.delta import sql
+from pipeline.delta.inspect.describe import TableDescription, describe, describe_all, history
+from pipeline.delta.inspect.query import Answer, QueryError, query
+from pipeline.delta.log import text_files
+from pipeline.delta.maintain.maintain import checkpoint
+from pipeline.delta.read.version import ReadFacts, ReadOptions, read
+from pipeline.delta.read.window import Window
+from pipeline.delta.spark.session import is_connect
+from pipeline.delta.sql import slices
+from pipeline.delta.table.open_table import DEFAULT_PROPERTIES
+from pipeline.delta.write.result import WriteResult
+from pipeline.delta.write.write import write
 from pipeline.errors import (
     ChangesUnreadableError,
     NotParquetError,
@@ -543,7 +545,7 @@ def test_records_on_a_storage_that_only_spark_reaches_are_the_same(
         return write_record(spark, REPLACED, written[1], root=root, run_id=run_id, sources={}, options={})
 
     near = keep("near")
-    for module in ("pipeline.delta.files", "pipeline.record"):
+    for module in ("pipeline.delta.log.text_files", "pipeline.record"):
         monkeypatch.setattr(f"{module}.local_folder", lambda uri: None)
     if is_connect(spark):
         # Spark's server refuses to write into its own file system unless told.
@@ -557,6 +559,6 @@ def test_records_on_a_storage_that_only_spark_reaches_are_the_same(
     (record,) = manifest(root, "far", spark)
     assert verify([record], spark)[0].problem is None
     assert "not in the log" in (verify([replace(record, version=9)], spark)[0].problem or "")
-    with pytest.raises(files.FileAccessError):
+    with pytest.raises(text_files.FileAccessError):
         manifest(root, "far")
-    assert files.read_texts(spark, f"{root}/nowhere", ".json") == []
+    assert text_files.read_texts(spark, f"{root}/nowhere", ".json") == []

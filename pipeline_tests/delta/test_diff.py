@@ -10,8 +10,8 @@ from pyspark.sql import SparkSession
 from pyspark.sql.types import LongType, StringType, StructField, StructType
 
 from pipeline.dataset import Dataset, Replace
-from pipeline.delta.diff import diff
-from pipeline.delta.feed import Reason
+from pipeline.delta.inspect.diff import diff
+from pipeline.delta.read.verdict import Reason
 from pipeline_tests.delta.sample import placed, put, versions_of
 
 ROWS = StructType([StructField("id", LongType(), False), StructField("text", StringType())])

@@ -9,8 +9,8 @@ import pytest
 from pyspark.sql import SparkSession
 
 from pipeline.dataset import Dataset, Merge
-from pipeline.delta.doctor import Diagnosis, examine
-from pipeline.delta.maintain import checkpoint
+from pipeline.delta.inspect.doctor import Diagnosis, examine
+from pipeline.delta.maintain.maintain import checkpoint
 from pipeline.errors import StorageError, TableNotFoundError
 from pipeline_tests.delta.sample import APPENDED, DAYS, day, files_of, put
 from pipeline_tests.tiers import first_is_quick

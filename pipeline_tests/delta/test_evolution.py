@@ -32,10 +32,10 @@ from pyspark.sql.types import (
 )
 
 from pipeline.dataset import Append, Check, Dataset, Features, Merge, Replace, SchemaPolicy
-from pipeline.delta.feed import Kind, Reason, judge
-from pipeline.delta.read import read
-from pipeline.delta.table import compare, conform, existing, plan_of
-from pipeline.delta.write import write
+from pipeline.delta.read.verdict import Kind, Reason, judge
+from pipeline.delta.read.version import read
+from pipeline.delta.table.open_table import compare, conform, existing, plan_of
+from pipeline.delta.write.write import write
 from pipeline.errors import NullViolationError, TableMismatchError
 from pipeline.orchestration.metadata import write_metadata
 from pipeline_tests.delta.sample import frame_of, note, placed, put, rows_of, versions_of

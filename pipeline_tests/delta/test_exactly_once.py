@@ -24,15 +24,17 @@ from pipeline.dataset import (
     Replace,
     WriteMode,
 )
-from pipeline.delta import sql, table, transaction
-from pipeline.delta import write as write_module
-from pipeline.delta.commit import CommitNote, Mark, clone_session, release_session
-from pipeline.delta.log import commit_file, token_of
-from pipeline.delta.maintain import checkpoint
-from pipeline.delta.read import ReadOptions
-from pipeline.delta.recover import plan_restore, restore
-from pipeline.delta.result import WriteResult
-from pipeline.delta.write import write
+from pipeline.delta import sql
+from pipeline.delta.log.commits import commit_file, token_of
+from pipeline.delta.log.mark import CommitNote, Mark, clone_session, release_session
+from pipeline.delta.maintain.maintain import checkpoint
+from pipeline.delta.maintain.restore import plan_restore, restore
+from pipeline.delta.read.version import ReadOptions
+from pipeline.delta.table import open_table
+from pipeline.delta.write import transaction
+from pipeline.delta.write import write as write_module
+from pipeline.delta.write.result import WriteResult
+from pipeline.delta.write.write import write
 from pipeline.errors import DuplicateKeysError, TableExistsError
 from pipeline_tests.delta.lost_answers import lose_answers
 from pipeline_tests.delta.sample import commit_info, frame_in, note, ordered, versions_of
@@ -317,7 +319,7 @@ def test_of_two_sessions_that_write_first_both_append_and_one_loads(
 
         return call
 
-    monkeypatch.setattr(table, "_create", together("_create", table._create))
+    monkeypatch.setattr(open_table, "_create", together("_create", open_table._create))
     monkeypatch.setattr(write_module, "write_confs", together("write_confs", write_module.write_confs))
     clones = [clone_session(spark) for _ in range(2)]
 

@@ -43,12 +43,12 @@ from pyspark.sql.types import (
 )
 
 from pipeline.dataset import Append, Dataset, Replace
-from pipeline.delta import frames
-from pipeline.delta.arrow_types import arrow_type
-from pipeline.delta.frames import FrameKindError, FrameTooLargeError, from_spark, kind_of, to_spark
-from pipeline.delta.read import read
-from pipeline.delta.staging import ROW_GROUP_ROWS, STAGING, StagingError
-from pipeline.delta.write import write
+from pipeline.delta.frames import convert
+from pipeline.delta.frames.arrow_types import arrow_type
+from pipeline.delta.frames.convert import FrameKindError, FrameTooLargeError, from_spark, kind_of, to_spark
+from pipeline.delta.frames.staging import ROW_GROUP_ROWS, STAGING, StagingError
+from pipeline.delta.read.version import read
+from pipeline.delta.write.write import write
 from pipeline.errors import FrameMismatchError, NullViolationError
 from pipeline_tests.children import loading
 from pipeline_tests.delta.sample import note
@@ -157,11 +157,11 @@ def got(spark: SparkSession, dataset: Dataset, root: str, kind: str, max_bytes: 
 def as_arrow(frame: Any) -> pa.Table:
     """The frame as its own library sees it in Arrow."""
     kind = kind_of(type(frame))
-    if kind == frames.ARROW_READER:
+    if kind == convert.ARROW_READER:
         return frame.read_all()
-    if kind == frames.PANDAS:
+    if kind == convert.PANDAS:
         return pa.Table.from_arrays([pa.array(frame[name]) for name in frame.columns], names=list(frame.columns))
-    if kind in (frames.POLARS, frames.POLARS_LAZY):
+    if kind in (convert.POLARS, convert.POLARS_LAZY):
         return frame.lazy().collect().to_arrow()
     return frame
 
@@ -179,7 +179,7 @@ def everything(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) ->
 
 @case("S-INF-NAN")
 @case("S-PANDAS-RANGE")
-@pytest.mark.parametrize("kind", first_in_both_modes(frames.KINDS))
+@pytest.mark.parametrize("kind", first_in_both_modes(convert.KINDS))
 def test_every_type_comes_through_every_kind_of_frame_and_back_equal(
     spark: SparkSession, everything: str, kind: str
 ) -> None:
@@ -187,9 +187,9 @@ def test_every_type_comes_through_every_kind_of_frame_and_back_equal(
     expected = arrow_of(EVERYTHING, ROWS).sort_by("id")
     frame = got(spark, EVERYTHING, everything, kind)
     assert kind_of(type(frame)) == kind
-    if kind == frames.ARROW_READER:
+    if kind == convert.ARROW_READER:
         frame = frame.read_all()
-    if kind != frames.SPARK:
+    if kind != convert.SPARK:
         # A map in Arrow is a list of pairs or of structs, as the library likes; it is compared below.
         held = as_arrow(frame).sort_by("id").drop_columns("map")
         assert repr(held.to_pylist()) == repr(expected.drop_columns("map").to_pylist())
@@ -201,11 +201,11 @@ def test_every_type_comes_through_every_kind_of_frame_and_back_equal(
 def test_integers_decimals_and_instants_keep_their_types_in_pandas_and_polars(
     classic: SparkSession, everything: str
 ) -> None:
-    pandas = got(classic, EVERYTHING, everything, frames.PANDAS)
+    pandas = got(classic, EVERYTHING, everything, convert.PANDAS)
     assert pandas.sort_values("id")["id"].tolist() == [-(2**53) - 1, 0, 2**63 - 1]
     assert pandas["int32"].isna().sum() == 1
     assert pandas["instant"].dtype == pd.ArrowDtype(pa.timestamp("us", "UTC"))
-    schema = got(classic, EVERYTHING, everything, frames.POLARS_LAZY).collect_schema()
+    schema = got(classic, EVERYTHING, everything, convert.POLARS_LAZY).collect_schema()
     assert (schema["instant"], schema["money"]) == (pl.Datetime("us", "UTC"), pl.Decimal(38, 10))
 
 
@@ -227,14 +227,14 @@ def test_deleted_rows_stay_away_no_files_keep_their_columns_and_int96_is_the_sam
     put_frame(classic, arrow_of(vectors, [(n, instant, n) for n in range(5)]), vectors, root)
     classic.sql(f"DELETE FROM delta.`{vectors.location(root)}` WHERE id IN (1, 3)").collect()
     put_frame(classic, arrow_of(empty, []), empty, root)
-    for kind in (frames.PANDAS, frames.POLARS, frames.ARROW_READER):
+    for kind in (convert.PANDAS, convert.POLARS, convert.ARROW_READER):
         found = as_arrow(got(classic, vectors, root, kind)).sort_by("id")
         assert found.column("id").to_pylist() == [0, 2, 4]
         assert (found.schema.field("t").type, found.column("t").to_pylist()) == (
             pa.timestamp("us", "UTC"),
             [instant] * 3,
         )
-    for kind in (frames.POLARS, frames.ARROW_READER):
+    for kind in (convert.POLARS, convert.ARROW_READER):
         nothing = as_arrow(got(classic, empty, root, kind))
         assert (nothing.num_rows, nothing.column_names) == (0, ["id", "t", "p"])
         assert nothing.schema.types == [pa.int64(), pa.timestamp("us", "UTC"), pa.int64()]
@@ -448,7 +448,7 @@ def test_what_is_no_frame_is_refused_by_its_type(tmp_path: Path) -> None:
     for obj, said in ((None, "nothing (None)"), ({"a": 1}, "builtins.dict"), (pd.Series([1]), "Series")):
         (difference,) = refused(obj, column(LongType()), tmp_path)
         assert said in difference
-        assert frames.POLARS in difference
+        assert convert.POLARS in difference
 
 
 def test_names_of_pandas_that_are_no_text_and_names_that_stand_twice_are_refused(tmp_path: Path) -> None:
@@ -514,12 +514,12 @@ def test_a_root_that_this_process_can_not_write_is_a_named_error(tmp_path: Path)
 def test_a_local_frame_above_the_limit_is_refused_with_its_size_and_a_reader_is_not(
     spark: SparkSession, everything: str
 ) -> None:
-    for kind in (frames.PANDAS, frames.POLARS_LAZY):
+    for kind in (convert.PANDAS, convert.POLARS_LAZY):
         with pytest.raises(FrameTooLargeError) as caught:
             got(spark, EVERYTHING, everything, kind, max_bytes=10)
         assert (caught.value.kind, caught.value.limit_bytes) == (kind, 10)
         assert caught.value.found_bytes > 10
-    assert got(spark, EVERYTHING, everything, frames.ARROW_READER, max_bytes=10).read_all().num_rows == 3
+    assert got(spark, EVERYTHING, everything, convert.ARROW_READER, max_bytes=10).read_all().num_rows == 3
 
 
 def test_rows_that_are_small_on_disk_only_are_measured_in_memory(classic: SparkSession, root: str) -> None:
@@ -529,17 +529,17 @@ def test_rows_that_are_small_on_disk_only_are_measured_in_memory(classic: SparkS
     on_disk = sum(file.stat().st_size for file in Path(dataset.location(root)).glob("*.parquet"))
     assert on_disk < 100_000
     with pytest.raises(FrameTooLargeError) as caught:
-        got(classic, dataset, root, frames.ARROW, max_bytes=100_000)
+        got(classic, dataset, root, convert.ARROW, max_bytes=100_000)
     assert caught.value.found_bytes > rows * 28
 
 
 def test_a_variant_is_given_to_spark_only(classic: SparkSession) -> None:
     frame = classic.sql("SELECT parse_json('1') AS v")
-    for kind in frames.LOCAL_KINDS:
+    for kind in convert.LOCAL_KINDS:
         with pytest.raises(FrameKindError) as caught:
             from_spark(frame, kind, column(VariantType()), max_bytes=GIB, staging="/nowhere")
-        assert caught.value.kinds == (frames.SPARK,)
-    assert from_spark(frame, frames.SPARK, column(VariantType()), max_bytes=GIB, staging="/nowhere") is frame
+        assert caught.value.kinds == (convert.SPARK,)
+    assert from_spark(frame, convert.SPARK, column(VariantType()), max_bytes=GIB, staging="/nowhere") is frame
 
 
 def test_loading_the_package_imports_no_library_of_frames_and_works_without_polars() -> None:

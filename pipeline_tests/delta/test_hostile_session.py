@@ -24,14 +24,14 @@ from pyspark.sql.types import (
 )
 
 from pipeline.dataset import Append, Check, Dataset, Merge, Replace, Unique
-from pipeline.delta import slices
-from pipeline.delta.changes import Source
-from pipeline.delta.commit import clone_session, release_session
-from pipeline.delta.consume import consume
-from pipeline.delta.expect import findings
-from pipeline.delta.read import ReadOptions, read
-from pipeline.delta.window import Window
-from pipeline.delta.write import write
+from pipeline.delta.inspect.check import findings
+from pipeline.delta.log.mark import clone_session, release_session
+from pipeline.delta.read.changes import Source
+from pipeline.delta.read.version import ReadOptions, read
+from pipeline.delta.read.window import Window
+from pipeline.delta.sql import slices
+from pipeline.delta.write.consume import consume
+from pipeline.delta.write.write import write
 from pipeline.errors import DamagedTableError, SessionConfError
 from pipeline.features import Features
 from pipeline_tests.delta.sample import actions_of, frame_in, note, put, rows_of, versions_of

@@ -19,11 +19,12 @@ from pyspark.sql import SparkSession
 from pyspark.sql.types import DoubleType, LongType, StringType, StructField, StructType, TimestampType
 
 from pipeline.dataset import Append, Dataset
-from pipeline.delta import frames, slices
-from pipeline.delta.commit import clone_session
-from pipeline.delta.maintain import vacuum
-from pipeline.delta.read import read
-from pipeline.delta.write import write
+from pipeline.delta.frames import convert
+from pipeline.delta.log.mark import clone_session
+from pipeline.delta.maintain.maintain import vacuum
+from pipeline.delta.read.version import read
+from pipeline.delta.sql import slices
+from pipeline.delta.write.write import write
 from pipeline_tests.delta.sample import actions_of, files_of, note, put, rows_of
 
 case = pytest.mark.case
@@ -70,9 +71,9 @@ def handed_out(classic: SparkSession, dataset: Dataset, root: str) -> dict[str, 
     """By kind of local frame, the columns of a table as our own loader hands them out."""
     frame = read(classic, dataset, dataset.location(root)).frame
     found = {}
-    for kind in (frames.PANDAS, frames.POLARS, frames.ARROW):
-        given = frames.from_spark(frame, kind, dataset, max_bytes=1 << 20, staging=f"{root}/_staging")
-        found[kind] = given.to_dict("list") if kind == frames.PANDAS else pl.DataFrame(given).to_dict(as_series=False)
+    for kind in (convert.PANDAS, convert.POLARS, convert.ARROW):
+        given = convert.from_spark(frame, kind, dataset, max_bytes=1 << 20, staging=f"{root}/_staging")
+        found[kind] = given.to_dict("list") if kind == convert.PANDAS else pl.DataFrame(given).to_dict(as_series=False)
     return found
 
 
@@ -169,7 +170,7 @@ def test_rows_that_a_deletion_vector_hides_are_hidden_or_the_table_is_refused(cl
         except refusals:
             return None
 
-    assert sorted(handed_out(classic, dataset, root)[frames.POLARS]["id"]) == [0, 2, 4]
+    assert sorted(handed_out(classic, dataset, root)[convert.POLARS]["id"]) == [0, 2, 4]
     assert loaded(lambda path: pl.read_delta(path)["id"].to_list()) in (None, [0, 2, 4])
     assert loaded(lambda path: deltalake.DeltaTable(path).to_pyarrow_table()["id"].to_pylist()) in (None, [0, 2, 4])
 

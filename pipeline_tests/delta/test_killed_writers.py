@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from pipeline.delta.doctor import examine
+from pipeline.delta.inspect.doctor import examine
 from pipeline.settings import SparkSettings
 from pipeline_tests.children.writers import (
     DATASETS,

@@ -11,7 +11,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql.window import Window
 
-from pipeline.delta.lineage import column_lineage, scans
+from pipeline.delta.inspect.lineage import column_lineage, scans
 
 A, B, D, ARR = "A.a", "A.b", "A.d", "A.arr"
 FORM = "a INT, b STRING, d DATE, arr ARRAY<STRUCT<x: INT, y: STRING>>"

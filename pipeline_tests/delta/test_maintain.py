@@ -12,10 +12,10 @@ import pytest
 from pyspark.sql import SparkSession
 
 from pipeline.dataset import Append, Replace
-from pipeline.delta.changes import Source
-from pipeline.delta.checkpoint import CheckpointFailedError, Checkpoints
-from pipeline.delta.maintain import checkpoint, vacuum
-from pipeline.delta.slices import of_values
+from pipeline.delta.maintain.checkpoint import CheckpointFailedError, Checkpoints
+from pipeline.delta.maintain.maintain import checkpoint, vacuum
+from pipeline.delta.read.changes import Source
+from pipeline.delta.sql.slices import of_values
 from pipeline.errors import TableNotFoundError
 from pipeline.settings import SparkSettings
 from pipeline_tests.conftest import close, connect

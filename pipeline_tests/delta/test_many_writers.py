@@ -7,7 +7,7 @@ from collections import Counter
 import pytest
 from pyspark.sql import SparkSession
 
-from pipeline.delta.table import open_or_create
+from pipeline.delta.table.open_table import open_or_create
 from pipeline.settings import SparkSettings
 from pipeline_tests.children.writers import (
     DATASETS,

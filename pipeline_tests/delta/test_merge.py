@@ -22,9 +22,9 @@ from pyspark.sql.types import (
 )
 
 from pipeline.dataset import Check, Dataset, InsertNew, Merge, WriteMode
-from pipeline.delta.result import WriteResult
-from pipeline.delta.slices import of_values
-from pipeline.delta.write import write
+from pipeline.delta.sql.slices import of_values
+from pipeline.delta.write.result import WriteResult
+from pipeline.delta.write.write import write
 from pipeline.errors import (
     CheckViolationError,
     DuplicateKeysError,

@@ -9,8 +9,8 @@ from pyspark.errors import PySparkException, PySparkRuntimeError
 from pyspark.sql import SparkSession
 
 from pipeline.dataset import Dataset
-from pipeline.delta import commit as commit_module
-from pipeline.delta.slices import Slice, of_values
+from pipeline.delta.log import mark as commit_module
+from pipeline.delta.sql.slices import Slice, of_values
 from pipeline.errors import CommitUnknownError
 from pipeline_tests.delta.lost_answers import lose_answers
 from pipeline_tests.delta.sample import APPENDED, REPLACED, day, put, rows_of, versions_of

@@ -25,16 +25,16 @@ from pipeline.dataset import (
     Replace,
     WriteMode,
 )
-from pipeline.delta import write as write_module
-from pipeline.delta.apply import Applied
-from pipeline.delta.changes import Source, SourceChanges
-from pipeline.delta.commit import CommitNote, Mark
-from pipeline.delta.consume import consume
-from pipeline.delta.quarantine import judged
-from pipeline.delta.result import WriteResult
-from pipeline.delta.session import embedded_environment
-from pipeline.delta.slices import of_values
-from pipeline.delta.write import write
+from pipeline.delta.log.mark import CommitNote, Mark
+from pipeline.delta.read.changes import Source, SourceChanges
+from pipeline.delta.spark.session import embedded_environment
+from pipeline.delta.sql.slices import of_values
+from pipeline.delta.table.apply import Applied
+from pipeline.delta.write import write as write_module
+from pipeline.delta.write.consume import consume
+from pipeline.delta.write.quarantine import judged
+from pipeline.delta.write.result import WriteResult
+from pipeline.delta.write.write import write
 from pipeline.errors import CheckViolationError, DeclarationError, NullViolationError
 from pipeline_tests.children.quarantine import ORDERS, ROW, batch_of, orders
 from pipeline_tests.delta.lost_answers import lose_answers

@@ -9,10 +9,10 @@ import pytest
 from pyspark.sql import SparkSession
 
 from pipeline.dataset import Append
-from pipeline.delta import write as write_module
-from pipeline.delta.commit import CommitNote, Mark
-from pipeline.delta.result import WriteResult
-from pipeline.delta.write import write
+from pipeline.delta.log.mark import CommitNote, Mark
+from pipeline.delta.write import write as write_module
+from pipeline.delta.write.result import WriteResult
+from pipeline.delta.write.write import write
 from pipeline_tests.children.quarantine import orders
 from pipeline_tests.delta.lost_answers import lose_answers
 from pipeline_tests.delta.sample import actions_of, frame_of, versions_of

@@ -15,10 +15,11 @@ from pyspark.sql import SparkSession
 from pyspark.sql.types import LongType, StringType, StructField, StructType
 
 from pipeline.dataset import Append, Dataset
-from pipeline.delta import slices, sql
-from pipeline.delta.commit import clone_session, release_session
-from pipeline.delta.read import Read, ReadOptions, read
-from pipeline.delta.result import WriteResult
+from pipeline.delta import sql
+from pipeline.delta.log.mark import clone_session, release_session
+from pipeline.delta.read.version import Read, ReadOptions, read
+from pipeline.delta.sql import slices
+from pipeline.delta.write.result import WriteResult
 from pipeline.errors import FilesNotFoundError, FrameMismatchError, TableNotFoundError, VersionNotFoundError
 from pipeline_tests.delta.sample import APPENDED, REPLACED, day, files_of, ordered, put, rows_of, versions_of
 from pipeline_tests.tiers import first_in_both_modes, first_is_quick

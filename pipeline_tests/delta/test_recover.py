@@ -12,13 +12,13 @@ import pytest
 from pyspark.sql import SparkSession
 
 from pipeline.dataset import Check, Dataset
-from pipeline.delta.doctor import examine
-from pipeline.delta.failures import SPARK_ERRORS
-from pipeline.delta.maintain import vacuum
-from pipeline.delta.read import ReadOptions, read
-from pipeline.delta.recover import RestoreResult, plan_restore, restore
-from pipeline.delta.table import compare, existing
-from pipeline.delta.transaction import INCARNATION
+from pipeline.delta.inspect.doctor import examine
+from pipeline.delta.maintain.maintain import vacuum
+from pipeline.delta.maintain.restore import RestoreResult, plan_restore, restore
+from pipeline.delta.read.version import ReadOptions, read
+from pipeline.delta.spark.failures import SPARK_ERRORS
+from pipeline.delta.table.open_table import compare, existing
+from pipeline.delta.write.transaction import INCARNATION
 from pipeline.errors import TableNotFoundError, VersionNotFoundError, VersionVacuumedError
 from pipeline_tests.delta.sample import APPENDED, commit_info, day, note, put, rows_of, versions_of
 

@@ -12,11 +12,11 @@ from pyspark.sql import functions as F  # noqa: N812  the name that everybody kn
 from pyspark.sql.types import DateType, LongType, StringType, StructField, StructType
 
 from pipeline.dataset import Dataset
-from pipeline.delta import slices
-from pipeline.delta.commit import clone_session
-from pipeline.delta.read import read
-from pipeline.delta.slices import Box, Interval, Slice, Values
-from pipeline.delta.write import write
+from pipeline.delta.log.mark import clone_session
+from pipeline.delta.read.version import read
+from pipeline.delta.sql import slices
+from pipeline.delta.sql.slices import Box, Interval, Slice, Values
+from pipeline.delta.write.write import write
 from pipeline.errors import FrameMismatchError, StrayRowsError
 from pipeline_tests.delta.sample import (
     APPENDED,

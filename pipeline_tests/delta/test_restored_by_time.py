@@ -14,14 +14,14 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import LongType, StringType, StructField, StructType
 
 from pipeline.dataset import Append, Dataset
-from pipeline.delta import transaction
-from pipeline.delta.changes import Source, SourceChanges
-from pipeline.delta.commit import CommitNote, Mark
-from pipeline.delta.consume import Consumed, consume
-from pipeline.delta.feed import Kind, Reason
-from pipeline.delta.log import commit_file
-from pipeline.delta.result import WriteResult
-from pipeline.delta.write import write
+from pipeline.delta.log.commits import commit_file
+from pipeline.delta.log.mark import CommitNote, Mark
+from pipeline.delta.read.changes import Source, SourceChanges
+from pipeline.delta.read.verdict import Kind, Reason
+from pipeline.delta.write import transaction
+from pipeline.delta.write.consume import Consumed, consume
+from pipeline.delta.write.result import WriteResult
+from pipeline.delta.write.write import write
 from pipeline_tests.delta.sample import frame_in, note, rows_of, versions_of
 from pipeline_tests.tiers import first_is_quick
 

@@ -12,10 +12,10 @@ from pyspark.sql import SparkSession
 from pyspark.sql.types import LongType, StringType, StructField, StructType
 
 from pipeline.dataset import Append, Dataset, Merge
-from pipeline.delta.changes import Source
-from pipeline.delta.consume import consume
-from pipeline.delta.maintain import checkpoint, vacuum
-from pipeline.delta.retention import Unread, unread
+from pipeline.delta.maintain.maintain import checkpoint, vacuum
+from pipeline.delta.maintain.retention import Unread, unread
+from pipeline.delta.read.changes import Source
+from pipeline.delta.write.consume import consume
 from pipeline.errors import ConsumerBehindError, CursorUnreadableError
 from pipeline_tests.delta.sample import actions_of, note, placed, put, rows_of, versions_of
 

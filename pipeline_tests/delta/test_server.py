@@ -13,10 +13,10 @@ from typing import Any
 import psutil
 import pytest
 
-from pipeline.delta import server as servers
-from pipeline.delta import server_record as records
-from pipeline.delta.server_record import Server, beginning, token_of
-from pipeline.delta.session import clone_connect, end_connect, open_session
+from pipeline.delta.spark import server as servers
+from pipeline.delta.spark import server_record as records
+from pipeline.delta.spark.server_record import Server, beginning, token_of
+from pipeline.delta.spark.session import clone_connect, end_connect, open_session
 from pipeline.errors import ServerError, SparkUnavailableError
 from pipeline.settings import STATE_FOLDER, SparkSettings
 from pipeline_tests.conftest import connect_mode, free_port

@@ -20,9 +20,9 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
-from pipeline.delta.commit import clone_session
-from pipeline.delta.runtime import JARS, MINIMUM_JAVA, Java, delta_jars, find_java, jar_path
-from pipeline.delta.session import DELTA_CATALOG, DELTA_EXTENSION, bounded, confs, cores, open_session
+from pipeline.delta.log.mark import clone_session
+from pipeline.delta.spark.install import JARS, MINIMUM_JAVA, Java, delta_jars, find_java, jar_path
+from pipeline.delta.spark.session import DELTA_CATALOG, DELTA_EXTENSION, bounded, confs, cores, open_session
 from pipeline.errors import JarsUnavailableError, JavaNotFoundError, SparkUnavailableError
 from pipeline.settings import SparkSettings
 from pipeline_tests.conftest import close, connect, connect_mode, free_port

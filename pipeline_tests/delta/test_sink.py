@@ -30,13 +30,13 @@ from pipeline.assets.portfolio import newest_of
 from pipeline.assets.portfolio_datasets import POSITION_UPDATES, POSITIONS, POSITIONS_FROM_UPDATES, SYMBOLS
 from pipeline.assets.portfolio_updates import newest_positions, position_of, stored_updates, updates
 from pipeline.dataset import Append, Changelog, Check, Dataset, Features, Merge, Replace
-from pipeline.delta.changes import Source, SourceChanges
-from pipeline.delta.consume import consume
-from pipeline.delta.epochs import epochs
-from pipeline.delta.journal import Journal
-from pipeline.delta.log import versions
-from pipeline.delta.maintain import optimize
-from pipeline.delta.sink import DeltaSink, SinkSettings, sink_folders
+from pipeline.delta.log.commits import versions
+from pipeline.delta.log.epochs import epochs
+from pipeline.delta.maintain.maintain import optimize
+from pipeline.delta.read.changes import Source, SourceChanges
+from pipeline.delta.sink.journal import Journal
+from pipeline.delta.sink.sink import DeltaSink, SinkSettings, sink_folders
+from pipeline.delta.write.consume import consume
 from pipeline.errors import (
     CommitConflictError,
     DeclarationError,

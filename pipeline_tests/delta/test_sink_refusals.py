@@ -19,10 +19,10 @@ from pyspark.sql import SparkSession
 from pyspark.sql.types import IntegerType, LongType, StringType, StructField, StructType
 
 from pipeline.dataset import Append, Check, Dataset
-from pipeline.delta import durable
-from pipeline.delta.epochs import epochs
-from pipeline.delta.journal import Journal
-from pipeline.delta.sink import DeltaSink, SinkSettings, sink_folders
+from pipeline.delta.log.epochs import epochs
+from pipeline.delta.sink import durable
+from pipeline.delta.sink.journal import Journal
+from pipeline.delta.sink.sink import DeltaSink, SinkSettings, sink_folders
 from pipeline.features import Features
 from pipeline.settings import Settings
 from pipeline_tests.delta.sample import rows_of

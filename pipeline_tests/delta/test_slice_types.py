@@ -33,8 +33,8 @@ from pyspark.sql.types import (
 
 from pipeline.dataset import Dataset, Replace
 from pipeline.delta import sql
-from pipeline.delta.slices import Box, Slice, Unaddressable, Values, of_rows, of_values
-from pipeline.delta.write import write
+from pipeline.delta.sql.slices import Box, Slice, Unaddressable, Values, of_rows, of_values
+from pipeline.delta.write.write import write
 from pipeline_tests.delta.sample import note
 
 UTC = dt.timezone.utc

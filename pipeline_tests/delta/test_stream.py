@@ -18,11 +18,11 @@ import pytest
 from pyspark.sql import SparkSession
 
 from pipeline.dataset import Check, Replace
-from pipeline.delta.checkpoint import Checkpoints
-from pipeline.delta.epochs import epochs
-from pipeline.delta.log import versions
-from pipeline.delta.session import is_connect, open_session
-from pipeline.delta.stream import outcome_text, read_outcome, together, write_available
+from pipeline.delta.log.commits import versions
+from pipeline.delta.log.epochs import epochs
+from pipeline.delta.maintain.checkpoint import Checkpoints
+from pipeline.delta.spark.session import is_connect, open_session
+from pipeline.delta.stream.structured_streaming import outcome_text, read_outcome, together, write_available
 from pipeline.errors import CheckViolationError, DeclarationError, StreamError
 from pipeline.settings import SparkSettings
 from pipeline_tests.children.sink import ARRIVALS

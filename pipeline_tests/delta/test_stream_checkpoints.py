@@ -12,10 +12,10 @@ import pytest
 from pyspark.sql import SparkSession
 
 from pipeline.dataset import Dataset, InsertNew
-from pipeline.delta.read import ReadOptions
-from pipeline.delta.recover import plan_restore, restore
-from pipeline.delta.result import WriteResult
-from pipeline.delta.stream import write_available
+from pipeline.delta.maintain.restore import plan_restore, restore
+from pipeline.delta.read.version import ReadOptions
+from pipeline.delta.stream.structured_streaming import write_available
+from pipeline.delta.write.result import WriteResult
 from pipeline.errors import StreamBatchError, StreamCheckpointError, StreamError
 from pipeline_tests.children.sink import ARRIVALS
 from pipeline_tests.children.stream import source

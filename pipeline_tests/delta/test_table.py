@@ -37,10 +37,10 @@ from pyspark.sql.types import (
 )
 
 from pipeline.dataset import Append, Check, Dataset, Replace, schema_fingerprint
-from pipeline.delta import table
-from pipeline.delta.commit import clone_session, release_session
-from pipeline.delta.table import compare, observe, open_or_create
-from pipeline.delta.write import write
+from pipeline.delta.log.mark import clone_session, release_session
+from pipeline.delta.table import open_table
+from pipeline.delta.table.open_table import compare, observe, open_or_create
+from pipeline.delta.write.write import write
 from pipeline.errors import NotADeltaTableError, StorageError, TableMismatchError
 from pipeline.settings import SparkSettings
 from pipeline_tests.conftest import brief_conf
@@ -347,13 +347,13 @@ def test_two_threads_that_create_at_once_make_one_table_and_both_append(
 ) -> None:
     """Both have seen that there is no table before either creates it."""
     barrier = threading.Barrier(2, timeout=60)
-    create = table._create
+    create = open_table._create
 
     def create_together(*arguments: object) -> object:
         barrier.wait()
         return create(*arguments)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(table, "_create", create_together)
+    monkeypatch.setattr(open_table, "_create", create_together)
     clones = [clone_session(spark) for _ in range(2)]
     frames = [frame_of(clone, APPENDED, [(day(i + 1), i, "t")]) for i, clone in enumerate(clones)]
 
@@ -386,7 +386,7 @@ def test_two_processes_that_create_at_once_make_one_table_and_both_append(
     assert child.stdin is not None
     assert child.stdout is not None
     answers = []
-    create = table._create
+    create = open_table._create
 
     def create_with_the_child(*arguments: object) -> object:
         answers.append(child.stdout.readline().strip())
@@ -394,7 +394,7 @@ def test_two_processes_that_create_at_once_make_one_table_and_both_append(
         child.stdin.flush()
         return create(*arguments)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(table, "_create", create_with_the_child)
+    monkeypatch.setattr(open_table, "_create", create_with_the_child)
     try:
         ours = put(classic, APPENDED, root, [(day(1), 1, "parent")])
         table_id, version = json.loads(child.stdout.readline())

@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
-from pipeline.delta import slices
-from pipeline.delta.commit import CommitNote, Mark
-from pipeline.delta.result import WriteResult
-from pipeline.delta.write import write
+from pipeline.delta.log.mark import CommitNote, Mark
+from pipeline.delta.sql import slices
+from pipeline.delta.write.result import WriteResult
+from pipeline.delta.write.write import write
 from pipeline.record import write_record
 from pipeline.settings import SparkSettings
 from pipeline_tests.end_to_end.conftest import ProjectFolder

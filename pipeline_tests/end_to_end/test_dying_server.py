@@ -14,8 +14,8 @@ import pytest
 from deltalake import DeltaTable
 from pyspark.sql import SparkSession
 
-from pipeline.delta import server as servers
-from pipeline.delta.server_record import Server
+from pipeline.delta.spark import server as servers
+from pipeline.delta.spark.server_record import Server
 from pipeline_tests.conftest import free_port
 from pipeline_tests.delta.sample import put
 from pipeline_tests.end_to_end.conftest import BRIEF, COMMAND_SECONDS, PROJECTS, SCRIPTS, ProjectFolder

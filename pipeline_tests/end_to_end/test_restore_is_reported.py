@@ -10,7 +10,7 @@ from dagster import AssetKey, AssetMaterialization
 from deltalake import DeltaTable, write_deltalake
 from pyspark.sql import SparkSession
 
-from pipeline.delta.log import entry_at
+from pipeline.delta.log.commits import entry_at
 from pipeline.settings import SparkSettings
 from pipeline_tests.end_to_end.conftest import REPOSITORY, ProjectFolder
 

@@ -63,7 +63,7 @@ class Project:
         return sorted(tuple(row) for row in frame.collect())
 
     def version(self, dataset: Dataset) -> int:
-        from pipeline.delta.table import latest_version
+        from pipeline.delta.table.open_table import latest_version
 
         return latest_version(self.spark.spark_session, dataset.location(self.root))
 

@@ -32,7 +32,7 @@ from dagster import (
 from pyspark.sql.types import DateType, LongType, StringType, StructField, StructType
 
 from pipeline.dataset import Dataset
-from pipeline.delta.frames import FrameKindError, FrameTooLargeError
+from pipeline.delta.frames.convert import FrameKindError, FrameTooLargeError
 from pipeline.errors import FrameMismatchError
 from pipeline.orchestration import DeltaIOManager, DeltaSparkResource, dataset_asset
 from pipeline.orchestration.dataset_asset import IO_MANAGER, dataset_metadata, dataset_out

@@ -15,7 +15,7 @@ from pyspark.sql.types import LongType, StringType, StructField, StructType
 
 from pipeline.dataset import Dataset
 from pipeline.definitions import build_definitions
-from pipeline.delta.log import FORMAT, entry_at
+from pipeline.delta.log.commits import FORMAT, entry_at
 from pipeline.orchestration.automation import RUNS_PER_TICK, landing_sensor, table_sensor
 from pipeline.settings import Settings
 

@@ -12,10 +12,10 @@ from pyspark.sql import SparkSession
 from pyspark.sql.types import LongType, StructField, StructType
 
 from pipeline.dataset import Append, Check, Dataset, InsertNew, Replace, SchemaPolicy
-from pipeline.delta import recover
-from pipeline.delta import write as write_module
-from pipeline.delta.commit import BehindCommit
-from pipeline.delta.read import ReadOptions
+from pipeline.delta.log.mark import BehindCommit
+from pipeline.delta.maintain import restore
+from pipeline.delta.read.version import ReadOptions
+from pipeline.delta.write import write as write_module
 from pipeline.errors import AfterCommitError, CommitConflictError
 from pipeline.orchestration import DeltaSparkResource, dataset_asset, io_manager
 from pipeline.settings import SparkSettings
@@ -110,11 +110,11 @@ def test_a_restore_whose_declaration_can_not_be_applied_again_names_the_version_
     location = dataset.location(root)
     for number in (1, 2):
         write_module.write(frame_in(classic, NUMBERS, [(number,)]), dataset=dataset, location=location, note=note())
-    plan = recover.plan_restore(classic, dataset, location, ReadOptions(version=1))
+    plan = restore.plan_restore(classic, dataset, location, ReadOptions(version=1))
     conflict = CommitConflictError(dataset="restored", location=location, condition="DELTA_METADATA_CHANGED")
-    monkeypatch.setattr(recover, "_apply_declared", failing(conflict))
+    monkeypatch.setattr(restore, "_apply_declared", failing(conflict))
     with pytest.raises(AfterCommitError) as caught:
-        recover.restore(classic, dataset, plan, note("restore"))
+        restore.restore(classic, dataset, plan, note("restore"))
     assert caught.value.version == 3
     assert rows_of(dataset, root) == [(1,)]
 

@@ -37,7 +37,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from pipeline.dataset import Dataset
 from pipeline.definitions import build_definitions
-from pipeline.delta.slices import of_values
+from pipeline.delta.sql.slices import of_values
 from pipeline.errors import ChangeFeedOffError, DeclarationError, FrameKindError, RegistryError, TouchedSliceError
 from pipeline.orchestration import (
     Changes,
@@ -380,7 +380,7 @@ def test_a_consumer_can_t_take_another_annotation_than_changes(seen: Project) ->
 
     with pytest.raises(FrameKindError) as caught:
         run(seen, framed)
-    assert caught.value.kinds == ("pipeline.delta.changes.Changes",)
+    assert caught.value.kinds == ("pipeline.delta.read.changes.Changes",)
 
 
 def test_a_consumer_that_would_lose_changes_is_refused_as_it_is_loaded(settings: Settings) -> None:

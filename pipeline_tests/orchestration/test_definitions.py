@@ -159,8 +159,8 @@ def test_an_asset_with_a_prefix_is_declared_under_its_full_key_or_refused(settin
 
 def test_the_maintenance_jobs_do_their_work_on_real_tables(settings: Settings, classic) -> None:
     """One table is there and one was never written, which reads changes of the first; both jobs run through."""
-    from pipeline.delta.commit import CommitNote, Mark
-    from pipeline.delta.write import write
+    from pipeline.delta.log.mark import CommitNote, Mark
+    from pipeline.delta.write.write import write
 
     at_once = (("delta.deletedFileRetentionDuration", "interval 0 hours"),)
     there = Dataset(name="there", schema=ONE_COLUMN, properties=at_once)

@@ -40,7 +40,7 @@ from pyspark.sql.types import DateType, LongType, StringType, StructField, Struc
 
 from pipeline.dataset import Append, Dataset
 from pipeline.definitions import build_definitions
-from pipeline.delta.log import FORMAT, commit_file, entry_at
+from pipeline.delta.log.commits import FORMAT, commit_file, entry_at
 from pipeline.orchestration import dataset_asset
 from pipeline.orchestration.automation import on_changed_source, table_sensor
 from pipeline.orchestration.dataset_asset import IO_MANAGER

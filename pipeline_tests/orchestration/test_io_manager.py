@@ -11,8 +11,8 @@ from dagster import (
 from pyspark.sql import DataFrame
 
 from pipeline.dataset import Append, Dataset
-from pipeline.delta.log import entry_at
-from pipeline.delta.table import observe
+from pipeline.delta.log.commits import entry_at
+from pipeline.delta.table.open_table import observe
 from pipeline.errors import (
     FrameMismatchError,
     PartitionKeyError,

@@ -35,7 +35,7 @@ from pyspark.sql.types import (
 )
 
 from pipeline.dataset import Dataset
-from pipeline.delta.slices import Interval, Values
+from pipeline.delta.sql.slices import Interval, Values
 from pipeline.errors import DeclarationError, PartitionKeyError
 from pipeline.orchestration import dataset_asset
 from pipeline.orchestration.partitions import NULL_KEY, rows_by_key, slice_of

@@ -7,8 +7,8 @@ import os
 from dagster import Definitions, InputContext, IOManager, OutputContext, asset, in_process_executor
 from pyspark.sql import DataFrame, SparkSession
 
-from pipeline.delta.runtime import delta_jars, find_java
-from pipeline.delta.session import DELTA_CATALOG, DELTA_EXTENSION
+from pipeline.delta.spark.install import delta_jars, find_java
+from pipeline.delta.spark.session import DELTA_CATALOG, DELTA_EXTENSION
 from pipeline.settings import load_settings
 
 

@@ -22,8 +22,8 @@ from pyspark.sql.types import (
 )
 
 from pipeline.dataset import Dataset, InsertNew
-from pipeline.delta.meter import Meter
-from pipeline.delta.receiver import Receiver, SinkSettings
+from pipeline.delta.sink.metrics import Meter
+from pipeline.delta.sink.receiver import Receiver, SinkSettings
 from pipeline.errors import SinkStoppedError
 from pipeline.settings import Settings, SparkSettings
 

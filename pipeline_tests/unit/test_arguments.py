@@ -32,7 +32,7 @@ from pipeline.dataset import (
     StoragePolicy,
     Unique,
 )
-from pipeline.delta.sink import DeltaSink, SinkSettings
+from pipeline.delta.sink.sink import DeltaSink, SinkSettings
 from pipeline.errors import DeclarationError, PipelineError, RegistryError, SettingsError
 from pipeline.orchestration import dataset_asset, dataset_metadata, dataset_out
 from pipeline.registry import Registry

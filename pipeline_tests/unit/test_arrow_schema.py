@@ -3,7 +3,7 @@
 import pyarrow as pa
 import pytest
 
-from pipeline.delta.arrow_types import spark_schema
+from pipeline.delta.frames.arrow_types import spark_schema
 from pipeline.errors import FrameMismatchError
 
 

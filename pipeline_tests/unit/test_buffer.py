@@ -9,7 +9,7 @@ from dataclasses import replace
 
 import pytest
 
-from pipeline.delta.buffer import Bounds, Buffer, Item
+from pipeline.delta.sink.buffer import Bounds, Buffer, Item
 from pipeline.errors import SinkFullError, SinkStoppedError
 
 BOUNDS = Bounds(flush_seconds=600, flush_rows=1_000, flush_bytes=1 << 20, buffer_rows=10, buffer_bytes=100)

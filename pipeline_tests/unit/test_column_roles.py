@@ -23,7 +23,8 @@ from pyspark.sql.types import (
 )
 
 from pipeline.dataset import Changelog, Dataset, Features, InsertNew, Merge
-from pipeline.delta import changelog, sql
+from pipeline.delta import sql
+from pipeline.delta.write import changelog
 from pipeline.errors import DeclarationError
 from pipeline.schema import case_duplicates, folded, free_name
 

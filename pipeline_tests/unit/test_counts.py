@@ -10,8 +10,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from pipeline.delta.counts import table_rows
-from pipeline.delta.log import PartitionCounts, commit_file, read_commit_file
+from pipeline.delta.log.commits import PartitionCounts, commit_file, read_commit_file
+from pipeline.delta.log.counts import table_rows
 
 MAPPED = {"delta.columnMapping.physicalName": "col-1"}
 

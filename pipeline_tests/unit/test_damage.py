@@ -20,14 +20,14 @@ from pyspark.sql.types import LongType, StringType, StructField, StructType
 
 from pipeline.cli import main
 from pipeline.dataset import Dataset, Replace
-from pipeline.delta.changes import Source
-from pipeline.delta.commit import Cursor, Cursors
-from pipeline.delta.cursors import cursors_in_force
-from pipeline.delta.doctor import Diagnosis, examine
-from pipeline.delta.entry import actions_of
-from pipeline.delta.integrity import require_sound
-from pipeline.delta.snapshot import checkpoints, transaction_version
-from pipeline.delta.table import state_in_log
+from pipeline.delta.inspect.doctor import Diagnosis, examine
+from pipeline.delta.log.entry import actions_of
+from pipeline.delta.log.integrity import require_sound
+from pipeline.delta.log.mark import Cursor, Cursors
+from pipeline.delta.log.snapshot import checkpoints, transaction_version
+from pipeline.delta.read.changes import Source
+from pipeline.delta.read.cursors import cursors_in_force
+from pipeline.delta.table.open_table import state_in_log
 from pipeline.errors import DamagedTableError
 
 ROWS = StructType([StructField("id", LongType()), StructField("text", StringType())])

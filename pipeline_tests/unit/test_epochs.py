@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.delta.committer import without_repeats
-from pipeline.delta.epochs import epochs, last_epoch, of_others
-from pipeline.delta.meter import Meter
+from pipeline.delta.log.epochs import epochs, last_epoch, of_others
+from pipeline.delta.sink.committer import without_repeats
+from pipeline.delta.sink.metrics import Meter
 from pipeline_tests.unit.sink_sample import UPDATES
 
 NOTE = {"pipeline": 1, "run_id": None}

@@ -10,9 +10,9 @@ import pytest
 from pyspark.sql.types import IntegerType, LongType, StringType, StructField, StructType
 
 from pipeline.dataset import Append, Check, Dataset, Features, SchemaPolicy, StoragePolicy
-from pipeline.delta.clients import CLIENTS, READER_FEATURES, loss
-from pipeline.delta.conform import compare, declared, observed, plan
-from pipeline.delta.state import TableState
+from pipeline.delta.log.table_state import TableState
+from pipeline.delta.table.compatibility import CLIENTS, READER_FEATURES, loss
+from pipeline.delta.table.plan import compare, declared, observed, plan
 from pipeline.errors import DeclarationError
 from pipeline.features import KNOWN_FEATURES
 from pipeline.policy import storage_confs, storage_properties

@@ -23,9 +23,9 @@ from pyspark.sql.types import (
 )
 
 from pipeline.dataset import Append, Changelog, Dataset, Merge
-from pipeline.delta.buffer import Item, Receipt
-from pipeline.delta.dead_letters import EXCERPT, DeadLetter, plain, raw_letter
-from pipeline.delta.intake import Intake, Taken
+from pipeline.delta.sink.buffer import Item, Receipt
+from pipeline.delta.sink.dead_letters import EXCERPT, DeadLetter, plain, raw_letter
+from pipeline.delta.sink.intake import Intake, Taken
 from pipeline.features import Features
 from pipeline_tests.unit.sink_sample import AT, UPDATES, update
 

@@ -16,8 +16,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from pipeline.delta.journal import Journal
-from pipeline.delta.segments import Segment, tables
+from pipeline.delta.sink.journal import Journal
+from pipeline.delta.sink.segments import Segment, tables
 from pipeline.errors import JournalError, SinkRunningError
 from pipeline_tests.children.receiver import SOURCE, Child
 

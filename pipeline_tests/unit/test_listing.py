@@ -7,9 +7,9 @@ import datetime as dt
 import pytest
 from pyspark.sql.types import StructType
 
-from pipeline.delta.changes import Changes
-from pipeline.delta.feed import Kind, Reason, Verdict
-from pipeline.delta.slices import Slice, of_values
+from pipeline.delta.read.changes import Changes
+from pipeline.delta.read.verdict import Kind, Reason, Verdict
+from pipeline.delta.sql.slices import Slice, of_values
 from pipeline.errors import (
     ChangesUnreadableError,
     CheckViolationError,

@@ -25,10 +25,10 @@ from pyspark.sql.types import (
 )
 
 from pipeline.dataset import Append, Dataset
-from pipeline.delta.arrow import fitting
-from pipeline.delta.buffer import Item
-from pipeline.delta.frames import reader_of, with_schema
-from pipeline.delta.intake import Intake
+from pipeline.delta.frames.arrow import fitting
+from pipeline.delta.frames.convert import reader_of, with_schema
+from pipeline.delta.sink.buffer import Item
+from pipeline.delta.sink.intake import Intake
 from pipeline.errors import FrameMismatchError
 
 UTC = dt.timezone.utc

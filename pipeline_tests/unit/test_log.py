@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from pathlib import Path
 
-from pipeline.delta.log import list_files, versions
+from pipeline.delta.log.commits import list_files, versions
 
 FLAPS = 2_000
 

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from pipeline.delta.dead_letters import EXCERPT, DeadLetter
-from pipeline.delta.ndjson import Line, lines, parser, record_of
+from pipeline.delta.sink.dead_letters import EXCERPT, DeadLetter
+from pipeline.delta.sink.ndjson import Line, lines, parser, record_of
 from pipeline_tests.unit.sink_sample import UPDATES
 
 LIMIT = 1 << 20

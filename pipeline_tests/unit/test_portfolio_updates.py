@@ -18,8 +18,8 @@ from pipeline.assets.portfolio_updates import (
     stored_updates,
     updates,
 )
-from pipeline.delta.buffer import Item
-from pipeline.delta.intake import Intake
+from pipeline.delta.sink.buffer import Item
+from pipeline.delta.sink.intake import Intake
 
 COUNT = 4_000
 QUIET = Mishaps(duplicate=0, late=0, out_of_order=0, tie=0)

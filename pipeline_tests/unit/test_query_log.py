@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from pipeline.delta.query_log import batch_content, name_beside, query_id
+from pipeline.delta.stream.query_log import batch_content, name_beside, query_id
 
 
 def put(checkpoint: Path, name: str, *lines: object) -> None:

@@ -13,9 +13,9 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from pipeline.delta.buffer import Receipt
-from pipeline.delta.journal import Journal
-from pipeline.delta.segments import tables
+from pipeline.delta.sink.buffer import Receipt
+from pipeline.delta.sink.journal import Journal
+from pipeline.delta.sink.segments import tables
 from pipeline.errors import JournalError, SettingsError, SinkFullError, SinkRunningError, SinkStoppedError
 from pipeline_tests.unit.sink_sample import STOPPED, letters_in, receiver, receiving, update
 

@@ -14,10 +14,10 @@ import pytest
 from pyspark.sql.types import LongType, StringType, StructField, StructType
 
 from pipeline.dataset import Append, Dataset, StoragePolicy
-from pipeline.delta.commit import CommitNote, Mark
-from pipeline.delta.log import read_commit_file
-from pipeline.delta.result import WriteResult
-from pipeline.delta.snapshot import local_folder, table_facts
+from pipeline.delta.log.commits import read_commit_file
+from pipeline.delta.log.mark import CommitNote, Mark
+from pipeline.delta.log.snapshot import local_folder, table_facts
+from pipeline.delta.write.result import WriteResult
 from pipeline.record import (
     DatasetRecord,
     RecordError,

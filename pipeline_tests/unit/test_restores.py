@@ -13,9 +13,9 @@ import deltalake
 import pyarrow as pa
 import pytest
 
-from pipeline.delta.entry import info_of
-from pipeline.delta.log import commit_file, entry_of, read_entry
-from pipeline.delta.restores import restored_version, untrue_commits
+from pipeline.delta.log.commits import commit_file, entry_of, read_entry
+from pipeline.delta.log.entry import info_of
+from pipeline.delta.read.restores import restored_version, untrue_commits
 from pipeline.errors import DamagedTableError
 
 NO_SESSION = None  # of a time in milliseconds nothing is asked of Spark

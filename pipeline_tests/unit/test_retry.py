@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipeline.delta import retry as retry_module
-from pipeline.delta.retry import RetryPolicy, retried
+from pipeline.delta.log import retry as retry_module
+from pipeline.delta.log.retry import RetryPolicy, retried
 from pipeline.errors import CommitConflictError, NullViolationError, PipelineError, SettingsError
 
 CONFLICT = CommitConflictError(dataset="d", location="/d", condition="DELTA_CONCURRENT_APPEND")

@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 
-from pipeline.delta.journal import Journal
-from pipeline.delta.segments import tables
-from pipeline.delta.sink import DeltaSink, SinkSettings, sink_folders
+from pipeline.delta.sink.journal import Journal
+from pipeline.delta.sink.segments import tables
+from pipeline.delta.sink.sink import DeltaSink, SinkSettings, sink_folders
 from pipeline.errors import SinkRunningError, SinkStoppedError, SparkUnavailableError
 from pipeline_tests.unit.sink_sample import NOBODY, UPDATES, WRITER, settings_in, update
 

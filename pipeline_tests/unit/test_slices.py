@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from pyspark.sql.types import DateType, LongType, StringType, StructField, StructType
 
 from pipeline.dataset import Dataset
-from pipeline.delta.slices import SHORTEST_INTERVAL, Box, Interval, Slice, Values, of_values, united
+from pipeline.delta.sql.slices import SHORTEST_INTERVAL, Box, Interval, Slice, Values, of_values, united
 
 CELLS = Dataset(
     name="cells",

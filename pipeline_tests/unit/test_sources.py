@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 
-from pipeline.delta.ndjson import Tail, pump
-from pipeline.delta.sink import DeltaSink
+from pipeline.delta.sink.ndjson import Tail, pump
+from pipeline.delta.sink.sink import DeltaSink
 from pipeline.errors import SparkUnavailableError
 from pipeline_tests.unit.sink_sample import update
 from pipeline_tests.unit.test_sink_without_spark import kept, sink_in

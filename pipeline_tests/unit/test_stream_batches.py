@@ -13,10 +13,10 @@ from pyspark.sql import SparkSession
 from pyspark.sql.types import LongType, StructField, StructType
 
 from pipeline.dataset import Append, Changelog, Dataset, Ignore, InsertNew, Merge, Replace, WriteMode
-from pipeline.delta.commit import StreamBatch
-from pipeline.delta.merge import repeat_matters
-from pipeline.delta.query_log import batch_content, name_beside
-from pipeline.delta.stream_batches import refuse_lost_checkpoint, refuse_other_input
+from pipeline.delta.log.mark import StreamBatch
+from pipeline.delta.stream.batches import refuse_lost_checkpoint, refuse_other_input
+from pipeline.delta.stream.query_log import batch_content, name_beside
+from pipeline.delta.write.merge import repeat_matters
 from pipeline.errors import StreamBatchError, StreamCheckpointError
 
 NO_SESSION = cast(SparkSession, None)  # nothing is asked of Spark where the log is local

@@ -1,0 +1,292 @@
+"""Frames of every kind, out of an asset into Spark and out of Spark into an asset.
+
+Here belong the kinds of frames and how each becomes Arrow and back. What fits a declaration is `arrow`'s, how a frame
+passes from this process to Spark `staging`'s.
+
+pandas, polars and pyarrow are imported only when such a frame is asked for or there.
+"""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.types import IntegralType, StructType
+
+from pipeline.dataset import Dataset
+from pipeline.delta.frames.arrow import LEFT_OUT, fitting
+from pipeline.delta.frames.arrow_types import arrow_type, holds_variant, spark_schema
+from pipeline.delta.frames.objects import entries_of_dicts, refuse_loss
+from pipeline.delta.frames.staging import Staging
+from pipeline.errors import FrameKindError, FrameMismatchError, FrameTooLargeError
+from pipeline.schema import folded
+
+SPARK = "pyspark.sql.DataFrame"
+PANDAS = "pandas.DataFrame"
+POLARS = "polars.DataFrame"
+POLARS_LAZY = "polars.LazyFrame"
+ARROW = "pyarrow.Table"
+ARROW_READER = "pyarrow.RecordBatchReader"
+LOCAL_KINDS = (PANDAS, POLARS, POLARS_LAZY, ARROW, ARROW_READER)
+KINDS = (SPARK, *LOCAL_KINDS)
+
+# A float of pandas holds whole numbers exactly up to here; above, a digit may have been lost before we saw it.
+_EXACT_FLOAT = 1 << 53
+_UNNAMED = "the frame's index has no name and is no column: name it (rename_axis) or reset the index"
+
+
+def kind_of(cls: object) -> str | None:
+    """The kind of frame that a class is; None for any other type. Imports nothing."""
+    if not isinstance(cls, type):
+        return None
+    if issubclass(cls, DataFrame):
+        return SPARK
+    for kind in LOCAL_KINDS:
+        library, _, name = kind.partition(".")
+        # A class of the library can't be here before the library is.
+        if library in sys.modules and issubclass(cls, getattr(sys.modules[library], name, ())):
+            return kind
+    return None
+
+
+# --- out of an asset --------------------------------------------------------------------------------------------------
+
+
+@contextmanager
+def to_spark(
+    obj: object, dataset: Dataset, open_session: Callable[[], SparkSession], staging: str
+) -> Iterator[DataFrame]:
+    """The object as a Spark frame, for as long as the block lasts; a Spark frame is handed through.
+
+    A local frame is conformed and staged before the session is asked for, so that a wrong one is refused without Spark.
+    A missing value of pandas, NaN in a NumPy column among them, is NULL; NaN of an Arrow-backed column stays NaN.
+
+    Args:
+        staging: the folder, as Spark is to read it, under which a folder of its own is made and removed again.
+
+    Raises:
+        FrameMismatchError: it is no frame, or does not fit the declaration without loss.
+        StagingError: the folder can't be written from here or read by Spark.
+    """
+    if isinstance(obj, DataFrame):
+        yield obj
+        return
+    reader = reader_of(obj, dataset.name, dataset.schema)
+    fit = fitting(dataset, reader.schema)
+    with Staging(dataset, staging) as place:
+        place.write(reader, fit.schema, fit.batch)
+        yield place.read(open_session())
+
+
+def with_schema(obj: object, name: str) -> tuple[object, StructType]:
+    """A frame of which no declaration is known, and its columns as Spark would declare them.
+
+    A local frame comes back as a stream of its batches, so that a lazy one is computed once.
+
+    Args:
+        name: the dataset that the frame is for, for the errors.
+
+    Raises:
+        FrameMismatchError: it is no frame, or a column has a type that Spark lacks.
+    """
+    if isinstance(obj, DataFrame):
+        return obj, obj.schema
+    reader = reader_of(obj, name, StructType())
+    return reader, spark_schema(reader.schema, name)
+
+
+def reader_of(obj: object, name: str, declared: StructType) -> Any:
+    """The frame as a stream of Arrow batches; what is declared decides where values alone don't say their type."""
+    kind = kind_of(type(obj))
+    if kind == ARROW_READER:
+        return obj
+    frame: Any = obj
+    if kind == ARROW:
+        return frame.to_reader()
+    if kind == PANDAS:
+        return _from_pandas(frame, name, declared).to_reader()
+    if kind in (POLARS, POLARS_LAZY):
+        return _from_polars(frame.collect() if kind == POLARS_LAZY else frame, name).to_reader()
+    what = "nothing (None)" if obj is None else f"a {type(obj).__module__}.{type(obj).__qualname__}"
+    raise FrameMismatchError(
+        dataset=name,
+        differences=(
+            f"the asset returned {what}; expected one of {', '.join(KINDS)}, or the annotation `-> None` where it "
+            "stores its rows itself",
+        ),
+    )
+
+
+def _from_polars(frame: Any, name: str) -> Any:
+    import pyarrow as pa
+
+    polars = importlib.import_module("polars")
+    # polars hands Python objects over as the bytes of their addresses.
+    problems = [f"column {column}: has type {kind}" for column, kind in frame.schema.items() if kind == polars.Object]
+    if not problems:
+        try:
+            return frame.to_arrow()
+        except pa.ArrowInvalid as error:  # a type that Arrow lacks, as a 128-bit integer
+            problems = [str(error)]
+    raise FrameMismatchError(dataset=name, differences=tuple(problems))
+
+
+def _from_pandas(frame: Any, name: str, schema: StructType) -> Any:
+    """The columns in Arrow, before them the levels of the index that have a name.
+
+    Raises:
+        FrameMismatchError: a name is no text, a level of the index can't become a column, or a column holds values that
+            Arrow has no common type for or would change.
+    """
+    import pyarrow as pa
+
+    frame, problems = index_as_columns(frame)
+    problems += [f"column {column!r}: its name is no text" for column in frame.columns if not isinstance(column, str)]
+    declared = {folded(field.name): field.dataType for field in schema.fields}
+    arrays = []
+    for position, column in enumerate(map(str, frame.columns)):
+        try:
+            arrays.append(_from_series(frame.iloc[:, position], declared.get(folded(column))))
+        except (pa.ArrowException, OverflowError, ValueError, TypeError) as error:
+            problems.append(f"column {column}: {error}")
+    if problems:
+        raise FrameMismatchError(dataset=name, differences=tuple(problems))
+    table = pa.Table.from_arrays(arrays, names=list(map(str, frame.columns)))
+    return table if _counts_rows(frame.index) else table.replace_schema_metadata({LEFT_OUT: _UNNAMED.encode()})
+
+
+def index_as_columns(frame: Any) -> tuple[Any, list[str]]:
+    """A frame of pandas with the named levels of its index as columns, and the levels that can't be, in words.
+
+    A level that is a column already is left out. One index without a name only numbers the rows, as pandas itself has
+    it; among several levels it tells them apart.
+    """
+    index = frame.index
+    if index.nlevels == 1 and index.names[0] is None:
+        return frame, []
+    problems, levels = [], {}
+    for number, name in enumerate(index.names):
+        values = index.get_level_values(number)
+        if name is None:
+            problems.append(f"level {number} of the frame's index has no name; name it (rename_axis)")
+        elif name not in frame.columns:
+            levels[name] = values
+        elif not frame[[name]].iloc[:, 0].reset_index(drop=True).equals(values.to_series(index=range(len(frame)))):
+            problems.append(f"column {name}: the frame's index has a level of that name with other values")
+    if problems:
+        return frame, problems
+    plain = frame.reset_index(drop=True)
+    for position, (name, values) in enumerate(levels.items()):
+        plain.insert(position, name, values.to_series(index=plain.index))
+    return plain, []
+
+
+def _counts_rows(index: Any) -> bool:
+    """Whether an index is the one that pandas makes by itself."""
+    return type(index).__name__ == "RangeIndex"
+
+
+def _from_series(series: Any, declared: Any) -> Any:
+    """A column in Arrow; ValueError where the inference of its type would change a value."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    is_object = series.dtype == object
+    if is_object and declared is not None:
+        series = series.map(lambda value: entries_of_dicts(value, declared))
+    values = pa.array(series, from_pandas=True)
+    if len(values) and values.null_count == len(values) and not _is_arrow_backed(series):
+        return pa.nulls(len(values))  # a NumPy column without values has a type by chance
+    if is_object:
+        refuse_loss(series.dropna(), values.type)
+    elif pa.types.is_floating(values.type) and isinstance(declared, IntegralType) and not _is_arrow_backed(series):
+        # What pandas makes of integers as soon as one is missing.
+        whole = pc.all(pc.less(pc.abs(values), _EXACT_FLOAT)).as_py() is not False
+        if whole and pc.all(pc.equal(values, pc.trunc(values))).as_py() is not False:
+            return values.cast(pa.int64())
+    return values
+
+
+def _is_arrow_backed(series: Any) -> bool:
+    return hasattr(series.dtype, "pyarrow_dtype")
+
+
+# --- into an asset ----------------------------------------------------------------------------------------------------
+
+
+def from_spark(frame: DataFrame, kind: str, dataset: Dataset, *, max_bytes: int, staging: str) -> Any:
+    """The rows of a Spark frame that was read from files, as a frame of that kind; instants in UTC, microseconds.
+
+    Columns of pandas are Arrow-backed, which alone holds every value: NULL apart from NaN, decimals, any date. A
+    RecordBatchReader streams from a staged copy that Spark makes at the first batch, and has no limit; it can be read
+    once. Any other local kind is one Spark job to measure and one to collect.
+
+    Args:
+        max_bytes: what a local frame may take, first by the size of its files, then by that of its Arrow buffers.
+
+    Raises:
+        FrameTooLargeError: it would take more.
+        FrameKindError: a column is a variant, which none but Spark's frames can hold.
+    """
+    if kind == SPARK:
+        return frame
+    import pyarrow as pa
+
+    schema = _arrow_schema(frame.schema, kind, dataset.name)
+    if kind == ARROW_READER:
+        return pa.RecordBatchReader.from_batches(schema, _streamed(frame, dataset, staging, schema))
+    _refuse_large(_file_bytes(frame), kind, dataset, max_bytes)
+    table = frame.toArrow().cast(schema)
+    _refuse_large(table.nbytes, kind, dataset, max_bytes)
+    return _of_kind(table, kind)
+
+
+def empty(schema: StructType, kind: str, name: str, open_session: Callable[[], SparkSession]) -> Any:
+    """No rows of these columns, as a frame of that kind; a session is asked for where the frame is Spark's.
+
+    Raises:
+        FrameKindError: a column is a variant, which none but Spark's frames can hold.
+    """
+    if kind == SPARK:
+        return open_session().createDataFrame([], schema)
+    table = _arrow_schema(schema, kind, name).empty_table()
+    return table.to_reader() if kind == ARROW_READER else _of_kind(table, kind)
+
+
+def _arrow_schema(schema: StructType, kind: str, name: str) -> Any:
+    if holds_variant(schema):
+        raise FrameKindError(dataset=name, annotation=f"{kind}, for it holds variants", kinds=(SPARK,))
+    import pyarrow as pa
+
+    return pa.schema(list(arrow_type(schema)))
+
+
+def _of_kind(table: Any, kind: str) -> Any:
+    """An Arrow table as a local frame of that kind."""
+    if kind == PANDAS:
+        return table.to_pandas(types_mapper=importlib.import_module("pandas").ArrowDtype)
+    if kind in (POLARS, POLARS_LAZY):
+        eager = importlib.import_module("polars").from_arrow(table)
+        return eager.lazy() if kind == POLARS_LAZY else eager
+    return table
+
+
+def _file_bytes(frame: DataFrame) -> int:
+    """The size of the files that hold the frame's rows; one Spark job, which reads their footers."""
+    files = frame.selectExpr("_metadata.file_path AS path", "_metadata.file_size AS size").distinct()
+    return sum(row["size"] for row in files.collect())
+
+
+def _refuse_large(found: int, kind: str, dataset: Dataset, max_bytes: int) -> None:
+    if found > max_bytes:
+        raise FrameTooLargeError(dataset=dataset.name, kind=kind, found_bytes=found, limit_bytes=max_bytes)
+
+
+def _streamed(frame: DataFrame, dataset: Dataset, staging: str, schema: Any) -> Iterator[Any]:
+    with Staging(dataset, staging) as place:
+        place.put(frame)
+        yield from place.stream(schema)

@@ -1,0 +1,179 @@
+"""A frame against the declaration: does it fit, and how is it selected.
+
+Here belongs what is known from schemas alone; values are `constraints`'s. Columns and struct fields are matched by name
+at every depth, never by position. A value is widened where no value can change, and never narrowed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+from pyspark.sql.types import (
+    ArrayType,
+    ByteType,
+    DataType,
+    DecimalType,
+    DoubleType,
+    FloatType,
+    IntegerType,
+    LongType,
+    MapType,
+    NullType,
+    ShortType,
+    StructType,
+)
+
+from pipeline.dataset import RESERVED_COLUMNS, Dataset, case_duplicates, is_string
+from pipeline.delta import sql
+from pipeline.errors import FrameMismatchError
+from pipeline.listing import listed
+from pipeline.schema import folded
+
+# Digits that the values of an integral type may need.
+_DIGITS: dict[type[DataType], int] = {ByteType: 3, ShortType: 5, IntegerType: 10, LongType: 19}
+_INTEGRAL = tuple(_DIGITS)
+
+
+@dataclass(frozen=True)
+class _Fit:
+    """How a value of one type becomes one of another: SQL, or what is in the way."""
+
+    expression: str
+    problems: tuple[str, ...] = ()
+
+
+def select_list(dataset: Dataset, schema: StructType) -> dict[str, str]:
+    """By declared column, in declared order, the SQL that takes it from a frame of that schema.
+
+    A column that the frame lacks is computed where it is declared as generated or with a default. The columns that only
+    the frame has, because its write decides by them, follow as they are.
+
+    Raises:
+        FrameMismatchError: with every missing, extra, narrowed, reserved or ambiguous column at once.
+    """
+    problems = list(_frame_problems(schema, dataset.frame_columns))
+    by_name = {name: name for name in schema.names}
+    by_folded = {folded(name): name for name in schema.names}
+    selected: dict[str, str] = {}
+    computed = dict((*dataset.features.generated, *dataset.features.defaults))
+    taken = set()
+    for field in dataset.schema.fields:
+        source = by_name.get(field.name) or by_folded.get(folded(field.name))
+        if source is None and field.name in computed:
+            selected[field.name] = f"CAST(({computed[field.name]}) AS {sql.bare_type(field.dataType)})"
+            continue
+        if source is None:
+            problems.append(f"column {field.name}: missing, declared {sql.type_name(field.dataType)}")
+            continue
+        taken.add(source)
+        fit = _fit(field.name, sql.identifier(source), schema[source].dataType, field.dataType)
+        problems += fit.problems
+        selected[field.name] = fit.expression
+    for name in dataset.frame_columns:
+        source = by_name.get(name) or by_folded.get(folded(name))
+        if source is None or isinstance(schema[source].dataType, NullType):
+            problems.append(
+                f"column {name}: {'missing' if source is None else 'has type void'}; the write decides by it"
+            )
+        else:
+            selected[name] = sql.identifier(source)
+        taken.add(source or name)
+    problems += [
+        f"column {name}: not declared (type {sql.type_name(schema[name].dataType)})"
+        for name in schema.names
+        if name not in taken and folded(name) not in RESERVED_COLUMNS
+    ]
+    if problems:
+        raise FrameMismatchError(dataset=dataset.name, differences=tuple(dict.fromkeys(problems)))
+    return selected
+
+
+def passed_over(frame_columns: Iterable[str]) -> frozenset[str]:
+    """Names of the change feed's own columns that a frame may bring: all or, where its write reads none, none."""
+    is_feed = any(folded(name) in RESERVED_COLUMNS for name in frame_columns)
+    return RESERVED_COLUMNS if is_feed else frozenset()
+
+
+def _frame_problems(schema: StructType, frame_columns: Iterable[str]) -> Iterator[str]:
+    refused = RESERVED_COLUMNS - passed_over(frame_columns)
+    if not schema.fields:
+        yield "the frame has no columns"
+    for group in case_duplicates(schema):
+        yield f"columns {listed(group)}: differ by case only"
+    for name in schema.names:
+        if folded(name) in refused:
+            yield f"column {name}: the change feed adds a column of that name itself"
+
+
+def _fit(path: str, expression: str, given: DataType, declared: DataType) -> _Fit:
+    if isinstance(given, NullType):  # nothing but NULL, whatever its type would be
+        return _Fit(f"CAST({expression} AS {sql.bare_type(declared)})")
+    if isinstance(given, StructType) and isinstance(declared, StructType):
+        return _fit_struct(path, expression, given, declared)
+    if isinstance(given, ArrayType) and isinstance(declared, ArrayType):
+        inner = _fit(f"{path}.element", "e", given.elementType, declared.elementType)
+        changed = inner.expression != "e"
+        return _Fit(f"transform({expression}, e -> {inner.expression})" if changed else expression, inner.problems)
+    if isinstance(given, MapType) and isinstance(declared, MapType):
+        return _fit_map(path, expression, given, declared)
+    if _same(given, declared):
+        return _Fit(expression)
+    if _widens(given, declared):
+        return _Fit(f"CAST({expression} AS {sql.bare_type(declared)})")
+    problem = f"column {path}: has type {sql.type_name(given)}, declared {sql.type_name(declared)}"
+    return _Fit(expression, (problem,))
+
+
+def _same(given: DataType, declared: DataType) -> bool:
+    if is_string(given) and is_string(declared):
+        return True
+    return type(given) is type(declared) and given.simpleString() == declared.simpleString()
+
+
+def _widens(given: DataType, declared: DataType) -> bool:
+    """Whether every value of one type is a value of the other."""
+    if isinstance(given, _INTEGRAL) and isinstance(declared, _INTEGRAL):
+        return _DIGITS[type(given)] < _DIGITS[type(declared)]
+    if isinstance(given, FloatType) and isinstance(declared, DoubleType):
+        return True
+    if isinstance(declared, DecimalType):
+        whole = declared.precision - declared.scale
+        if isinstance(given, DecimalType):
+            return given.scale <= declared.scale and given.precision - given.scale <= whole
+        return isinstance(given, _INTEGRAL) and _DIGITS[type(given)] <= whole
+    return False
+
+
+def _fit_struct(path: str, expression: str, given: StructType, declared: StructType) -> _Fit:
+    problems = [f"column {path}: fields {listed(group)} differ by case only" for group in case_duplicates(given)]
+    by_folded = {folded(name): name for name in given.names}
+    parts = []
+    plain = given.names == declared.names
+    for field in declared.fields:
+        source = field.name if field.name in given.names else by_folded.pop(folded(field.name), None)
+        if source is None:
+            problems.append(f"column {path}.{field.name}: missing, declared {sql.type_name(field.dataType)}")
+            continue
+        by_folded.pop(folded(source), None)
+        inner = f"{expression}.{sql.identifier(source)}"
+        fit = _fit(f"{path}.{field.name}", inner, given[source].dataType, field.dataType)
+        plain = plain and fit.expression == inner
+        problems += fit.problems
+        parts.append(f"{sql.string(field.name)}, {fit.expression}")
+    problems += [f"column {path}.{name}: not declared" for name in by_folded.values()]
+    if plain:
+        return _Fit(expression, tuple(problems))
+    # A NULL struct stays NULL and does not become a struct of NULLs.
+    rebuilt = f"CASE WHEN {expression} IS NOT NULL THEN named_struct({', '.join(parts)}) END"
+    return _Fit(rebuilt, tuple(problems))
+
+
+def _fit_map(path: str, expression: str, given: MapType, declared: MapType) -> _Fit:
+    key = _fit(f"{path}.key", "k", given.keyType, declared.keyType)
+    value = _fit(f"{path}.value", "v", given.valueType, declared.valueType)
+    if value.expression != "v":
+        expression = f"transform_values({expression}, (k, v) -> {value.expression})"
+    if key.expression != "k":
+        expression = f"transform_keys({expression}, (k, v) -> {key.expression})"
+    return _Fit(expression, key.problems + value.problems)

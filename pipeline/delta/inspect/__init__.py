@@ -1,0 +1,1 @@
+"""Looking without changing: for operators, checks and reports."""

@@ -1,0 +1,286 @@
+"""What is expected of a whole table, looked at: at one version, after the write.
+
+Here belong the expectations as functions from frames to frames, and the findings of one look at a table. What is
+enforced in the write is `constraints`'s; what follows from a finding is for who asked.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812  Spark's own name for it
+
+from pipeline.dataset import Append, Dataset, FreshWithin, References, RowCount, Unique, table_location
+from pipeline.delta import sql
+from pipeline.delta.inspect.describe import TableDescription, describe
+from pipeline.delta.log.commits import PartitionValues
+from pipeline.delta.log.counts import table_rows
+from pipeline.delta.log.mark import private_session, read_commit
+from pipeline.delta.sql import constraints
+from pipeline.delta.sql.constraints import EXAMPLES, Broken
+from pipeline.delta.sql.slices import count_by_values, partition_value
+from pipeline.delta.table.open_table import load, look_at
+from pipeline.errors import TableNotFoundError
+from pipeline.expectations import Expectation, Severity, expectation_name, label, null_label
+from pipeline.listing import listed
+from pipeline.schema import free_name
+
+_ROWS = "rows of values"
+
+
+def repeated(frame: DataFrame, columns: Sequence[str]) -> DataFrame:
+    """The values that several rows share in these columns, with the number of those rows; NULL is a value like any."""
+    counted = frame.groupBy(*(sql.identifier(name) for name in columns)).agg(F.count("*").alias(_rows(columns)))
+    return counted.filter(f"{sql.identifier(_rows(columns))} > 1")
+
+
+def dangling(frame: DataFrame, columns: Sequence[str], other: DataFrame, to: Sequence[str]) -> DataFrame:
+    """The values that no row of `other` has in `to`, with the number of their rows; values with NULL are left out."""
+    named = [f"v{position}" for position in range(len(columns))]
+    present = " AND ".join(f"{sql.identifier(name)} IS NOT NULL" for name in columns)
+    renamed = zip(columns, named, strict=True)
+    values = frame.filter(present).selectExpr(*(f"{sql.identifier(name)} AS {new}" for name, new in renamed))
+    there = other.selectExpr(*(f"{sql.identifier(name)} AS {new}" for name, new in zip(to, named, strict=True)))
+    counted = values.groupBy(*named).agg(F.count("*").alias(_rows(columns)))
+    missing = counted.join(there.distinct(), on=named, how="left_anti")
+    back = zip(named, columns, strict=True)
+    return missing.selectExpr(
+        *(f"{new} AS {sql.identifier(name)}" for new, name in back), sql.identifier(_rows(columns))
+    )
+
+
+def _rows(columns: Sequence[str]) -> str:
+    """The column that holds the number of rows, beside these."""
+    return free_name(_ROWS, columns)
+
+
+def counted(values: DataFrame, columns: Sequence[str]) -> Broken:
+    """The rows of values that break an expectation, and a few of the values; one Spark query."""
+    rows = sql.identifier(_rows(columns))
+    texts = ", ".join(
+        f"concat({sql.string(f'{name} = ')}, coalesce(CAST({sql.identifier(name)} AS STRING), 'NULL'))"
+        for name in columns
+    )
+    text = f"concat_ws(', ', {texts})"
+    found = values.selectExpr(f"sum({rows}) AS c0", f"min_by({text}, {text}, {EXAMPLES}) AS e0").collect()[0]
+    return Broken(int(found["c0"] or 0), tuple(found["e0"] or ()))
+
+
+def broken_by(
+    session: SparkSession, location: str, version: int, expectation: Expectation, *, root: str,
+    other_version: int | None = None,
+) -> tuple[Broken, int | None]:  # fmt: skip
+    """The rows that break an expectation at a version of the table, and the version of the other table it was held to.
+
+    Args:
+        other_version: that of the other table; its newest where None.
+
+    Raises:
+        TableNotFoundError: the other table was never written.
+    """
+    with private_session(session, {}) as clone:
+        return _broken_by(clone, location, version, expectation, root=root, other_version=other_version)
+
+
+def _broken_by(
+    session: SparkSession, location: str, version: int, expectation: Expectation, *, root: str,
+    other_version: int | None = None,
+) -> tuple[Broken, int | None]:  # fmt: skip
+    frame = load(session, location, version)
+    if isinstance(expectation, Unique):
+        return counted(repeated(frame, expectation.columns), expectation.columns), None
+    there = table_location(root, expectation.dataset)
+    if other_version is None:
+        state = look_at(session, expectation.dataset, there)
+        if state is None:
+            raise TableNotFoundError(dataset=expectation.dataset, location=there)
+        other_version = state.version
+    other = load(session, there, other_version)
+    values = dangling(frame, expectation.columns, other, expectation.target)
+    return counted(values, expectation.columns), other_version
+
+
+# --- one look at a table ----------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, kw_only=True)
+class Finding:
+    """Whether one thing that is declared holds at a version of the table; None as `passed` where it was not judged.
+
+    `rows` are those that break it, None where it is not of rows.
+    """
+
+    dataset: str
+    name: str
+    passed: bool | None
+    severity: Severity
+    version: int
+    detail: str
+    rows: int | None = None
+    examples: tuple[str, ...] = ()
+
+    def document(self) -> dict[str, Any]:
+        """The finding in JSON's types."""
+        return asdict(self)
+
+
+def findings(session: SparkSession, dataset: Dataset, root: str, *, now: dt.datetime | None = None) -> list[Finding]:
+    """Everything that is declared of a table, looked at in its newest version.
+
+    Constraints on rows are counted in one pass; each expectation is a query of its own.
+
+    Raises:
+        TableNotFoundError: it was never written.
+        StorageError: it can't be read.
+    """
+    with private_session(session, {}) as clone:
+        return _findings(clone, dataset, root, now or dt.datetime.now(dt.timezone.utc))
+
+
+def _findings(session: SparkSession, dataset: Dataset, root: str, now: dt.datetime) -> list[Finding]:
+    location = dataset.location(root)
+    found = describe(session, dataset, location)
+    if found.table is None:
+        raise TableNotFoundError(dataset=dataset.name, location=location)
+    version = found.table.version
+    return [
+        _finding(
+            dataset, version, "schema", not found.differences, "; ".join(found.differences) or "as declared",
+            severity=dataset.schema_check.severity,
+        ),
+        *_of_constraints(session, dataset, location, version),
+        *_of_expectations(session, dataset, location, version, root),
+        *_of_rows(session, dataset, location, found),
+        *_of_age(dataset, found, now),
+    ]  # fmt: skip
+
+
+def _finding(
+    dataset: Dataset, version: int, name: str, passed: bool | None, detail: str, *, severity: Severity = "error",
+    broken: Broken | None = None,
+) -> Finding:  # fmt: skip
+    return Finding(
+        dataset=dataset.name, name=name, passed=passed, severity=severity, version=version, detail=detail,
+        rows=None if broken is None else broken.rows, examples=() if broken is None else broken.examples,
+    )  # fmt: skip
+
+
+def _of_constraints(session: SparkSession, dataset: Dataset, location: str, version: int) -> Iterator[Finding]:
+    conditions = {null_label(path): text for path, text in constraints.null_conditions(dataset.schema).items()}
+    conditions |= constraints.check_conditions(dataset)
+    severities = {label(constraint): constraint.severity for constraint in dataset.constraints}
+    found = constraints.count(load(session, location, version), dataset, conditions)
+    for name in conditions:
+        broken = found.get(name, Broken(0))
+        yield _finding(
+            dataset, version, name, not broken.rows, "no row breaks it" if not broken.rows else "rows break it",
+            severity=severities.get(name, "error"), broken=broken,
+        )  # fmt: skip
+
+
+def _of_expectations(
+    session: SparkSession, dataset: Dataset, location: str, version: int, root: str
+) -> Iterator[Finding]:
+    for expectation in dataset.expectations:
+        name, severity = expectation_name(expectation), expectation.severity
+        try:
+            broken, other = _broken_by(session, location, version, expectation, root=root)
+        except TableNotFoundError as error:
+            yield _finding(dataset, version, name, False, error.message(), severity=severity)
+            continue
+        detail = "no row breaks it" if not broken.rows else "rows break it"
+        if isinstance(expectation, References):
+            detail += f", held to {expectation.dataset} at version {other}"
+        yield _finding(dataset, version, name, not broken.rows, detail, severity=severity, broken=broken)
+
+
+def _of_rows(session: SparkSession, dataset: Dataset, location: str, found: TableDescription) -> Iterator[Finding]:
+    """The rows of the newest write, or those that it left: by partition where it addressed some, else in all."""
+    declared, newest = dataset.row_count, found.last_write
+    if declared is None or newest is None:
+        return
+    rows: dict[str, int | None] = {"": newest.rows_written}
+    addressed = newest.note is not None and newest.note.get("partitions") is not None
+    if addressed or not judges_the_write(dataset):
+        by_partition = _counted(session, dataset, location, newest.version)
+        rows = {"": sum(by_partition.values())}
+        if addressed:
+            rows = {"/".join(str(value) for value in values): count for values, count in by_partition.items()}
+    outside = {name: count for name, count in rows.items() if not allowed(declared, count)}
+    told = listed((f"{name or 'in all'}: {count}" for name, count in outside.items()), EXAMPLES)
+    yield _finding(
+        dataset, newest.version, "row_count", not outside and bool(rows), told or "as many as declared",
+        severity=declared.severity,
+    )  # fmt: skip
+
+
+def _counted(session: SparkSession, dataset: Dataset, location: str, version: int) -> Mapping[tuple[Any, ...], int]:
+    """By partition, the rows that a commit has added, or those that each partition it changed holds since."""
+    state = look_at(session, dataset.name, location)
+    if state is None:
+        raise TableNotFoundError(dataset=dataset.name, location=location)
+    commit = read_commit(session, location, version, state.log_partition_by)
+    if judges_the_write(dataset):
+        return commit.rows_by_partition or {}
+    held = rows_held(lambda: session, dataset, location, version)
+    changed = [typed_values(dataset, values) for values in commit.partitions or {}]
+    return {values: held.get(values, 0) for values in changed} if commit.partitions is not None else held
+
+
+def judges_the_write(dataset: Dataset) -> bool:
+    """Whether the rows of a write count, and not those that the table holds after it: so after an append alone.
+
+    What a merge or an insert of new rows writes says nothing of how many rows there are.
+    """
+    return isinstance(dataset.write, Append)
+
+
+def rows_held(
+    session: Callable[[], SparkSession], dataset: Dataset, location: str, version: int
+) -> Mapping[tuple[Any, ...], int]:
+    """By typed partition values, the rows of a version; a partition without rows may be missing.
+
+    From the log where it says them; a Spark job else, which reads no row of a file that has statistics.
+    """
+    rows = table_rows(location, version)
+    if rows is not None:
+        return {typed_values(dataset, values): count for values, count in rows.by_partition.items()}
+    counts = count_by_values(load(session(), location, version), dataset.partition_by, ("TRUE",))
+    return {values: count for values, (count,) in counts.items()}
+
+
+def typed_values(dataset: Dataset, values: PartitionValues) -> tuple[Any, ...]:
+    """Partition values as the log spells them, as values of their columns."""
+    columns = zip(dataset.partition_by, values, strict=True)
+    return tuple(partition_value(text, dataset.field(column).dataType) for column, text in columns)
+
+
+def allowed(declared: RowCount, rows: int | None) -> bool:
+    """Whether a write may have so many rows; not where they were not counted."""
+    if rows is None:
+        return False
+    return declared.minimum <= rows and (declared.maximum is None or rows <= declared.maximum)
+
+
+def _of_age(dataset: Dataset, found: TableDescription, now: dt.datetime) -> Iterator[Finding]:
+    declared, newest = dataset.freshness, found.last_write
+    if declared is None or found.table is None:
+        return
+    version = found.table.version
+    if newest is None:
+        yield _finding(dataset, version, "freshness", False, "no write is in the log")
+    elif isinstance(declared, FreshWithin):
+        age = now - newest.timestamp
+        late = declared.warn_after is not None and age > declared.warn_after
+        yield _finding(
+            dataset, version, "freshness", age <= declared.fail_after and not late,
+            f"the newest write is {age.total_seconds():.0f} s old",
+            severity="error" if age > declared.fail_after else "warn",
+        )  # fmt: skip
+    else:
+        detail = "by cron, which Dagster judges"
+        yield _finding(dataset, version, "freshness", None, detail, severity="warn")

@@ -1,0 +1,98 @@
+"""What differs between two versions of a table: from its change feed where that can be read, else by comparison."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from pyspark.sql import DataFrame, SparkSession
+
+from pipeline.dataset import Dataset
+from pipeline.delta import sql
+from pipeline.delta.inspect.query import Answer, answer_of, query_session
+from pipeline.delta.log.mark import Cursor
+from pipeline.delta.read.changes import (
+    CHANGE_TYPE,
+    COMMIT_VERSION,
+    DELETE,
+    INSERT,
+    Source,
+    net,
+    net_rows,
+    read_changes,
+    release,
+)
+from pipeline.delta.read.verdict import Verdict, judge
+from pipeline.delta.read.version import ReadOptions, resolve
+from pipeline.delta.table.open_table import existing, load
+from pipeline.errors import VersionNotFoundError
+from pipeline.write_mode import is_comparable
+
+
+@dataclass(frozen=True, kw_only=True)
+class Diff:
+    """The net changes from one version to another.
+
+    Of a dataset with keys one row a key: an `insert`, a `delete`, or as `update_postimage` what an older row is now. Of
+    any other an `insert` or a `delete` for each row that there are more or fewer of. `counts` are those of all rows by
+    change type, those that `answer` leaves out included. `verdict` says whether the feed was read.
+    """
+
+    dataset: str
+    first: int
+    last: int
+    verdict: Verdict
+    counts: Mapping[str, int]
+    answer: Answer
+
+
+def diff(session: SparkSession, dataset: Dataset, location: str, *, first: int, last: int, limit: int) -> Diff:
+    """The net changes from the version `first` to the version `last`, which is not before it.
+
+    Raises:
+        TableNotFoundError: it was never written.
+        VersionNotFoundError, VersionVacuumedError: a version is not there, and the feed does not do without it.
+    """
+    with query_session(session) as clone:
+        state = existing(clone, dataset, location)
+        if last > state.version:
+            raise VersionNotFoundError(
+                dataset=dataset.name, location=location, asked=f"version {last}", available=f"up to {state.version}"
+            )
+        verdict = judge(clone, dataset, location, Cursor(table_id=state.table_id, version=first), up_to=last)
+        with _net(clone, dataset, location, verdict, first) as (read, frame):
+            counts = {row[CHANGE_TYPE]: row["count"] for row in frame.groupBy(CHANGE_TYPE).count().collect()}
+            by = dataset.keys or tuple(f.name for f in frame.schema.fields if is_comparable(f.dataType))
+            names = [name for name in frame.columns if name != CHANGE_TYPE]
+            ordered = frame.orderBy(*map(sql.identifier, by)).selectExpr(CHANGE_TYPE, *map(sql.identifier, names))
+            answer = answer_of(ordered, {dataset.name: last}, limit)
+    return Diff(dataset=dataset.name, first=first, last=last, verdict=read, counts=counts, answer=answer)
+
+
+@contextmanager
+def _net(
+    clone: SparkSession, dataset: Dataset, location: str, verdict: Verdict, first: int
+) -> Iterator[tuple[Verdict, DataFrame]]:
+    """The net changes, and the verdict as it turned out."""
+    if verdict.reason is None:
+        changes = read_changes(clone, Source(dataset=dataset, location=location), verdict)
+        try:
+            if not changes.is_full:
+                rows = changes.frame if dataset.keys or changes.feed is None else net_rows(changes.feed)
+                yield changes.verdict, rows.drop(COMMIT_VERSION)
+                return
+            verdict = changes.verdict
+        finally:
+            release(changes)
+    raw = _at(clone, dataset, location, first, DELETE).unionByName(
+        _at(clone, dataset, location, verdict.version, INSERT), allowMissingColumns=True
+    )
+    yield verdict, net(raw, dataset.keys) if dataset.keys else net_rows(raw)
+
+
+def _at(clone: SparkSession, dataset: Dataset, location: str, version: int, change: str) -> DataFrame:
+    """The rows of a version, as if its commit had brought them in or taken them out."""
+    number = resolve(clone, dataset, location, ReadOptions(version=version))
+    rows = load(clone, location, number)
+    return rows.selectExpr("*", f"'{change}' AS {CHANGE_TYPE}", f"{number}L AS {COMMIT_VERSION}")

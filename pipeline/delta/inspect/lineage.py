@@ -1,0 +1,204 @@
+"""Where the columns of a frame come from: read from Spark's analyzed plan, never guessed from names.
+
+Here belong the tables that a plan reads and the walk through it. A column whose way leads through something that the
+plan does not open (a Python function over whole partitions, a checkpoint, a subquery) is unknown, and is left out.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from pyspark.sql import DataFrame
+
+from pipeline.dataset import RESERVED_COLUMNS
+from pipeline.delta.log.snapshot import local_folder
+from pipeline.delta.spark.failures import SPARK_ERRORS
+from pipeline.delta.spark.session import is_connect
+
+# A column of a table: where the table lies, as `plain_location` spells it, and the column's name.
+Origin = tuple[str, str]
+_Origins = frozenset[Origin] | None  # None where it is unknown
+_NONE: frozenset[Origin] = frozenset()
+_FILES = "org.apache.spark.sql.execution.datasources.HadoopFsRelation"
+_DELTA_INDEX = "org.apache.spark.sql.delta.files.TahoeLogFileIndex"
+_FEED = "org.apache.spark.sql.delta.commands.cdc.CDCReader$DeltaCDFRelation"
+# A plan that has another form than we know, as a node of an extension may have.
+_UNREADABLE = (*SPARK_ERRORS, LookupError, TypeError, ValueError, StopIteration)
+_SET_OPERATIONS = ("Except", "Intersect")
+_LEFT_ONLY = ("LeftSemi$", "LeftAnti$")
+# Leaves of which every value is written out in the query itself.
+_LITERAL = frozenset({"OneRowRelation", "LocalRelation", "Range"})
+
+
+@dataclass(frozen=True)
+class Scan:
+    """A Delta table that a plan reads; `version` is None of a change feed, `columns` are by Spark's ids of them."""
+
+    location: str
+    version: int | None
+    columns: Mapping[int, str]
+
+
+def plain_location(uri: str) -> str:
+    """A location in one spelling, so that those of a plan and of a declaration can be compared."""
+    folder = local_folder(uri)
+    return uri.rstrip("/") if folder is None else str(folder)
+
+
+def scans(frame: DataFrame) -> list[Scan]:
+    """The Delta tables that a frame reads, one for each place in its plan; none over Connect, which tells no plan."""
+    if is_connect(frame.sparkSession):
+        return []
+    return [scan for scan in _leaves(frame._jdf.queryExecution().analyzed()) if scan is not None]
+
+
+def column_lineage(frame: DataFrame) -> dict[str, frozenset[Origin]]:
+    """By column of a frame the table columns that its values come from; those of which that is known.
+
+    A column that comes from no table has none. Nothing is known over Connect. No Spark job.
+    """
+    if is_connect(frame.sparkSession):
+        return {}
+    try:
+        plan = frame._jdf.queryExecution().analyzed()
+        walk = _Walk(json.loads(plan.toJSON()), _leaves(plan))
+    except _UNREADABLE:
+        return {}
+    found = {name: walk.origins.get(number) for name, number in zip(frame.columns, walk.output, strict=True)}
+    return {name: origins for name, origins in found.items() if origins is not None}
+
+
+def _leaves(plan: Any) -> list[Scan | None]:
+    """Each leaf of a plan in its order; None where it is no Delta table."""
+    leaves = plan.collectLeaves()
+    return [_scan(leaves.apply(number)) for number in range(leaves.size())]
+
+
+def _scan(leaf: Any) -> Scan | None:
+    if _name(leaf.getClass().getName()) != "LogicalRelation":
+        return None
+    relation, version = leaf.relation(), None
+    kind = relation.getClass()
+    if kind.getName() == _FEED:
+        path = relation.snapshotWithSchemaMode().snapshot().deltaLog().dataPath()
+    elif _FILES in (kind.getName(), kind.getSuperclass().getName()):
+        index = relation.location()
+        if index.getClass().getName() != _DELTA_INDEX:
+            return None
+        path, version = index.path(), int(index.version())
+    else:
+        return None
+    output = leaf.output()
+    attributes = [output.apply(number) for number in range(output.size())]
+    columns = {attribute.exprId().id(): attribute.name() for attribute in attributes}
+    return Scan(location=plain_location(path.toString()), version=version, columns=columns)
+
+
+def _name(path: str) -> str:
+    return path.rpartition(".")[2]
+
+
+class _Walk:
+    """One pass over a plan's nodes, which come parents first; `output` are the ids of the columns at its top."""
+
+    def __init__(self, nodes: Sequence[Mapping[str, Any]], leaves: Sequence[Scan | None]) -> None:
+        self._nodes = iter(nodes)
+        self._leaves = iter(leaves)
+        self._definitions: dict[int, list[int]] = {}
+        self.origins: dict[int, _Origins] = {}
+        self.output = self._visit()
+
+    def _visit(self) -> list[int]:
+        node = next(self._nodes)
+        children = [self._visit() for _ in range(node["num-children"])]
+        kind = _name(node["class"])
+        if not children:
+            return self._leaf(kind, node)
+        output = self._output(kind, node, children)
+        for number in output:
+            self.origins.setdefault(number, None)
+        return output
+
+    def _leaf(self, kind: str, node: Mapping[str, Any]) -> list[int]:
+        scan = next(self._leaves)
+        output = [_id(attribute[0]) for attribute in node.get("output") or []]
+        if kind == "CTERelationRef":
+            defined = self._definitions.get(node["cteId"], [])
+            self.origins.update(zip(output, map(self.origins.get, defined), strict=False))
+        for number in output:
+            known = None if scan is None else scan.columns.get(number)
+            if scan is not None and known is not None:
+                of_feed = known in RESERVED_COLUMNS
+                self.origins[number] = _NONE if of_feed else frozenset({(scan.location, known)})
+            else:
+                self.origins.setdefault(number, _NONE if kind in _LITERAL else None)
+        return output
+
+    def _output(self, kind: str, node: Mapping[str, Any], children: Sequence[list[int]]) -> list[int]:
+        first = children[0]
+        if kind in ("Project", "Aggregate", "Window"):
+            named = [self._named(expression) for expression in node[_EXPRESSIONS[kind]]]
+            return [*first, *named] if kind == "Window" else named
+        if kind in ("Generate", "Expand"):
+            return self._generated(kind, node, first)
+        if kind == "Union":
+            for number, *others in zip(*children, strict=True):
+                self.origins[number] = _union(map(self.origins.get, (number, *others)))
+            return first
+        if kind == "Join":
+            left_only = str((node["joinType"] or {}).get("object", "")).endswith(_LEFT_ONLY)
+            return first if left_only else [number for child in children for number in child]
+        if kind == "CTERelationDef":
+            self._definitions[node["id"]] = first
+            return first
+        if kind == "WithCTE":
+            return children[-1]
+        if "output" in node or (len(children) > 1 and kind not in _SET_OPERATIONS):
+            # Of this node the plan does not say what becomes of what.
+            return [_id(attribute[0]) for attribute in node.get("output") or []]
+        return first
+
+    def _generated(self, kind: str, node: Mapping[str, Any], child: list[int]) -> list[int]:
+        """The columns of a node that makes several rows of one."""
+        made = [_id(attribute[0]) for attribute in node["generatorOutput" if kind == "Generate" else "output"]]
+        if kind == "Generate":
+            self.origins.update(dict.fromkeys(made, self._of(node["generator"])))
+            return [number for place, number in enumerate(child) if place not in _dropped(node)] + made
+        projections = node["projections"]
+        for number, *expressions in zip(made, *projections, strict=True) if projections else ():
+            self.origins[number] = _union(map(self._of, expressions))
+        return made
+
+    def _named(self, expression: Sequence[Mapping[str, Any]]) -> int:
+        number = _id(expression[0])
+        if _name(expression[0]["class"]) != "AttributeReference":
+            self.origins[number] = self._of(expression[1:])
+        return number
+
+    def _of(self, expression: Sequence[Mapping[str, Any]]) -> _Origins:
+        if any("Subquery" in part["class"] or part["class"].endswith("Exists") for part in expression):
+            return None
+        read = (part for part in expression if _name(part["class"]) == "AttributeReference")
+        return _union(self.origins.get(_id(part)) for part in read)
+
+
+_EXPRESSIONS = {"Project": "projectList", "Aggregate": "aggregateExpressions", "Window": "windowExpressions"}
+
+
+def _dropped(node: Mapping[str, Any]) -> frozenset[int]:
+    """The places of columns that a generator leaves out; Spark names them as a list, or as text."""
+    places = node.get("unrequiredChildIndex") or []
+    return frozenset(int(place) for place in (places if isinstance(places, list) else json.loads(places)))
+
+
+def _id(attribute: Mapping[str, Any]) -> int:
+    return int(attribute["exprId"]["id"])
+
+
+def _union(found: Iterator[_Origins] | Any) -> _Origins:
+    """All of these; unknown where one is."""
+    every = list(found)
+    return None if None in every else frozenset().union(*every)

@@ -1,0 +1,396 @@
+"""SQL over the declared datasets: each a view under a name that SQL can say, at a pinned version.
+
+Here belong the views, the decision that a statement only reads, and exact values as text. Every read of rows goes
+through `read`. The caller's session stays as it was: views and confs live in a clone.
+
+What a text is, is the parser's word and not ours: it is only run behind words of ours, after which Spark's grammar lets
+nothing stand that writes. A query stands inside `SELECT * FROM (WITH … AS (text))`. What is taken for SHOW or DESCRIBE
+gets that very word in front of it, and EXPLAIN is given queries alone: in Spark's analysis EXECUTE IMMEDIATE already
+runs. A query can still call Java or start a program; the plan tells that before anything of it is evaluated.
+"""
+
+from __future__ import annotations
+
+import difflib
+import logging
+import math
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+from urllib.parse import unquote
+
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.types import (
+    ArrayType,
+    BinaryType,
+    BooleanType,
+    DataType,
+    DecimalType,
+    DoubleType,
+    FloatType,
+    IntegralType,
+    MapType,
+    NumericType,
+    StringType,
+    StructField,
+    StructType,
+    TimestampType,
+    VariantType,
+)
+
+from pipeline.dataset import Dataset, table_location
+from pipeline.delta import sql
+from pipeline.delta.inspect.lineage import plain_location, scans
+from pipeline.delta.log.mark import private_session
+from pipeline.delta.read.changes import WITHIN_RETENTION
+from pipeline.delta.read.version import ReadFacts, ReadOptions, read, refuse_table_as_parquet
+from pipeline.delta.read.window import Window
+from pipeline.delta.spark.failures import SPARK_ERRORS, read_failure
+from pipeline.delta.spark.session import is_connect
+from pipeline.errors import PipelineError, QueryError, RegistryError, UnknownDatasetError
+
+_QUERY = "SELECT * FROM (WITH pipeline_query AS (\n{}\n) SELECT * FROM pipeline_query)"
+# A view is made by a command, which is explained without its query being optimized: the optimizer evaluates functions.
+_ANALYSIS = "EXPLAIN EXTENDED CREATE OR REPLACE TEMPORARY VIEW pipeline_query AS {}"
+_ANALYZED = "== Analyzed Logical Plan ==\nCreateViewCommand "
+# What acts beyond the rows of a query, as a plan writes it, whatever it is called by in the text.
+_ACTS = re.compile(r"\b(ScriptTransformation|(?:try_)?reflect\(|java_method\()", re.IGNORECASE)
+_WORD = re.compile(r"\w+")
+_LOOKS = ("show", "describe", "desc", "explain")
+_EXPLAINED = ("extended", "codegen", "cost", "formatted")
+_COMMENT = re.compile(r"\s+|--[^\n]*(?:\n|$)|/\*.*?\*/", re.DOTALL)
+# Spark's parser counts lines and columns from the statement that ours is wrapped into.
+_POSITION = re.compile(r"\s*(?:SQLSTATE: \w+)?\s*\(line \d+, pos \d+\)|\s*SQLSTATE: \w+.*$")
+_UNKNOWN = "TABLE_OR_VIEW_NOT_FOUND"
+_JSON_OPTIONS = "map('ignoreNullFields', 'false', 'timestampFormat', 'yyyy-MM-dd HH:mm:ss.SSSSSS\\'Z\\'')"
+# A table by the path of its files: in SQL they are of that kind whatever else lies there.
+_PARQUET_PATH = re.compile(r"\bparquet`?\s*\.\s*`((?:[^`]|``)+)`", re.IGNORECASE)
+CHANGES_SUFFIX = "__changes"
+_CONFS = {
+    "spark.sql.scripting.enabled": "false",
+    # A plan that is asked what it calls leaves nothing out.
+    "spark.sql.debug.maxToStringFields": str(2**31 - 1),
+    "spark.sql.maxPlanStringLength": str(2**31 - 16),
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Answer:
+    """The rows of a query as text, exact; None is NULL.
+
+    Timestamps are in UTC and end in Z, binary values are hexadecimal, nested values are JSON in which decimals are
+    strings. `versions` are those of the datasets that the statement could see, and `reads` what it has read of them;
+    `more` says that rows were left out.
+    """
+
+    columns: tuple[str, ...]
+    types: tuple[DataType, ...]
+    rows: tuple[tuple[str | None, ...], ...]
+    versions: Mapping[str, int]
+    more: bool
+    reads: tuple[ReadFacts, ...] = ()
+
+    def document(self) -> dict[str, Any]:
+        """The answer in JSON's types; decimals, and numbers that JSON can't say, stay text."""
+        columns = [
+            {"name": name, "type": kind.simpleString()} for name, kind in zip(self.columns, self.types, strict=True)
+        ]
+        rows = [[_plain(v, kind) for v, kind in zip(row, self.types, strict=True)] for row in self.rows]
+        reads = [asdict(read) for read in self.reads]
+        return {"columns": columns, "rows": rows, "more": self.more, "versions": dict(self.versions), "reads": reads}
+
+
+def _plain(value: str | None, kind: DataType) -> Any:
+    if value is None:
+        return None
+    if isinstance(kind, BooleanType):
+        return value == "true"
+    if isinstance(kind, IntegralType):
+        return int(value)
+    if isinstance(kind, FloatType | DoubleType):
+        return float(value) if math.isfinite(float(value)) else value
+    return value
+
+
+def changes_name(dataset: Dataset) -> str:
+    """The name of the view of the dataset's change feed."""
+    return f"{view_name(dataset)}{CHANGES_SUFFIX}"
+
+
+def view_name(dataset: Dataset) -> str:
+    """The name of the dataset's view: `/` becomes two underscores, `.` and `-` one."""
+    return re.sub("[.-]", "_", dataset.name.replace("/", "__"))
+
+
+def query(
+    session: SparkSession,
+    statement: str,
+    *,
+    datasets: Iterable[Dataset],
+    root: str,
+    pins: Mapping[str, ReadOptions],
+    everything: ReadOptions,
+    limit: int,
+) -> Answer:
+    """Run one query over the datasets.
+
+    Args:
+        pins: by dataset name what to read of it, and by `changes` in it what of its change feed; all others are read as
+            `everything` says.
+        limit: at most so many rows.
+
+    Raises:
+        QueryError: it does not only read, or Spark can't answer it.
+        UnknownDatasetError: it names a table that is no dataset; near misses are named.
+        TableNotFoundError, VersionNotFoundError, StorageError, ChangesUnreadableError: a dataset that it names, or that
+            is pinned, can't be read.
+        RegistryError: two datasets would be the same view.
+        NotParquetError: the statement names the folder of a Delta table as Parquet.
+    """
+    views = _names(datasets)
+    for path in _PARQUET_PATH.findall(statement):
+        refuse_table_as_parquet(session, path.replace("``", "`"))
+    with _quiet(), query_session(session) as clone:
+        found: list[ReadFacts] = []
+        missing: dict[str, PipelineError] = {}
+        for name, dataset, options in _visible(statement, views, pins, everything):
+            try:
+                found.append(_register(clone, name, dataset, root, options))
+            except PipelineError as error:
+                if dataset.name in pins:
+                    raise
+                missing[name] = error
+        try:
+            return answer_of(
+                _frame(clone, statement), {view.dataset or "": view.version for view in found}, limit, found, root
+            )
+        except SPARK_ERRORS as error:
+            raise _translated(error, views, missing) from error
+
+
+def _register(clone: SparkSession, name: str, dataset: Dataset, root: str, options: ReadOptions) -> ReadFacts:
+    if options.changes is not None:
+        # A change feed is refused by age alone; what is gone is told by the window's verdict.
+        clone.conf.set(WITHIN_RETENTION, "false")
+    found = read(clone, dataset, dataset.location(root), options)
+    found.frame.createOrReplaceTempView(sql.identifier(name))
+    if options.changes is None:
+        return ReadFacts(name=name, dataset=dataset.name, kind="view", version=found.version)
+    return ReadFacts(
+        name=name, dataset=dataset.name, kind="changes", version=found.version, first=found.first,
+        files=found.files_in_version,
+    )  # fmt: skip
+
+
+def answer_of(
+    frame: DataFrame, versions: Mapping[str, int], limit: int, views: Iterable[ReadFacts] | None = None, root: str = ""
+) -> Answer:
+    """At most `limit` rows of a frame of a `query_session`, as text; what was read is told where views are given."""
+    types = tuple(field.dataType for field in frame.schema.fields)
+    shown = _exact(frame, types).limit(limit + 1)
+    rows = shown.collect()
+    return Answer(
+        columns=tuple(frame.columns), types=types, rows=tuple(tuple(row) for row in rows[:limit]), versions=versions,
+        more=len(rows) > limit, reads=() if views is None else tuple(_as_read(shown, tuple(views), root)),
+    )  # fmt: skip
+
+
+def _as_read(shown: DataFrame, views: Sequence[ReadFacts], root: str) -> Iterator[ReadFacts]:
+    """The views, and tables by their paths, with what the plan of the frame says of their files and filters."""
+    places = {view.name: plain_location(table_location(root, view.dataset or "")) for view in views}
+    known = {(places[view.name], view.version) for view in views}
+    by_path = {
+        (scan.location, scan.version): ReadFacts(name=scan.location, dataset=None, kind="table", version=scan.version)
+        for scan in scans(shown)
+        if scan.version is not None and (scan.location, scan.version) not in known
+    }
+    if not views and not by_path:
+        return
+    files = [_path(uri) for uri in shown.inputFiles()]
+    filters = None if is_connect(shown.sparkSession) else list(_pushed(shown))
+    for found in (*views, *by_path.values()):
+        if found.kind == "changes":
+            yield found
+            continue
+        folder = f"{_path(places.get(found.name, found.name))}/"
+        pushed = None if filters is None else tuple(text for path, text in filters if f"{path}/" == folder)
+        yield replace(found, files=sum(path.startswith(folder) for path in files), pushed_filters=pushed)
+
+
+def _path(uri: str) -> str:
+    """A URI of files in one spelling: decoded, and without the scheme of this machine's disk."""
+    return plain_location(unquote(uri))
+
+
+def _pushed(shown: DataFrame) -> Iterator[tuple[str, str]]:
+    """The folder of each scan in an executed plan, with each list of filters that was pushed into it."""
+    jvm: Any = shown.sparkSession._jvm
+    executed = shown._jdf.queryExecution().executedPlan()
+    pending = [jvm.org.apache.spark.sql.execution.SparkPlanInfo.fromSparkPlan(executed)]
+    while pending:
+        plan = pending.pop()
+        pending.extend(plan.children().apply(n) for n in range(plan.children().size()))
+        said = {name: plan.metadata().get(name) for name in ("Location", "PartitionFilters", "PushedFilters")}
+        texts = {name: option.get() for name, option in said.items() if option.isDefined()}
+        folder = texts.pop("Location", "[]").partition("[")[2].rstrip("]")
+        yield from ((_path(folder), text) for text in texts.values() if text != "[]")
+
+
+@contextmanager
+def query_session(session: SparkSession) -> Iterator[SparkSession]:
+    """A clone of the session in UTC and without its variables, for rows that are shown."""
+    with private_session(session, _CONFS) as clone:
+        yield clone
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Keep pyspark from printing every refused statement as JSON; the caller gets an error of ours."""
+    logger = logging.getLogger("SQLQueryContextLogger")
+    before = logger.disabled
+    logger.disabled = True
+    try:
+        yield
+    finally:
+        logger.disabled = before
+
+
+def _names(datasets: Iterable[Dataset]) -> dict[str, Dataset]:
+    """The datasets by the names of their views, of the rows and of the changes."""
+    views: dict[str, Dataset] = {}
+    for dataset in datasets:
+        for name in (view_name(dataset), changes_name(dataset)):
+            other = next((found for known, found in views.items() if known.lower() == name.lower()), None)
+            if other is not None:
+                raise RegistryError(problems=(f"{other.name} and {dataset.name} would both be the SQL view {name}",))
+            views[name] = dataset
+    return views
+
+
+def _visible(
+    statement: str, views: Mapping[str, Dataset], pins: Mapping[str, ReadOptions], everything: ReadOptions
+) -> Iterator[tuple[str, Dataset, ReadOptions]]:
+    """The views that a statement may name, those of changes last.
+
+    A table takes time to open, and a query spells what it names.
+    """
+    text = statement.lower()
+    for name, dataset in sorted(views.items(), key=lambda pair: pair[0] == changes_name(pair[1])):
+        options = pins.get(dataset.name, everything)
+        if name == changes_name(dataset):
+            if name.lower() in text or ("identifier" in text and CHANGES_SUFFIX in text):
+                yield name, dataset, replace(options, changes=options.changes or Window())
+        elif _looks(statement) or name.lower() in text or dataset.name in pins or "identifier" in text:
+            yield name, dataset, replace(options, changes=None)
+
+
+def _looks(statement: str) -> bool:
+    """Whether the first word is SHOW, DESCRIBE or EXPLAIN."""
+    return _first_word(statement)[0] in _LOOKS
+
+
+def _first_word(text: str) -> tuple[str, str]:
+    """The first word behind the comments, small, and what follows it."""
+    start = 0
+    while (skipped := _COMMENT.match(text, start)) is not None:
+        start = skipped.end()
+    word = _WORD.match(text, start)
+    return (word[0].lower(), text[word.end() :]) if word is not None else ("", text)
+
+
+def _frame(clone: SparkSession, statement: str) -> DataFrame:
+    """The answer to a statement; nothing of it is evaluated before it is known to read only."""
+    word, rest = _first_word(statement)
+    if word not in _LOOKS:
+        return _reading(clone, _as_query(statement))
+    if word != "explain":
+        return clone.sql(f"{word} {rest}")
+    mode, query_text = _first_word(rest)
+    if mode not in _EXPLAINED:
+        mode, query_text = "", rest
+    wrapped = _as_query(query_text)
+    _reading(clone, wrapped)
+    return clone.sql(f"EXPLAIN {mode} {wrapped}")
+
+
+def _as_query(text: str) -> str:
+    return _QUERY.format(text.rstrip("; \t\r\n"))
+
+
+def _reading(clone: SparkSession, wrapped: str) -> DataFrame:
+    """The frame of a query, of which only the analysis has run, if its plan calls nothing that acts."""
+    frame = clone.sql(wrapped)
+    ((explained,),) = clone.sql(_ANALYSIS.format(wrapped)).collect()
+    plan = explained.replace(wrapped, "")
+    if _ANALYZED not in plan:
+        raise QueryError(reason="its plan is not known", is_query=False)
+    acts = _ACTS.search(plan)
+    if acts is not None:
+        name = "TRANSFORM" if acts[1].startswith("Script") else acts[1].rstrip("(")
+        raise QueryError(reason=f"{name} runs a program or calls Java", is_query=False)
+    return frame
+
+
+def _exact(frame: DataFrame, types: tuple[DataType, ...]) -> DataFrame:
+    """The columns by position, two may have one name, and every value as text."""
+    names = [f"c{position}" for position in range(len(types))]
+    return frame.toDF(*names).selectExpr(*(_text(name, kind) for name, kind in zip(names, types, strict=True)))
+
+
+def _text(column: str, kind: DataType) -> str:
+    if isinstance(kind, BinaryType):
+        return f"hex({column})"
+    if isinstance(kind, TimestampType):
+        return f"CAST({column} AS STRING) || 'Z'"
+    if isinstance(kind, StructType | ArrayType | MapType):
+        return f"to_json(CAST({column} AS {sql.type_name(_without_decimals(kind))}), {_JSON_OPTIONS})"
+    if isinstance(kind, VariantType):
+        return f"to_json({column})"
+    return f"CAST({column} AS STRING)"
+
+
+def _without_decimals(kind: DataType) -> DataType:
+    """The type with strings for decimals, which a reader of JSON would round."""
+    if isinstance(kind, DecimalType):
+        return StringType()
+    if isinstance(kind, ArrayType):
+        return ArrayType(_without_decimals(kind.elementType), kind.containsNull)
+    if isinstance(kind, MapType):
+        return MapType(_without_decimals(kind.keyType), _without_decimals(kind.valueType), kind.valueContainsNull)
+    if isinstance(kind, StructType):
+        return StructType([StructField(f.name, _without_decimals(f.dataType), f.nullable) for f in kind.fields])
+    return kind
+
+
+def _translated(error: Exception, views: Mapping[str, Dataset], missing: Mapping[str, PipelineError]) -> PipelineError:
+    failure = read_failure(error)
+    if failure.has(frozenset({_UNKNOWN})):
+        asked = _relation(error)
+        known = {name.lower(): name for name in views}
+        unread = missing.get(known.get(asked.lower(), ""))
+        if unread is not None:
+            return unread
+        # Each dataset has two views alike in name: of the rows, unless the name that was asked for is of changes.
+        stem, of_changes, _ = asked.lower().partition(CHANGES_SUFFIX[:-1])
+        alike = {
+            low.removesuffix(CHANGES_SUFFIX): name
+            for low, name in known.items()
+            if low.endswith(CHANGES_SUFFIX) == bool(of_changes)
+        }
+        near = difflib.get_close_matches(stem, alike, n=3)
+        return UnknownDatasetError(name=asked, near=tuple(alike[name] for name in near), known=tuple(alike.values()))
+    is_query = not failure.has(frozenset({"PARSE_SYNTAX_ERROR", "UNSUPPORTED_FEATURE.SQL_SCRIPTING"}))
+    return QueryError(reason=_POSITION.sub("", failure.summary), is_query=is_query)
+
+
+def _relation(error: Exception) -> str:
+    parameters = error.getMessageParameters() if isinstance(error, PySparkException) else None
+    return (parameters or {}).get("relationName", "").replace("`", "")
+
+
+def is_number(kind: DataType) -> bool:
+    """Whether values of the type are numbers."""
+    return isinstance(kind, NumericType)

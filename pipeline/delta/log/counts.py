@@ -1,0 +1,118 @@
+"""How many rows a version of a table holds, in all and by partition, from its log on this machine's disk; no Spark.
+
+Here belongs the sum over the files of a version (Delta protocol, "Action Reconciliation"): the rows of each by its
+statistics, without those that its deletion vector takes away. What one commit did is `commits`'s to say.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from pipeline.delta.log.commits import PartitionValues, read_entry, rows_of_file, values_of_file
+from pipeline.delta.log.replay import checkpoint_actions, log_files
+from pipeline.delta.log.snapshot import local_folder
+from pipeline.delta.log.table_state import PHYSICAL_NAME
+from pipeline.errors import DamagedTableError
+
+# What is read of a checkpoint; statistics of single columns are most of its size.
+_CHECKPOINT_COLUMNS = [
+    "add.path", "add.partitionValues", "add.stats", "add.stats_parsed.numRecords", "add.deletionVector", "remove.path",
+    "remove.deletionVector", "metaData.id", "metaData.schemaString", "metaData.partitionColumns",
+]  # fmt: skip
+# A file is another one with another deletion vector (Delta protocol, "Add File and Remove File").
+_File = tuple[str, str]
+
+
+@dataclass(frozen=True, kw_only=True)
+class TableRows:
+    """The rows of a table at one version, by partition values as the log spells them.
+
+    The values are in the order of the table's partition columns. A partition without files is not among them.
+    """
+
+    table_id: str
+    version: int
+    by_partition: Mapping[PartitionValues, int]
+
+    @cached_property
+    def total(self) -> int:
+        """The rows of the whole table."""
+        return sum(self.by_partition.values())
+
+
+@dataclass
+class _Files:
+    """The files that the actions so far have left, and the newest metadata."""
+
+    added: dict[_File, Mapping[str, Any]] = field(default_factory=dict)
+    metadata: Mapping[str, Any] | None = None
+
+    def apply(self, actions: Iterable[Mapping[str, Any]]) -> None:
+        actions = list(actions)
+        # Within a commit their order says nothing.
+        for removed in (action["remove"] for action in actions if action.get("remove")):
+            self.added.pop(_identity(removed), None)
+        for added in (action["add"] for action in actions if action.get("add")):
+            self.added[_identity(added)] = added
+        self.metadata = next((a["metaData"] for a in actions if a.get("metaData")), self.metadata)
+
+
+def table_rows(location: str, version: int) -> TableRows | None:
+    """The rows of a version; None where the log does not say: a file without statistics, or part of the log gone.
+
+    None as well where the table does not lie on this machine's disk.
+    """
+    folder = local_folder(location)
+    if folder is None:
+        return None
+    try:
+        files = _files_at(folder, version)
+    # Damaged, gone, or in a form that this does not read.
+    except (OSError, ValueError, KeyError, NotImplementedError, DamagedTableError):
+        return None
+    if files.metadata is None:
+        return None
+    partition_by = _physical(files.metadata)
+    rows: dict[PartitionValues, int] = {}
+    for added in files.added.values():
+        count = rows_of_file(added)
+        if count is None:
+            return None
+        values = values_of_file(added, partition_by)
+        rows[values] = rows.get(values, 0) + count
+    return TableRows(table_id=files.metadata["id"], version=version, by_partition=rows)
+
+
+def _files_at(folder: Path, version: int) -> _Files:
+    """The files of a version.
+
+    Raises:
+        OSError, ValueError, DamagedTableError: part of the log is gone or damaged.
+    """
+    log = log_files(str(folder))
+    start = max((number for number in log.checkpoints if number <= version), default=None)
+    files = _Files()
+    if start is not None:
+        names = log.checkpoints[start]
+        files.apply(action for name in names for action in checkpoint_actions(str(folder), name, _CHECKPOINT_COLUMNS))
+    for number in range(0 if start is None else start + 1, version + 1):
+        files.apply(read_entry(str(folder), number))
+    return files
+
+
+def _identity(file: Mapping[str, Any]) -> _File:
+    vector = file.get("deletionVector")
+    if not vector:
+        return file["path"], ""
+    return file["path"], f"{vector['storageType']}{vector['pathOrInlineDv']}@{vector.get('offset') or 0}"
+
+
+def _physical(metadata: Mapping[str, Any]) -> tuple[str, ...]:
+    """The partition columns under the names by which the log keeps their values."""
+    fields = {column["name"]: column["metadata"] for column in json.loads(metadata["schemaString"])["fields"]}
+    return tuple(fields[name].get(PHYSICAL_NAME, name) for name in metadata.get("partitionColumns") or ())

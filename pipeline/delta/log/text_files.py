@@ -1,0 +1,118 @@
+"""Small text files below the root, through the file system that the root lies on.
+
+Here belongs the way of a whole file in and out; what stands in it does not. On this machine's storage neither Spark nor
+a JVM is used. Elsewhere a classic session goes through its Hadoop file system and a Connect session through its server,
+so that credentials are those that the tables are reached with.
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from pyspark.sql import SparkSession
+
+from pipeline.delta import sql
+from pipeline.delta.log.snapshot import local_folder
+from pipeline.delta.spark.failures import SPARK_ERRORS, read_failure
+from pipeline.delta.spark.session import is_connect
+from pipeline.errors import FileAccessError
+
+
+def write_text(session: SparkSession, path: str, text: str) -> None:
+    """Write a file in one step: whoever looks sees all of it or nothing. A file of that name is replaced.
+
+    Raises:
+        FileAccessError: the storage refused.
+    """
+    local = local_folder(path)
+    try:
+        if local is not None:
+            _write_local(local, text)
+        elif is_connect(session):
+            _write_by_server(session, path, text)
+        else:
+            _write_by_hadoop(session, path, text)
+    except OSError as error:
+        raise FileAccessError(path=path, reason=error.strerror or str(error)) from error
+    except SPARK_ERRORS as error:
+        raise FileAccessError(path=path, reason=read_failure(error).summary) from error
+
+
+def _write_local(path: Path, text: str) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    with temporary.open("w", encoding="utf-8") as file:
+        file.write(text)
+        file.flush()
+        os.fsync(file.fileno())
+    os.replace(temporary, path)
+
+
+def _write_by_hadoop(session: SparkSession, path: str, text: str) -> None:
+    jvm: Any = session._jvm
+    hadoop = jvm.org.apache.hadoop.fs
+    target = hadoop.Path(path)
+    temporary = hadoop.Path(target.getParent(), f".{target.getName()}.{os.getpid()}")
+    system = target.getFileSystem(session._jsparkSession.sessionState().newHadoopConf())
+    stream = system.create(temporary, True)
+    try:
+        stream.write(bytearray(text.encode("utf-8")))
+    finally:
+        stream.close()
+    # A rename onto a file that is there is refused by some file systems.
+    system.delete(target, False)
+    if not system.rename(temporary, target):
+        raise OSError(f"{temporary.getName()} could not be renamed")
+
+
+def _write_by_server(session: SparkSession, path: str, text: str) -> None:
+    import grpc
+
+    client: Any = session
+    with tempfile.TemporaryDirectory() as folder:
+        local = Path(folder) / "text"
+        local.write_text(text, encoding="utf-8")
+        try:
+            client.copyFromLocalToFs(str(local), path)
+        except grpc.RpcError as error:
+            raise OSError(str(error.details() if isinstance(error, grpc.Call) else error)) from error
+
+
+def read_texts(session: SparkSession | None, folder: str, suffix: str) -> list[tuple[str, str]]:
+    """Path and text of every file at any depth below a folder, by path; empty where there is no such folder.
+
+    Args:
+        session: may be None for a folder on this machine.
+
+    Raises:
+        FileAccessError: the storage refused.
+    """
+    local = local_folder(folder)
+    try:
+        if local is not None:
+            paths = sorted(p for p in local.rglob(f"*{suffix}") if not p.name.startswith("."))
+            return [(str(path), path.read_text(encoding="utf-8")) for path in paths]
+        if session is None:
+            raise FileAccessError(path=folder, reason="it lies on a storage that needs Spark to be read")
+        return _read_by_spark(session, folder, suffix)
+    except OSError as error:
+        raise FileAccessError(path=folder, reason=error.strerror or str(error)) from error
+
+
+def _read_by_spark(session: SparkSession, folder: str, suffix: str) -> list[tuple[str, str]]:
+    reader = session.read.option("recursiveFileLookup", "true").option("pathGlobFilter", f"*{suffix}")
+    try:
+        rows = (
+            reader.text(sql.path_pattern(folder), wholetext=True)
+            .selectExpr("_metadata.file_path AS path", "value")
+            .collect()
+        )
+    except SPARK_ERRORS as error:
+        failure = read_failure(error)
+        if failure.has(frozenset({"PATH_NOT_FOUND"})):
+            return []
+        raise FileAccessError(path=folder, reason=failure.summary) from error
+    return sorted((row["path"], row["value"]) for row in rows)

@@ -1,0 +1,158 @@
+"""Writing a checkpoint of a table's newest version, for which Delta has no SQL verb.
+
+Here belongs the way into the JVM. A Connect session has none on this side: one embedded child process then writes the
+checkpoints of all tables that are asked for, since its start costs more than they do.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from types import TracebackType
+from typing import IO, Any
+
+from pyspark.sql import SparkSession
+
+from pipeline.delta.log.commits import commit_file
+from pipeline.delta.log.mark import clone_session
+from pipeline.delta.spark.failures import SPARK_ERRORS, read_failure
+from pipeline.delta.spark.session import embedded_environment, is_connect, open_session
+from pipeline.settings import load_settings
+
+CHILD_SECONDS = 900
+_DAY_MILLISECONDS = 86_400_000
+_ANSWER = "checkpoint: "
+
+
+class CheckpointFailedError(Exception):
+    """The child process could not write a checkpoint; the text is the reason."""
+
+
+class Checkpoints:
+    """Writes checkpoints, table after table; a child process that was needed ends with the block."""
+
+    def __init__(self, session: SparkSession) -> None:
+        self._session = session
+        self._child: subprocess.Popen[str] | None = None
+        self._errors: IO[str] | None = None
+
+    def __enter__(self) -> Checkpoints:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._child is not None:
+            self._child.communicate()
+        if self._errors is not None:
+            self._errors.close()
+
+    def write(self, location: str, keep: int | None) -> tuple[int, bool]:
+        """Write one; the version that it is of, and whether the log was kept.
+
+        Args:
+            keep: the log is not cleaned where that would take this version's commit, or a later one.
+
+        Raises:
+            CheckpointFailedError: the child process says why not, or is gone. Else as of Spark.
+        """
+        if not is_connect(self._session):
+            return checkpoint_embedded(self._session, location, keep)
+        answer = self._asked({"location": location, "keep": keep})
+        if "error" in answer:
+            raise CheckpointFailedError(str(answer["error"]))
+        return int(answer["version"]), bool(answer["kept"])
+
+    def _asked(self, question: dict[str, Any]) -> dict[str, Any]:
+        child = self._started()
+        assert child.stdin is not None  # noqa: S101  both are pipes
+        assert child.stdout is not None  # noqa: S101
+        patience = threading.Timer(CHILD_SECONDS, child.kill)
+        patience.start()
+        try:
+            child.stdin.write(f"{json.dumps(question)}\n")
+            child.stdin.flush()
+            for line in child.stdout:
+                if line.startswith(_ANSWER):
+                    answer: dict[str, Any] = json.loads(line.removeprefix(_ANSWER))
+                    return answer
+        except BrokenPipeError:
+            pass
+        finally:
+            patience.cancel()
+        return {"error": self._last_words(child)}
+
+    def _started(self) -> subprocess.Popen[str]:
+        if self._child is None or self._child.poll() is not None:
+            if self._errors is not None:  # of a child that is gone
+                self._errors.close()
+            self._errors = tempfile.TemporaryFile("w+", encoding="utf-8")  # noqa: SIM115  closed at exit
+            self._child = subprocess.Popen(  # noqa: S603  this very module
+                [sys.executable, "-m", __name__],
+                env=embedded_environment(), stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._errors,
+                text=True, encoding="utf-8",
+            )  # fmt: skip
+        return self._child
+
+    def _last_words(self, child: subprocess.Popen[str]) -> str:
+        status = child.wait()
+        assert self._errors is not None  # noqa: S101  made with the child
+        self._errors.seek(0)
+        lines = self._errors.read().strip().splitlines()
+        return lines[-1] if lines else f"the process that writes it has ended with status {status}"
+
+
+def checkpoint_embedded(session: SparkSession, location: str, keep: int | None) -> tuple[int, bool]:
+    """Write a checkpoint through the JVM of a classic session; as of `Checkpoints.write`.
+
+    Delta only logs a checkpoint that fails unless a conf says otherwise, so a clone of the session says it.
+    """
+    clone = clone_session(session)
+    clone.conf.set("spark.databricks.delta.checkpoint.exceptionThrowing.enabled", "true")
+    jvm: Any = session._jvm
+    none = jvm.scala.Option.empty()
+    delta = jvm.org.apache.spark.sql.delta
+    log = delta.DeltaLog.forTable(clone._jsparkSession, location)
+    snapshot = log.update(False, none, none)
+    version = int(snapshot.version())
+    kept = keep is not None and keep < version and _expires(jvm, log, snapshot, commit_file(location, keep))
+    if kept:
+        info = log.writeCheckpointFiles(snapshot, none)
+        log.writeLastCheckpointFile(log, info, delta.LastCheckpointInfo.checksumEnabled(clone._jsparkSession))
+    else:
+        log.checkpoint(snapshot, none)
+    return version, kept
+
+
+def _expires(jvm: Any, log: Any, snapshot: Any, path: str) -> bool:
+    """Whether Delta would clean the log of this commit: by whole days in UTC (`MetadataCleanup.scala`)."""
+    metadata = snapshot.metadata()
+    if not log.enableExpiredLogCleanup(metadata):
+        return False
+    file = jvm.org.apache.hadoop.fs.Path(path)
+    system = file.getFileSystem(log.newDeltaHadoopConf())
+    expired = int(time.time() * 1000) - int(log.deltaRetentionMillis(metadata))
+    start_of_day = expired - expired % _DAY_MILLISECONDS
+    return bool(system.exists(file)) and int(system.getFileStatus(file).getModificationTime()) <= start_of_day
+
+
+def _serve() -> None:
+    """Write what each line of the standard input asks for, until it ends."""
+    session = open_session(load_settings().spark)
+    for line in sys.stdin:
+        asked = json.loads(line)
+        try:
+            version, kept = checkpoint_embedded(session, asked["location"], asked["keep"])
+        except SPARK_ERRORS as error:
+            answer: dict[str, Any] = {"error": read_failure(error).summary}
+        else:
+            answer = {"version": version, "kept": kept}
+        print(f"{_ANSWER}{json.dumps(answer)}", flush=True)
+
+
+if __name__ == "__main__":
+    _serve()

@@ -1,0 +1,1 @@
+"""Rows out of tables: one version, or the changes between two, always pinned."""

@@ -1,0 +1,112 @@
+"""How far a consumer has read its sources: the cursors in force, as its own log has them.
+
+Here belongs the reading of the consumer's log, without Spark if it lies on this machine. What is to be read of a source
+from a cursor on, `feed` says.
+
+The cursors stand in the consumer's own commits and nowhere else. Those in force are in its newest commit that still
+counts: after a restore of the consumer they are those that were in force at the version restored.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from pyspark.sql import SparkSession
+
+from pipeline.delta import sql
+from pipeline.delta.log.commits import note_of, read_entry
+from pipeline.delta.log.entry import info_of
+from pipeline.delta.log.mark import Cursor, Cursors
+from pipeline.delta.log.snapshot import local_folder
+from pipeline.delta.read.restores import RESTORE, restored_version
+from pipeline.delta.read.verdict import Reason
+from pipeline.delta.table.open_table import TableState
+
+
+@dataclass(frozen=True, kw_only=True)
+class InForce:
+    """The cursors in force at a version of the consumer; `missing` says why there are none."""
+
+    number: int
+    read_at: int
+    sources: Mapping[str, Cursor] = field(default_factory=dict)
+    missing: Reason = Reason.FIRST_RUN
+
+    def followed_by(self, sources: Mapping[str, Cursor]) -> Cursors:
+        """The cursors that the next commit puts in force."""
+        return Cursors(number=self.number + 1, read_at=self.read_at, sources=sources)
+
+
+@dataclass(frozen=True)
+class _Entry:
+    """What a commit of the consumer says of cursors; `restored` is what a restore brought back, None where unknown."""
+
+    is_restore: bool
+    restored: int | None
+    cursors: Cursors | None
+
+
+def cursors_in_force(session: SparkSession | None, state: TableState | None) -> InForce:
+    """The cursors in force in a consumer's table as it was observed; there are none in one that was never written.
+
+    A log on this machine needs no session.
+    """
+    if state is None:
+        return InForce(number=0, read_at=-1)
+    log = _ConsumerLog(session, state)
+    number, was_restored = state.version, False
+    while number >= 0:
+        entry = log.entry(number)
+        if entry is None or (entry.is_restore and entry.restored is None):
+            break
+        if entry.is_restore:
+            assert entry.restored is not None  # noqa: S101
+            number, was_restored = min(entry.restored, number - 1), True
+        elif entry.cursors is None:
+            number -= 1
+        else:
+            return _trusted(log, number, entry.cursors, state.version)
+    else:
+        missing = Reason.CONSUMER_RESTORED if was_restored else Reason.FIRST_RUN
+        return InForce(number=0, read_at=state.version, missing=missing)
+    # Greater than the number of any commit that there may have been.
+    return InForce(number=state.version, read_at=state.version, missing=Reason.CURSOR_LOST)
+
+
+def _trusted(log: _ConsumerLog, number: int, found: Cursors, latest: int) -> InForce:
+    """The cursors of a commit, unless a restore came between the reading of those before and that commit."""
+    between = [log.entry(version) for version in range(found.read_at + 1, number)]
+    if any(entry is None or entry.is_restore for entry in between):
+        missing = Reason.CURSOR_LOST if None in between else Reason.CONSUMER_RESTORED
+        return InForce(number=latest, read_at=latest, missing=missing)
+    return InForce(number=found.number, read_at=latest, sources=found.sources)
+
+
+class _ConsumerLog:
+    """The entries of a log, each read when it is asked for."""
+
+    def __init__(self, session: SparkSession | None, state: TableState) -> None:
+        self._session, self._location = session, state.location
+        self._remote: dict[int, _Entry] | None = None
+        if session is not None and local_folder(state.location) is None:
+            history = session.sql(f"DESCRIBE HISTORY {sql.path_table(state.location)}")
+            rows = history.select("version", "operation", "operationParameters", "userMetadata").collect()
+            self._remote = {row["version"]: self._entry(row["version"], row.asDict(recursive=True)) for row in rows}
+
+    def entry(self, number: int) -> _Entry | None:
+        """What that commit says; None where it is gone."""
+        if self._remote is not None:
+            return self._remote.get(number)
+        try:
+            info = info_of(read_entry(str(local_folder(self._location)), number))
+        except FileNotFoundError:
+            return None
+        return self._entry(number, info)
+
+    def _entry(self, number: int, info: Mapping[str, Any]) -> _Entry:
+        if info.get("operation") == RESTORE:
+            parameters = info.get("operationParameters")
+            return _Entry(True, restored_version(self._session, self._location, number, parameters), None)
+        return _Entry(False, None, Cursors.from_note(note_of(info.get("userMetadata"))))

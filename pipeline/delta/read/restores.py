@@ -1,0 +1,226 @@
+"""The restores in a log, and the version that each of them brought back.
+
+Here belong the reading of a restore's commit and the look for its version where the commit names a time alone. What
+follows for cursors is `verdict`'s to say, and for transaction identifiers `transaction`'s.
+
+A restore to a time says the time and not the version (`DeltaOperations.Restore`; delta-rs keeps milliseconds, Spark the
+text of the statement, which may lack a zone). The files decide: the version that was brought back has exactly those of
+the restore's own version. Time decides between versions with the same files.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from typing import Any
+
+from pyspark.sql import SparkSession
+
+from pipeline.delta import sql
+from pipeline.delta.log.commits import read_commit_file, read_entry, versions
+from pipeline.delta.log.entry import info_of
+from pipeline.delta.log.replay import checkpoint_actions, log_files
+from pipeline.delta.log.snapshot import local_folder
+from pipeline.delta.spark.failures import NO_TABLE, NOTHING_TO_READ, SPARK_ERRORS, read_failure
+
+RESTORE = "RESTORE"
+_File = tuple[str, str]
+
+
+def named_version(parameters: Mapping[str, Any] | None) -> int | None:
+    """The version that the parameters of a restore name; None where they name a time."""
+    text = str((parameters or {}).get("version"))
+    return int(text) if text.isdigit() else None
+
+
+def restored_version(
+    session: SparkSession | None, location: str, number: int, parameters: Mapping[str, Any] | None
+) -> int | None:
+    """The version that the restore in commit `number` brought back; None if the log no longer tells.
+
+    Without a session, None also for a restore to a time whose zone, or whose log, only Spark knows.
+
+    Where several versions before it have the same files, and its time fits none of them, the oldest: what was written
+    after that one has left nothing in the table.
+    """
+    named = named_version(parameters)
+    if named is not None:
+        return named if named < number else None
+    asked = parameters or {}
+    if local_folder(location) is None:
+        return None if session is None else _version_at(session, location, number, asked)
+    try:
+        alike = _with_the_files_of(location, number)
+    except (OSError, ValueError):  # a commit is gone or cut off
+        return None
+    if len(alike) == 1:
+        return alike[0]
+    milliseconds = _milliseconds(session, asked)
+    then = None if milliseconds is None else _local_version_at(location, number, milliseconds)
+    return alike[0] if alike and then not in alike else then
+
+
+# --- by files ---------------------------------------------------------------------------------------------------------
+
+
+def _with_the_files_of(location: str, number: int) -> list[int]:
+    """The versions before `number` that have the same files, ascending, as far back as the log goes.
+
+    Raises:
+        OSError, ValueError: the log can't be read.
+    """
+    there = log_files(location)
+    commits = set(there.commits)
+    first = number
+    while first in commits:
+        first -= 1
+    files: set[_File] = set()
+    sums: dict[int, int] = {}
+    if first >= 0:
+        # The commits go back to here; what was before them is in a checkpoint.
+        start = min((v for v in there.checkpoints if first <= v < number), default=None)
+        if start is None:
+            return []
+        _apply(files, (a for name in there.checkpoints[start] for a in checkpoint_actions(location, name)))
+        first = start
+    total = sums[first] = sum(map(hash, files))
+    for version in range(first + 1, number + 1):
+        total += _apply(files, read_entry(location, version))
+        sums[version] = total
+    return [version for version in sums if 0 <= version < number and sums[version] == total]
+
+
+def untrue_commits(location: str, numbers: Collection[int]) -> list[int]:
+    """Those of these commits that remove files which were not in the table before them, or add some that were.
+
+    Their change feed is read from just these files, and tells of rows that did not change. delta-rs may spell the path
+    of a file otherwise than Spark, which then takes it for another one. None where the log no longer tells.
+    """
+    if not numbers or local_folder(location) is None:
+        return []
+    there = log_files(location)
+    start = max((version for version in there.checkpoints if version < min(numbers)), default=-1)
+    files: set[_File] = set()
+    found = []
+    try:
+        if start >= 0:
+            _apply(files, (a for name in there.checkpoints[start] for a in checkpoint_actions(location, name)))
+        for version in range(start + 1, max(numbers) + 1):
+            actions = read_entry(location, version)
+            if version in numbers and not _is_true(files, [action for action in actions if _changes(action)]):
+                found.append(version)
+            _apply(files, actions)
+    except (OSError, ValueError):  # a commit is gone or cut off
+        return []
+    return found
+
+
+def _is_true(files: set[_File], actions: list[dict[str, Any]]) -> bool:
+    removed = {_key(action["remove"]) for action in actions if action.get("remove")}
+    added = {_key(action["add"]) for action in actions if action.get("add")}
+    return removed <= files and added.isdisjoint(files - removed)
+
+
+def _changes(action: Mapping[str, Any]) -> bool:
+    file = action.get("add") or action.get("remove") or {}
+    return bool(file.get("dataChange"))
+
+
+def _apply(files: set[_File], actions: Iterable[Mapping[str, Any]]) -> int:
+    """Bring a set of files forward by the actions of one version; by how much the sum of its hashes has grown."""
+    rows = list(actions)
+    removed = {_key(row["remove"]) for row in rows if row.get("remove")} & files
+    added = {_key(row["add"]) for row in rows if row.get("add")}
+    files -= removed
+    grown = sum(map(hash, added - files)) - sum(map(hash, removed))
+    files |= added
+    return grown
+
+
+def _key(file: Mapping[str, Any]) -> _File:
+    """What names a file in the log: its path, and its deletion vector (Delta protocol, "Action Reconciliation")."""
+    vector = file.get("deletionVector") or {}
+    return file["path"], "".join(str(vector.get(part) or "") for part in ("storageType", "pathOrInlineDv", "offset"))
+
+
+# --- by time ----------------------------------------------------------------------------------------------------------
+
+
+def _milliseconds(session: SparkSession | None, parameters: Mapping[str, Any]) -> int | None:
+    """The time that a restore names; a text without a zone is one of the session's zone. None where it names none."""
+    text = str(parameters.get("datetime") or "")
+    if text.isdigit():
+        return int(text)
+    if session is None:
+        return None
+    said = str(parameters.get("timestamp") or "")
+    try:
+        row = session.range(1).selectExpr(f"unix_millis(try_cast({sql.string(said)} AS TIMESTAMP)) AS at").collect()[0]
+    except SPARK_ERRORS:
+        return None
+    found = row["at"]
+    return None if found is None else int(found)
+
+
+def _local_version_at(location: str, number: int, milliseconds: int) -> int | None:
+    """The newest version before `number` that was committed by then."""
+    for version in range(number - 1, -1, -1):
+        try:
+            commit = read_commit_file(location, version, ())
+        except FileNotFoundError:
+            return None
+        if int(commit.timestamp.timestamp() * 1000) <= milliseconds:
+            return version
+    return None
+
+
+def _version_at(session: SparkSession, location: str, number: int, parameters: Mapping[str, Any]) -> int | None:
+    """The same where Spark alone reads the log."""
+    milliseconds = _milliseconds(session, parameters)
+    if milliseconds is None:
+        return None
+    history = session.sql(f"DESCRIBE HISTORY {sql.path_table(location)}")
+    earlier = history.filter(f"version < {number} AND unix_millis(timestamp) <= {milliseconds}")
+    found = earlier.selectExpr("max(version) AS version").collect()[0]["version"]
+    return None if found is None else int(found)
+
+
+# --- the commits that count -------------------------------------------------------------------------------------------
+
+
+def counting_commits(session: SparkSession, location: str) -> Iterator[tuple[int, Mapping[str, Any]]]:
+    """What the commits that no restore has undone say of themselves, the newest first, as far back as the log tells.
+
+    Nothing where there is no table.
+    """
+    infos = _history(session, location) if local_folder(location) is None else None
+    number = max(versions(location) if infos is None else infos, default=-1)
+    while number >= 0:
+        info = _info(location, number) if infos is None else infos.get(number)
+        if info is None:
+            return
+        if info.get("operation") != RESTORE:
+            yield number, info
+            number -= 1
+            continue
+        target = restored_version(session, location, number, info.get("operationParameters"))
+        if target is None:
+            return
+        number = target
+
+
+def _info(location: str, number: int) -> Mapping[str, Any] | None:
+    try:
+        return info_of(read_entry(str(local_folder(location)), number, few=True))
+    except FileNotFoundError:
+        return None
+
+
+def _history(session: SparkSession, location: str) -> dict[int, Mapping[str, Any]]:
+    try:
+        history = session.sql(f"DESCRIBE HISTORY {sql.path_table(location)}")
+        rows = history.select("version", "operation", "operationParameters", "userMetadata").collect()
+    except SPARK_ERRORS as error:
+        if not read_failure(error).has(NO_TABLE | NOTHING_TO_READ):
+            raise
+        return {}
+    return {int(row["version"]): row.asDict(recursive=True) for row in rows}

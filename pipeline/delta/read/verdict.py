@@ -1,0 +1,320 @@
+"""What a consumer of changes may read of a source: the verdict on its change feed, from a cursor on.
+
+Here belongs the reading of the source's log, without Spark if it lies on this machine. The cursors are `cursors`', the
+frames `changes`'.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import json
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from enum import Enum
+from typing import Any
+from urllib.parse import unquote
+
+from pyspark.sql import SparkSession
+from pyspark.sql.types import ArrayType, DataType, MapType, StructField, StructType
+
+from pipeline.dataset import Dataset
+from pipeline.delta import sql
+from pipeline.delta.log.commits import commit_file, read_entry, versions
+from pipeline.delta.log.entry import Action, actions_of, info_of, of_dataset
+from pipeline.delta.log.mark import Cursor, commit_entry, commit_lines, read_commit
+from pipeline.delta.log.snapshot import local_folder, table_facts
+from pipeline.delta.log.table_state import PHYSICAL_NAME
+from pipeline.delta.read.restores import RESTORE, untrue_commits
+from pipeline.delta.table.open_table import CHANGE_FEED, TableState, existing
+from pipeline.listing import listed
+
+_LOG_RETENTION = "delta.logRetentionDuration"
+_DEFAULT_RETENTION = dt.timedelta(days=30)
+_UNITS = {
+    "week": dt.timedelta(weeks=1), "day": dt.timedelta(days=1), "hour": dt.timedelta(hours=1),
+    "minute": dt.timedelta(minutes=1), "second": dt.timedelta(seconds=1),
+}  # fmt: skip
+_INTERVAL_PART = re.compile(rf"(\d+) +({'|'.join(_UNITS)})s?\b")
+
+
+class Kind(Enum):
+    """What a verdict says."""
+
+    NOTHING_NEW = "nothing new"
+    CHANGES = "changes"
+    FULL = "full snapshot"
+
+
+class Reason(Enum):
+    """Why changes can't be read and a full snapshot is needed."""
+
+    FIRST_RUN = "nothing was consumed before"
+    CONSUMER_RESTORED = "the consumer was restored to before its first run, or while it ran"
+    CURSOR_LOST = "the consumer's log no longer holds its cursor"
+    RECREATED = "the table was made anew"
+    PUT_BACK = "another copy of the table was put in its place"
+    CURSOR_AHEAD = "the cursor is beyond the newest version"
+    LOG_CLEANED = "commits are gone from the log"
+    SCHEMA_CHANGED = "the schema has changed in a way that the feed can't carry"
+    FEED_OFF = "the change feed was off"
+    CHANGE_FILES_GONE = "change files vacuumed"
+    FILES_UNKNOWN = "a commit removes files that the table does not have"
+    OTHER_SOURCE = "another source needs a full snapshot"
+    ASKED_FOR = "a full refresh was asked for"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Verdict:
+    """What is to be read of a source to get from a cursor to a version.
+
+    `version` is the newest of the table of that id as the verdict was made, `schema` the table's at that version, and
+    `after` the last version consumed, None where that is unknown. `window` holds the first and the last commit between
+    them that change rows, both inclusive; None but for changes. `at_fault` are the versions for which `reason` holds,
+    where it holds for single ones. The window's changes are read from `files` files of `bytes` in all. `feed_on`
+    says whether the table records its feed by now, and `is_late` that nothing is new for so long that the log may soon
+    lose the cursor's place. `entry` is the identity of the version's commit.
+    """
+
+    kind: Kind
+    table_id: str
+    version: int
+    schema: StructType = field(compare=False, repr=False)
+    after: int | None = None
+    window: tuple[int, int] | None = None
+    reason: Reason | None = None
+    at_fault: tuple[int, ...] = ()
+    files: int = field(default=0, compare=False)
+    bytes: int = field(default=0, compare=False)
+    feed_on: bool = field(default=True, compare=False, repr=False)
+    entry: str | None = field(default=None, compare=False, repr=False)
+    is_late: bool = field(default=False, compare=False, repr=False)
+
+    def __str__(self) -> str:
+        """The verdict in one line."""
+        if self.reason is None:
+            return self.kind.value
+        shown = f" (versions {listed(self.at_fault)})" if self.at_fault else ""
+        return f"{self.kind.value}: {self.reason.value}{shown}"
+
+    @property
+    def cursor(self) -> Cursor:
+        """The cursor once this was consumed."""
+        return Cursor(table_id=self.table_id, version=self.version, entry=self.entry)
+
+
+# --- the verdict on a source ------------------------------------------------------------------------------------------
+
+
+def judge(
+    session: SparkSession, dataset: Dataset, location: str, cursor: Cursor | None,
+    missing: Reason = Reason.FIRST_RUN, *, up_to: int | None = None,
+) -> Verdict:  # fmt: skip
+    """What is to be read of a source to get from the cursor to its newest version, or `up_to` another one.
+
+    Raises:
+        TableNotFoundError: the source was never written.
+        DamagedTableError: an entry of its log that was to be read is damaged.
+    """
+    state = existing(session, dataset, location)
+    latest = state.version if up_to is None else up_to
+    described = None if latest == state.version else _facts(state, latest)
+    verdict = Verdict(
+        kind=Kind.NOTHING_NEW, table_id=state.table_id, version=latest,
+        schema=state.schema if described is None else described.schema, feed_on=_is_on(state.properties),
+        entry=commit_entry(session, location, latest),
+    )  # fmt: skip
+    if cursor is None:
+        return full(verdict, missing)
+    verdict = replace(verdict, after=cursor.version)
+    if cursor.table_id != state.table_id:
+        return full(verdict, Reason.RECREATED)
+    if cursor.version > latest:
+        return full(verdict, Reason.CURSOR_AHEAD)
+    if cursor.entry is not None and (entry := commit_entry(session, location, cursor.version)) != cursor.entry:
+        return full(verdict, Reason.LOG_CLEANED if entry is None else Reason.PUT_BACK, [cursor.version])
+    if cursor.version == latest:
+        return verdict
+    with of_dataset(dataset.name):
+        return _judge_window(session, state, verdict, range(cursor.version + 1, latest + 1))
+
+
+def _judge_window(session: SparkSession, state: TableState, verdict: Verdict, numbers: range) -> Verdict:
+    there = _versions(session, state, numbers.start - 1)
+    gone = [number for number in numbers if number not in there]
+    before = _facts(state, numbers.start - 1)
+    if gone or (before is None and local_folder(state.location) is not None):
+        return full(verdict, Reason.LOG_CLEANED, gone)
+    commits = [_commit(session, state.location, number) for number in numbers]
+    described = {commit.number: commit.metadata for commit in commits if commit.metadata is not None}
+    if before is None:
+        # Only Spark reads this log. What held before the first description is not known.
+        if described:
+            return full(verdict, Reason.SCHEMA_CHANGED, [max(described)])
+        before = _Described(state.schema, state.partition_by, _is_on(state.properties))
+    shapes = [before, *described.values()]
+    misfits = [number for older, number in zip(shapes, described, strict=False) if not _carries(older, shapes[-1])]
+    if misfits:
+        return full(verdict, Reason.SCHEMA_CHANGED, [misfits[-1]])
+    changing = [commit.number for commit in commits if commit.changes_rows]
+    if not changing:
+        return replace(verdict, is_late=_is_late(session, state, numbers.start))
+    off = list(_without_feed([commit for commit in commits if commit.number <= changing[-1]], before.feed_on))
+    if off:
+        return full(verdict, Reason.FEED_OFF, off)
+    vacuumed = [commit.number for commit in commits if not _files_are_there(state.location, commit)]
+    if vacuumed:
+        return full(verdict, Reason.CHANGE_FILES_GONE, vacuumed)
+    if untrue := untrue_commits(state.location, {commit.number for commit in commits if commit.is_doubtful}):
+        return full(verdict, Reason.FILES_UNKNOWN, untrue)
+    return replace(
+        verdict, kind=Kind.CHANGES, window=(changing[0], changing[-1]),
+        files=sum(len(commit.files) for commit in commits), bytes=sum(commit.bytes for commit in commits),
+    )  # fmt: skip
+
+
+def _is_late(session: SparkSession, state: TableState, number: int) -> bool:
+    """Whether a commit is older than half the time for which the log is kept."""
+    committed = read_commit(session, state.location, number, state.partition_by).timestamp
+    return dt.datetime.now(dt.timezone.utc) - committed > _log_retention(state.properties) / 2
+
+
+def _log_retention(properties: Mapping[str, str]) -> dt.timedelta:
+    """How long the log is kept, as Delta takes the property; its default where it says nothing that we can read."""
+    said = next((value for name, value in properties.items() if name.lower() == _LOG_RETENTION.lower()), "")
+    parts = _INTERVAL_PART.findall(said.lower())
+    return sum((int(n) * _UNITS[unit] for n, unit in parts), dt.timedelta()) if parts else _DEFAULT_RETENTION
+
+
+def full(verdict: Verdict, reason: Reason, at_fault: Sequence[int] = ()) -> Verdict:
+    """The verdict that a full snapshot is needed all the same."""
+    return replace(verdict, kind=Kind.FULL, window=None, reason=reason, at_fault=tuple(at_fault))
+
+
+@dataclass(frozen=True)
+class _Described:
+    """What a metadata action says, as far as the feed depends on it."""
+
+    schema: StructType
+    partition_by: tuple[str, ...]
+    feed_on: bool
+
+
+@dataclass(frozen=True)
+class _Commit:
+    """A commit of the source; `files` are those that its changes are read from, `bytes` their size.
+
+    `is_doubtful` says that its files are to be compared with those of the table.
+    """
+
+    number: int
+    changes_rows: bool
+    metadata: _Described | None
+    files: tuple[str, ...]
+    bytes: int
+    is_doubtful: bool
+
+
+def _versions(session: SparkSession, state: TableState, after: int) -> frozenset[int]:
+    folder = local_folder(state.location)
+    if folder is not None:
+        return frozenset(versions(str(folder), after))
+    history = session.sql(f"DESCRIBE HISTORY {sql.path_table(state.location)}")
+    return frozenset(row["version"] for row in history.select("version").collect())
+
+
+def _facts(state: TableState, number: int) -> _Described | None:
+    folder = local_folder(state.location)
+    facts = table_facts(folder, number) if folder is not None else None
+    if facts is None:
+        return None
+    return _Described(StructType.fromJson(dict(facts.schema)), facts.partition_by, _is_on(facts.properties))
+
+
+def _is_on(properties: Mapping[str, str]) -> bool:
+    found = (value for name, value in properties.items() if name.lower() == CHANGE_FEED.lower())
+    return next(found, "false").lower() == "true"
+
+
+def _commit(session: SparkSession, location: str, number: int) -> _Commit:
+    actions = _actions(session, location, number)
+    described = next((action["metaData"] for action in actions if action.get("metaData")), None)
+    changes = [action["cdc"] for action in actions if action.get("cdc")]
+    data = [file for a in actions for file in [a.get("add") or a.get("remove")] if file and file.get("dataChange")]
+    metadata = None
+    if described is not None:
+        schema = StructType.fromJson(json.loads(described["schemaString"]))
+        by = tuple(described.get("partitionColumns") or ())
+        metadata = _Described(schema, by, _is_on(described.get("configuration") or {}))
+    # Protocol, "Change Data Files": where a commit has some, its changes are in them alone.
+    read = changes or data
+    size = sum(file.get("size") or 0 for file in read)
+    files = tuple(unquote(file["path"]) for file in read)
+    return _Commit(number, bool(read), metadata, files, size, bool(data) and _is_doubtful(actions))
+
+
+def _is_doubtful(actions: Sequence[Mapping[str, Any]]) -> bool:
+    """Whether a commit may name files as Spark does not: it is a restore, or another engine's that removes some."""
+    info = info_of(actions)
+    is_spark = "Spark" in (info.get("engineInfo") or "Spark")
+    return info.get("operation") == RESTORE or (not is_spark and any(action.get("remove") for action in actions))
+
+
+def _actions(session: SparkSession, location: str, number: int) -> list[Action]:
+    folder = local_folder(location)
+    if folder is not None:
+        return read_entry(str(folder), number)
+    content = "".join(f"{line}\n" for line in commit_lines(session, location, number))
+    return actions_of(commit_file(location, number), content.encode())
+
+
+def _without_feed(commits: Sequence[_Commit], feed_on: bool) -> Iterator[int]:
+    """The commits that change rows while the feed is off, and those that switch it off with changes on both sides."""
+    begun = False
+    for commit in commits:
+        feed_on = feed_on if commit.metadata is None else commit.metadata.feed_on
+        begun = begun or commit.changes_rows
+        if begun and not feed_on and (commit.changes_rows or commit.metadata is not None):
+            yield commit.number
+
+
+def _files_are_there(location: str, commit: _Commit) -> bool:
+    """Whether the files of a commit's changes are on this machine's disk; elsewhere only reading them tells."""
+    folder = local_folder(location)
+    return folder is None or all("://" in path or (folder / path).exists() for path in commit.files)
+
+
+def window_files(session: SparkSession, location: str, verdict: Verdict) -> tuple[str, ...]:
+    """The files that the changes of a verdict's window are read from, by their paths below the table."""
+    if verdict.window is None:
+        return ()
+    numbers = range(verdict.window[0], verdict.window[1] + 1)
+    files = (file for number in numbers for file in _commit(session, location, number).files)
+    return tuple(dict.fromkeys(files))
+
+
+def _carries(older: _Described, newest: _Described) -> bool:
+    """Whether rows that were written under an older description are read right under the newest."""
+    return older.partition_by == newest.partition_by and _extends(older.schema, newest.schema)
+
+
+def _own_name(field: StructField) -> str:
+    """What a column is called in files, by which one that was dropped and added again is another."""
+    return str((field.metadata or {}).get(PHYSICAL_NAME, field.name))
+
+
+def _extends(older: DataType, newest: DataType) -> bool:
+    """Whether a type is the older one, or that with further fields."""
+    if isinstance(older, StructType) and isinstance(newest, StructType):
+        there = {f.name: f for f in newest.fields}
+        return all(
+            f.name in there
+            and _own_name(f) == _own_name(there[f.name])
+            and _extends(f.dataType, there[f.name].dataType)
+            for f in older.fields
+        )
+    if isinstance(older, ArrayType) and isinstance(newest, ArrayType):
+        return _extends(older.elementType, newest.elementType)
+    if isinstance(older, MapType) and isinstance(newest, MapType):
+        return _extends(older.keyType, newest.keyType) and _extends(older.valueType, newest.valueType)
+    return older.simpleString() == newest.simpleString()

@@ -1,0 +1,313 @@
+"""The only reader: a dataset at one version, as a frame.
+
+Here belong pins, columns, file lineage and file lists. Every read is pinned: the newest version is looked up first and
+then read by its number, so that a lazy frame can't change under the one who holds it.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Literal
+from urllib.parse import unquote
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.types import DateType, IntegralType, StringType
+
+from pipeline.dataset import Dataset
+from pipeline.delta import sql
+from pipeline.delta.log.entry import of_dataset
+from pipeline.delta.log.snapshot import local_folder
+from pipeline.delta.read.window import Window, read_window
+from pipeline.delta.spark.failures import (
+    BEYOND_RETENTION,
+    NO_TABLE,
+    NOTHING_TO_READ,
+    SPARK_ERRORS,
+    VERSION_GONE,
+    read_failure,
+    storage_failure,
+)
+from pipeline.delta.spark.meaning import refuse_misreading
+from pipeline.delta.sql.slices import Slice
+from pipeline.delta.table.open_table import latest_version, load
+from pipeline.errors import (
+    FilesNotFoundError,
+    FrameMismatchError,
+    NotParquetError,
+    TableNotFoundError,
+    VersionNotFoundError,
+    VersionVacuumedError,
+)
+from pipeline.listing import listed
+
+NULL_FOLDER = "__HIVE_DEFAULT_PARTITION__"
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReadOptions:
+    """What to read of a dataset.
+
+    Args:
+        version: this version; the newest where neither it nor `timestamp` is given.
+        timestamp: the newest version that was committed at or before this instant; it must carry a zone.
+        columns: these columns in this order; all where empty.
+        file_column: the name of an added column with the URI of the file that a row lies in.
+        files: only rows of these files, named as the file column names them or by their path below the table.
+        changes: the rows of the change feed over this window, which ends at the pinned version unless it says where.
+    """
+
+    version: int | None = None
+    timestamp: dt.datetime | None = None
+    columns: tuple[str, ...] = ()
+    file_column: str | None = None
+    files: tuple[str, ...] | None = None
+    changes: Window | None = None
+
+    def __post_init__(self) -> None:
+        if self.version is not None and self.timestamp is not None:
+            raise ValueError("pin a version or a timestamp, not both")
+        if self.timestamp is not None and self.timestamp.tzinfo is None:
+            raise ValueError("the timestamp needs a zone: without one it would follow the session's")
+        if self.changes is not None and (self.files is not None or self.file_column is not None):
+            raise ValueError("the rows of a change feed lie in files of its own")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Read:
+    """A frame and what it is of; `files_asked` and `files_in_version` are None unless a file list was given.
+
+    Of a read of changes, `version` is the last of the window and `first` the first, both included, and
+    `files_in_version` the number of files that they are in.
+    """
+
+    frame: DataFrame
+    version: int
+    first: int | None = None
+    files_asked: int | None = None
+    files_in_version: int | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReadFacts:
+    """What was read of a table, as it is told and recorded.
+
+    `kind` is `table` where it was read as a frame or by its path, `view` for the rows at `version` under the name of a
+    view, and `changes` for the change feed from `first` to `version`. `dataset` is None of a table by its path, whose
+    location `name` is. `files` counts those that were left to read once partitions and statistics were looked at, of
+    changes those that they are in; None where nobody looked. `pushed_filters` are the plan's, one text for each list,
+    or the slice that a frame was restricted to; None where the plan is not told: over Connect, and of changes.
+    """
+
+    name: str
+    dataset: str | None
+    kind: Literal["table", "view", "changes"]
+    version: int
+    first: int | None = None
+    files: int | None = None
+    pushed_filters: tuple[str, ...] | None = None
+
+
+_EVERYTHING = ReadOptions()
+
+
+def read(
+    session: SparkSession,
+    dataset: Dataset,
+    location: str,
+    options: ReadOptions = _EVERYTHING,
+    *,
+    within: Slice | None = None,
+) -> Read:
+    """Read a dataset; `within` restricts it to a slice. No Spark job beyond the look-up of the version.
+
+    Raises:
+        TableNotFoundError: it was never written.
+        VersionNotFoundError: the pin names nothing that is there.
+        VersionVacuumedError: it names a version that is older than the table keeps its files.
+        FrameMismatchError: a column is asked for that the table does not have.
+        FilesNotFoundError: a file is asked for that the version does not hold.
+        ChangesUnreadableError: changes are asked for that were not recorded, or are gone.
+        DamagedTableError: the log up to that version is not what its commits have made.
+        SessionConfError: the session's confs would change what is read.
+    """
+    refuse_misreading(session, dataset)
+    if options.changes is not None:
+        return _read_changes(session, dataset, location, options, within)
+    try:
+        number = _resolved(session, dataset, location, options)
+        with of_dataset(dataset.name):
+            whole = load(session, location, number)
+        names = whole.columns
+    except SPARK_ERRORS as error:
+        raise _translated(session, error, dataset, location, options) from error
+    frame = whole if within is None else whole.filter(within.predicate(dataset))
+    asked = in_version = None
+    if options.files is not None:
+        found, in_version = _find_files(whole, dataset, location, number, options.files)
+        asked = len(found)
+        frame = _only_files(frame, dataset, found)
+    wanted = _wanted(dataset, options, names)
+    if options.file_column is not None:
+        wanted.append(f"_metadata.file_path AS {sql.identifier(options.file_column)}")
+    return Read(frame=frame.selectExpr(*wanted), version=number, files_asked=asked, files_in_version=in_version)
+
+
+def _read_changes(
+    session: SparkSession, dataset: Dataset, location: str, options: ReadOptions, within: Slice | None
+) -> Read:
+    try:
+        version = _resolved(session, dataset, location, options)
+        found = read_window(session, dataset, location, options.changes or Window(), version)
+        frame = found.frame if within is None else found.frame.filter(within.predicate(dataset))
+        chosen = frame.selectExpr(*_wanted(dataset, options, frame.columns))
+    except SPARK_ERRORS as error:
+        raise _translated(session, error, dataset, location, options) from error
+    return Read(frame=chosen, version=found.last, first=found.first, files_in_version=found.files)
+
+
+def _wanted(dataset: Dataset, options: ReadOptions, names: list[str]) -> list[str]:
+    unknown = [column for column in options.columns if column not in names]
+    if unknown:
+        raise FrameMismatchError(
+            dataset=dataset.name,
+            differences=tuple(f"column {c}: asked for, the table has {listed(names)}" for c in unknown),
+        )
+    return [sql.identifier(column) for column in options.columns or names]
+
+
+def resolve(session: SparkSession, dataset: Dataset, location: str, options: ReadOptions) -> int:
+    """The version that a pin names, which the log holds; the newest where nothing is pinned.
+
+    Raises:
+        TableNotFoundError: it was never written.
+        VersionNotFoundError, VersionVacuumedError: the pin names nothing that is there, or files of it may be gone.
+    """
+    try:
+        number = _resolved(session, dataset, location, options)
+        with of_dataset(dataset.name):
+            load(session, location, number).columns  # noqa: B018  the look that fails where there is no such version
+    except SPARK_ERRORS as error:
+        raise _translated(session, error, dataset, location, options) from error
+    return number
+
+
+def _resolved(session: SparkSession, dataset: Dataset, location: str, options: ReadOptions) -> int:
+    if options.version is not None:
+        return options.version
+    if options.timestamp is None:
+        return latest_version(session, location)
+    history = session.sql(f"DESCRIBE HISTORY {sql.path_table(location)}")
+    # As epoch microseconds, so that no session's or client's zone is asked.
+    commits = history.selectExpr("version", "unix_micros(timestamp) AS micros").collect()
+    asked = _micros(options.timestamp)
+    at_or_before = [row["version"] for row in commits if row["micros"] <= asked]
+    if not at_or_before:
+        earliest = min(row["micros"] for row in commits)
+        raise VersionNotFoundError(
+            dataset=dataset.name, location=location, asked=f"version at {options.timestamp.isoformat()}",
+            available=f"from {_EPOCH + dt.timedelta(microseconds=earliest)} on",
+        )  # fmt: skip
+    return int(max(at_or_before))
+
+
+_EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.timezone.utc)
+
+
+def _micros(instant: dt.datetime) -> int:
+    return (instant - _EPOCH) // dt.timedelta(microseconds=1)
+
+
+def _translated(
+    session: SparkSession, error: Exception, dataset: Dataset, location: str, options: ReadOptions
+) -> Exception:
+    failure = read_failure(error)
+    if failure.has(NO_TABLE | NOTHING_TO_READ) or not _is_there(session, location):
+        return TableNotFoundError(dataset=dataset.name, location=location)
+    if failure.has(BEYOND_RETENTION):
+        number = _resolved(session, dataset, location, options)
+        return VersionVacuumedError(dataset=dataset.name, location=location, version=number)
+    if failure.has(VERSION_GONE):
+        history = session.sql(f"DESCRIBE HISTORY {sql.path_table(location)}")
+        first, last = history.selectExpr("min(version)", "max(version)").collect()[0]
+        return VersionNotFoundError(
+            dataset=dataset.name, location=location, asked=f"version {options.version}", available=f"{first} to {last}"
+        )
+    return storage_failure(dataset.name, location, failure)
+
+
+def _is_there(session: SparkSession, location: str) -> bool:
+    """Whether there is a table at all; a pinned read of none fails in ways that say nothing of it."""
+    try:
+        latest_version(session, location)
+    except SPARK_ERRORS as error:
+        return not read_failure(error).has(NO_TABLE | NOTHING_TO_READ)
+    return True
+
+
+def refuse_table_as_parquet(session: SparkSession, path: str) -> None:
+    """Raise where Parquet that is to be read by its path belongs to a Delta table: Delta itself looks away.
+
+    On this machine that is also told of a folder or file inside one, elsewhere of the table's own folder.
+
+    Raises:
+        NotParquetError: it does.
+    """
+    folder = local_folder(path)
+    if folder is None:
+        try:
+            latest_version(session, path)
+        except SPARK_ERRORS:
+            return  # no table, or nothing that can be read in any form
+    elif not any((parent / "_delta_log").is_dir() for parent in (folder, *folder.parents)):
+        return
+    raise NotParquetError(path=path)
+
+
+def _find_files(
+    whole: DataFrame, dataset: Dataset, location: str, number: int, asked: Iterable[str]
+) -> tuple[list[str], int]:
+    """The files asked for, as the frame lists them, and how many files the version holds.
+
+    A frame's file column escapes a path once more than its list of files does.
+    """
+    there = whole.inputFiles()
+    depth = len(dataset.partition_by) + 1
+    by_name = {"/".join(uri.split("/")[-depth:]): uri for uri in there} | {uri: uri for uri in there}
+    found = {name: by_name.get(unquote(name)) or by_name.get(name) for name in dict.fromkeys(asked)}
+    missing = tuple(name for name, uri in found.items() if uri is None)
+    if missing:
+        raise FilesNotFoundError(dataset=dataset.name, location=location, version=number, missing=missing)
+    return [uri for uri in found.values() if uri is not None], len(there)
+
+
+def _only_files(frame: DataFrame, dataset: Dataset, uris: list[str]) -> DataFrame:
+    """The rows of these files. The filter by path alone opens every file, so their partitions are named first."""
+    if not uris:
+        return frame.filter("FALSE")
+    path = "url_decode(replace(_metadata.file_path, '+', '%2B'))"
+    by_path = f"{path} IN ({', '.join(sql.string(uri) for uri in uris)})"
+    return frame.filter(f"({_partitions_of(dataset, uris)}) AND {by_path}")
+
+
+def _partitions_of(dataset: Dataset, uris: list[str]) -> str:
+    """SQL that holds for all rows of these files, from the folders that they lie in; TRUE where those say nothing."""
+    predicates = []
+    for position, column in enumerate(dataset.partition_by):
+        data_type = dataset.field(column).dataType
+        if not isinstance(data_type, StringType | DateType | IntegralType):
+            continue
+        depth = len(dataset.partition_by) - position + 1
+        folders = {uri.split("/")[-depth] for uri in uris}
+        if not all(folder.startswith(f"{column}=") for folder in folders):
+            continue
+        values = {folder.removeprefix(f"{column}=") for folder in folders}
+        options = [
+            f"{sql.identifier(column)} = CAST({sql.string(unquote(v))} AS {sql.type_name(data_type)})"
+            for v in sorted(values - {NULL_FOLDER})
+        ]
+        if NULL_FOLDER in values:
+            options.append(f"{sql.identifier(column)} IS NULL")
+        predicates.append(f"({' OR '.join(options)})")
+    return " AND ".join(predicates) or "TRUE"

@@ -1,0 +1,97 @@
+"""The raw change feed of a table over a stretch of its commits, both ends pinned.
+
+Here belong the ends of the stretch and the refusal of one that can't be read. Net changes are `changes`', and the
+verdict is `verdict`'s.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.types import LongType, StringType, StructField, StructType, TimestampType
+
+from pipeline.dataset import Dataset
+from pipeline.delta import sql
+from pipeline.delta.log.mark import Cursor
+from pipeline.delta.read.changes import CHANGE_TYPE, COMMIT_VERSION
+from pipeline.delta.read.verdict import Kind, Verdict, judge, window_files
+from pipeline.delta.table.open_table import CHANGE_FEED, existing
+from pipeline.errors import ChangesUnreadableError, VersionNotFoundError
+
+COMMIT_TIMESTAMP = "_commit_timestamp"
+_ADDED = [
+    StructField(CHANGE_TYPE, StringType()),
+    StructField(COMMIT_VERSION, LongType()),
+    StructField(COMMIT_TIMESTAMP, TimestampType()),
+]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Window:
+    """The commits `first` to `last`, both included; version 0 makes a table and brings no rows.
+
+    Without `first` it begins with the first commit from which on all changes can be read; without `last` it ends with
+    the version that the table would be read at.
+    """
+
+    first: int | None = None
+    last: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.first is not None and self.last is not None and self.first > self.last:
+            raise ValueError("a window of changes ends before it begins")
+
+
+@dataclass(frozen=True, kw_only=True)
+class WindowRead:
+    """The rows of a feed with `_change_type`, `_commit_version` and `_commit_timestamp`.
+
+    `first` and `last` are the ends that were read, and `files` the number of files that the changes are in.
+    """
+
+    frame: DataFrame
+    first: int
+    last: int
+    files: int
+
+
+def read_window(session: SparkSession, dataset: Dataset, location: str, window: Window, version: int) -> WindowRead:
+    """The changes of a window, which ends at `version` unless it says where; no Spark job where the log is local.
+
+    Raises:
+        TableNotFoundError: the table was never written.
+        VersionNotFoundError: the window reaches beyond the newest version.
+        ChangesUnreadableError: changes in the window were not recorded, or are gone; or there are none to begin with.
+    """
+    newest = existing(session, dataset, location)
+    last = version if window.last is None else window.last
+    beyond = max(last, window.first or 0)
+    if beyond > newest.version or last < (window.first or 0):
+        raise VersionNotFoundError(
+            dataset=dataset.name, location=location, asked=f"changes of version {beyond}", available=f"up to {last}"
+        )
+    cursor = Cursor(table_id=newest.table_id, version=max((window.first or 1) - 1, 0))
+    verdict = judge(session, dataset, location, cursor, up_to=last)
+    while window.first is None and verdict.kind is Kind.FULL and cursor.version < last:
+        cursor = replace(cursor, version=max(verdict.at_fault, default=cursor.version + 1))
+        refused, verdict = verdict, judge(session, dataset, location, cursor, up_to=last)
+        if cursor.version == last:
+            verdict = refused
+    if verdict.reason is not None:
+        raise ChangesUnreadableError(
+            dataset=dataset.name, location=location, reason=verdict.reason.value, setting=CHANGE_FEED,
+            versions=verdict.at_fault or (cursor.version,),
+        )  # fmt: skip
+    frame = _frame(session, location, verdict)
+    files = len(window_files(session, location, verdict))
+    return WindowRead(frame=frame, first=cursor.version + 1, last=last, files=files)
+
+
+def _frame(session: SparkSession, location: str, verdict: Verdict) -> DataFrame:
+    if verdict.window is None:
+        return session.createDataFrame([], StructType([*verdict.schema.fields, *_ADDED]))
+    reader = session.read.format("delta").option("readChangeFeed", "true")
+    pinned = reader.option("startingVersion", verdict.window[0]).option("endingVersion", verdict.window[1])
+    columns = (*verdict.schema.names, *(field.name for field in _ADDED))
+    return pinned.load(location).selectExpr(*map(sql.identifier, columns))

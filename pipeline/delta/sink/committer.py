@@ -1,0 +1,337 @@
+"""The back half of a sink: batches of the journal into the table, each exactly once under the writer's epoch.
+
+Here belong the order of commits, what is tried again, the rows that Delta refuses, and the look for another sink of the
+same writer. How rows are written is `write`'s.
+"""
+
+from __future__ import annotations
+
+import logging
+import random
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from typing import Any, TypeVar
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812  Spark's own name for it
+from pyspark.sql.pandas.types import from_arrow_type
+from pyspark.sql.types import StructField
+
+from pipeline.dataset import Dataset, Merge
+from pipeline.delta import sql
+from pipeline.delta.frames.arrow import fitting
+from pipeline.delta.frames.convert import to_spark
+from pipeline.delta.frames.fit import select_list
+from pipeline.delta.frames.staging import staged
+from pipeline.delta.log.commits import versions
+from pipeline.delta.log.epochs import epochs, last_epoch, of_others
+from pipeline.delta.log.mark import CommitNote, Mark
+from pipeline.delta.log.retry import RetryPolicy
+from pipeline.delta.maintain.maintain import optimize
+from pipeline.delta.sink.dead_letters import DeadLetter, DeadLetters
+from pipeline.delta.sink.durable import sync_commits
+from pipeline.delta.sink.intake import letter_of
+from pipeline.delta.sink.journal import Journal
+from pipeline.delta.sink.metrics import Meter
+from pipeline.delta.sink.raising import without_raising
+from pipeline.delta.sink.receiver import SinkSettings
+from pipeline.delta.sink.segments import Batch
+from pipeline.delta.spark.failures import SPARK_ERRORS, read_failure
+from pipeline.delta.sql import constraints
+from pipeline.delta.table.open_table import look, open_or_create
+from pipeline.delta.write.result import WriteResult
+from pipeline.delta.write.transaction import reached
+from pipeline.delta.write.write import write
+from pipeline.errors import (
+    CheckViolationError,
+    CommitConflictError,
+    CommitUnknownError,
+    DamagedTableError,
+    DuplicateKeysError,
+    NullViolationError,
+    PartitionValueError,
+    PipelineError,
+    SinkConflictError,
+    SparkUnavailableError,
+    StorageError,
+    ViolationError,
+)
+
+_LOG = logging.getLogger(__name__)
+# What may be over a while later; the batch and its epoch stay the same, so that nothing is written twice.
+_MAY_PASS = (SparkUnavailableError, CommitUnknownError, CommitConflictError, StorageError)
+_REASONS = "pipeline reasons"
+_T = TypeVar("_T")
+
+
+class Committer:
+    """Commits what a journal holds; one thread calls it.
+
+    Args:
+        staging: the folder through which Spark is given rows of a journal that it does not see itself.
+        in_place: the journal's folder as Spark sees it; None where it does not.
+        open_session: called on the committing thread, and again after a session was lost.
+        stopping: set when the sink is to end.
+    """
+
+    def __init__(
+        self, dataset: Dataset, location: str, *, writer: str, journal: Journal, letters: DeadLetters, meter: Meter,
+        staging: str, in_place: str | None, open_session: Callable[[], SparkSession], settings: SinkSettings,
+        stopping: threading.Event,
+    ) -> None:  # fmt: skip
+        self.dataset, self.location, self.writer = dataset, location, writer
+        self._journal, self._letters, self._meter = journal, letters, meter
+        self._staging, self._in_place = staging, in_place
+        self._open_session = open_session
+        self._session: SparkSession | None = None
+        self._settings, self._stopping = settings, stopping
+        self._retry = RetryPolicy(first_wait_seconds=0.5, longest_wait_seconds=30, total_seconds=settings.retry_seconds)
+        self._commits = 0
+        self._epoch = 0
+        self._seen = -1
+
+    def open(self) -> None:
+        """Open the table where there is one, find the epoch to go on from, and replay what was begun.
+
+        Raises:
+            TableMismatchError: the table is not as declared.
+            SinkConflictError: another sink has committed the epoch that was begun.
+        """
+        self._epoch, _ = self._tried(self._newest_epoch, "it could not be opened")
+        if self._journal.unfinished is not None:
+            self._commit(self._journal.unfinished, replay=True)
+
+    def _newest_epoch(self) -> int:
+        session = self._opened()
+        epoch, self._seen = last_epoch(self.location, self.writer)
+        state = look(session, self.dataset, self.location)
+        if state is not None:
+            state = open_or_create(session, self.dataset, self.location)
+            epoch = max(epoch, reached(session, state, self.writer))
+        return max(epoch, self._journal.last_epoch)
+
+    def commit_next(self) -> bool:
+        """Commit the oldest segments; False where there are none. Errors as of `write`, once they don't pass."""
+        batch = self._journal.begin(self._epoch + 1, self._settings.commit_rows)
+        if batch is None:
+            return False
+        self._epoch = batch.epoch
+        self._commit(batch, replay=False)
+        self._commits += 1
+        if self._settings.compact_after and self._commits % self._settings.compact_after == 0:
+            compact(self._opened(), self.dataset, self.location, self.writer, below_bytes=self._settings.compact_bytes)
+        return True
+
+    def _commit(self, batch: Batch, *, replay: bool) -> None:
+        started = time.monotonic()
+        (result, batch), attempts = self._tried(lambda: self._written(batch), f"epoch {batch.epoch} failed")
+        synced = None
+        if result is not None:
+            # After a failure its outcome may have been unknown, and then it is a replay.
+            self._refuse_others(batch, result, replay=replay or attempts > 1)
+            synced, _ = self._tried(self._synced, "it could not be made durable")
+        self._journal.end(batch, synced)
+        if result is not None:
+            self._meter.committed(batch.rows, time.monotonic() - started, result.version, replay=replay)
+            self._seen = max(self._seen, result.version)
+
+    def _synced(self) -> int:
+        """The newest version, once all up to it survives a loss of power: until then the journal has the rows.
+
+        Raises:
+            StorageError: the storage refused.
+        """
+        try:
+            newest = max(versions(self.location), default=-1)
+            known = self._journal.synced_version
+            sync_commits(self.location, known if known <= newest else -1, newest)  # it may be another table by now
+        except OSError as error:
+            raise StorageError(dataset=self.dataset.name, location=self.location, reason=str(error)) from error
+        return newest
+
+    def _tried(self, act: Callable[[], _T], what: str) -> tuple[_T, int]:
+        """What comes of a call that is repeated after errors that may pass, and the number of calls.
+
+        Once the sink is stopping there is one call more and no wait: what is acknowledged is safe where it is.
+        """
+        started, attempt = time.monotonic(), 1
+        while True:
+            is_last = self._stopping.is_set()
+            try:
+                return act(), attempt
+            except _MAY_PASS as error:
+                is_final = is_last or isinstance(error, DamagedTableError)  # that does not pass
+                wait = self._retry.wait_seconds(attempt, time.monotonic() - started, random.random())  # noqa: S311
+                if wait is None or is_final:
+                    raise
+                _LOG.warning("sink %s (%s): %s (%s), again in %.1f s", self.dataset.name, self.writer, what,
+                             error.message(), wait)  # fmt: skip
+            self._session = None
+            self._stopping.wait(wait)
+            attempt += 1
+
+    def _written(self, batch: Batch) -> tuple[WriteResult | None, Batch]:
+        """The write of a batch, and of which rows it was; None where all were refused."""
+        # What was refused before may be what `batch` was begun with.
+        current: Batch = self._journal.unfinished or batch
+        while True:
+            try:
+                return self._write(current), current
+            except (ViolationError, *SPARK_ERRORS) as error:
+                good = self._without_bad(current, error)
+            if good is None:
+                return None, current
+            current = good
+
+    def _opened(self) -> SparkSession:
+        if self._session is None:
+            self._session = self._open_session()
+        return self._session
+
+    def _write(self, batch: Batch) -> WriteResult:
+        note = CommitNote(mark=Mark(writer=self.writer, epoch=batch.epoch), run_id=batch.token)
+        with self._frame(self._opened(), batch) as frame:
+            return write(frame, dataset=self.dataset, location=self.location, note=note, is_fixed=True)
+
+    @contextmanager
+    def _frame(self, session: SparkSession, batch: Batch) -> Iterator[DataFrame]:
+        """The rows of a batch as Spark sees them: the very files of the journal where it can."""
+        if self._in_place is None:
+            with to_spark(self._journal.rows_of(batch), self.dataset, lambda: session, self._staging) as frame:
+                yield frame
+            return
+        yield _staged(session, self.dataset, batch, self._in_place)
+
+    def _refuse_others(self, batch: Batch, result: WriteResult, *, replay: bool) -> None:
+        """Stop where another sink commits as this writer: of two, the one whose epoch is not the greater.
+
+        Raises:
+            SinkConflictError: naming the other's commit.
+        """
+        version: int | None = None
+        if result.skipped:
+            # The epoch was there before. Where its commit is no longer in the log, a replay is taken for it.
+            held = [found for found in epochs(self.location, self.writer) if found.epoch == batch.epoch]
+            if not any(found.batch == batch.token for found in held) and (held or not replay):
+                version = held[-1].version if held else result.version
+        else:
+            other = of_others(self.location, self.writer, batch.token, self._seen, result.version - 1)
+            if other is not None and other.epoch >= batch.epoch:
+                version = other.version
+        if version is not None:
+            raise SinkConflictError(dataset=self.dataset.name, location=self.location, writer=self.writer,
+                                    epoch=batch.epoch, version=version)  # fmt: skip
+
+    # --- refused rows -------------------------------------------------------------------------------------------------
+
+    def _without_bad(self, batch: Batch, error: Exception) -> Batch | None:
+        """The batch without the rows at fault, which become dead letters; None where none is left.
+
+        Raises:
+            ViolationError, PySparkException, Py4JError: the given one, if no row can be told to be at fault.
+        """
+        rows, letters = self._journal.rows_of(batch), list[DeadLetter]()
+        if isinstance(error, DuplicateKeysError):
+            good, letters = without_repeats(self.dataset, rows)
+        elif isinstance(error, ViolationError):
+            with suppress(*SPARK_ERRORS), self._frame(self._opened(), batch) as frame:  # a condition fails for some
+                good, letters = _split(self.dataset, frame, error)
+        if not letters:
+            try:
+                good, letters = without_raising(self.dataset, rows, self._opened, self._staging)
+            except SPARK_ERRORS as failure:
+                raise error from failure
+        if not letters:
+            raise error
+        # The same name in a replay, so that no row is told twice.
+        self._letters.write(letters, f"epoch-{batch.epoch:020d}-{batch.token[:8]}-{len(batch.replaces)}")
+        self._meter.refused(len(letters))
+        return self._journal.replace(batch, good) if good.num_rows else None
+
+
+def compact(session: SparkSession, dataset: Dataset, location: str, writer: str, *, below_bytes: int) -> bool:
+    """Write files of less than that size together; no row changes. Whether it was done: it is no reason to stop."""
+    try:
+        # By Delta's own bound all of a small table would be written again.
+        optimize(session, dataset, location, CommitNote(mark=Mark(writer=writer)), below_bytes=below_bytes)
+    except (PipelineError, *SPARK_ERRORS) as error:
+        reason = str(error) if isinstance(error, PipelineError) else read_failure(error).summary
+        _LOG.warning("sink %s (%s): not compacted (%s)", dataset.name, writer, reason)
+        return False
+    return True
+
+
+def _staged(session: SparkSession, dataset: Dataset, batch: Batch, folder: str) -> DataFrame:
+    """The files of a batch, all of one schema, as Spark sees them in a folder."""
+    import pyarrow.parquet as pq
+
+    schema = pq.read_schema(batch.segments[0].path)
+    extra = [StructField(name, from_arrow_type(schema.field(name).type)) for name in dataset.frame_columns]
+    left_out = set(dataset.schema.names) - set(schema.names)
+    return staged(session, dataset, [f"{folder}/{segment.path.name}" for segment in batch.segments], extra, left_out)
+
+
+def _split(dataset: Dataset, frame: DataFrame, error: ViolationError) -> tuple[Any, list[DeadLetter]]:
+    """The rows that keep what an error says is broken, and the others with the reason; two Spark jobs."""
+    import pyarrow as pa
+
+    conditions = _conditions(dataset, error)
+    told = [
+        f"CASE WHEN coalesce({condition}, FALSE) THEN {sql.string(reason)} END"
+        for reason, condition in conditions.items()
+    ]
+    column = sql.helper_name(dataset, _REASONS)
+    reasons = sql.identifier(column)
+    # What a condition asks of columns that Delta computes, is asked of what it would compute.
+    selected = select_list(dataset, frame.schema)
+    computed = {name: taken for name, taken in selected.items() if name not in frame.columns}
+    whole = frame.selectExpr("*", *(f"{taken} AS {sql.identifier(name)}" for name, taken in computed.items()))
+    judged = whole.selectExpr("*", f"array_compact(array({', '.join(told) or 'NULL'})) AS {reasons}")
+    judged = judged.withColumn(column, F.when(F.expr(_stored(dataset)), F.col(reasons))).drop(*computed)
+    bad = judged.filter(f"size({reasons}) > 0").toArrow().to_pylist()
+    letters = [letter_of({n: v for n, v in row.items() if n != column}, "; ".join(row[column])) for row in bad]
+    good = judged.filter(f"NOT coalesce(size({reasons}) > 0, FALSE)").drop(column).toArrow()
+    fit = fitting(dataset, good.schema)
+    return pa.Table.from_batches([fit.batch(batch) for batch in good.to_batches()], fit.schema), letters
+
+
+def _conditions(dataset: Dataset, error: ViolationError) -> dict[str, str]:
+    """By reason, SQL that is true for a row that breaks something of the error's kind."""
+    if isinstance(error, CheckViolationError):
+        conditions = constraints.check_conditions(dataset)
+        return {f"check {name} is broken": condition for name, condition in conditions.items()}
+    if isinstance(error, NullViolationError):
+        nulls = constraints.null_conditions(dataset.schema)
+        return {f"column {name}: NULL, declared NOT NULL": condition for name, condition in nulls.items()}
+    if isinstance(error, PartitionValueError):
+        empty = constraints.empty_partition_conditions(dataset)
+        return {f"column {name}: an empty text in a partition column": condition for name, condition in empty.items()}
+    return {}
+
+
+def _stored(dataset: Dataset) -> str:
+    """SQL that is true for a row that is stored and does not only delete."""
+    mode = dataset.write
+    if isinstance(mode, Merge) and mode.changelog is not None:
+        codes = ", ".join(sql.string(code.lower()) for code in mode.changelog.writes)
+        return f"lower({sql.identifier(mode.changelog.operation)}) IN ({codes})"
+    if isinstance(mode, Merge) and mode.delete_when is not None:
+        return f"NOT coalesce(({mode.delete_when}), FALSE)"
+    return "TRUE"
+
+
+def without_repeats(dataset: Dataset, table: Any) -> tuple[Any, list[DeadLetter]]:
+    """The rows of which each key has one, the first that came; later ones of its key that differ are dead letters."""
+    first: dict[str, Any] = {}
+    kept: list[bool] = []
+    letters: list[DeadLetter] = []
+    for row in table.to_pylist():
+        key = repr([row[name] for name in dataset.keys])
+        same = first.setdefault(key, row) == row
+        kept.append(same)
+        if not same:
+            named = ", ".join(f"{name} = {row[name]}" for name in dataset.keys)
+            letters.append(letter_of(row, f"another row of its key ({named}) came before it"))
+    return table.filter(kept), letters

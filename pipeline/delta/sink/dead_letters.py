@@ -1,0 +1,153 @@
+"""Records that a sink could not take, each with its reason, in files that nobody but an operator reads.
+
+Here belong the value of such a record and its file: one JSON document a line, written whole or not at all. Which
+records are bad is said by those who find out.
+"""
+
+from __future__ import annotations
+
+import base64
+import datetime as dt
+import hashlib
+import json
+import math
+import os
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from pipeline.delta.frames.records import MAX_DEPTH, shown
+from pipeline.errors import JournalError
+
+# Of a text or of raw bytes; of longer ones the length and the digest are kept beside the beginning.
+EXCERPT = 1 << 16
+# Python writes no integers of more than 4 300 digits.
+_WRITTEN_BITS = 1 << 13
+_TEMPORARY = ".tmp"
+
+
+@dataclass(frozen=True, kw_only=True)
+class DeadLetter:
+    """A record that was refused: as JSON's types what there is of it, and why.
+
+    `source` says where it came from, such as a file and a line.
+    """
+
+    reason: str
+    record: Any
+    source: str | None = None
+    at: dt.datetime = field(default_factory=lambda: dt.datetime.now(dt.timezone.utc))
+
+
+def raw_letter(
+    content: bytes, reason: str, *, source: str | None = None, size_bytes: int | None = None, digest: str | None = None
+) -> DeadLetter:
+    """A letter of bytes that could not be read; `size_bytes` and `digest` are those of the whole, where more came."""
+    size = len(content) if size_bytes is None else size_bytes
+    kept = content[:EXCERPT]
+    record: dict[str, Any] = {"bytes": size}
+    try:
+        record["text"] = kept.decode("utf-8")
+    except UnicodeDecodeError:
+        record["base64"] = base64.b64encode(kept).decode("ascii")
+    if size > len(kept):
+        record["sha256"] = digest or hashlib.sha256(content).hexdigest()
+    return DeadLetter(reason=reason, record=record, source=source)
+
+
+def plain(value: Any, depth: int = MAX_DEPTH) -> Any:
+    """A value in JSON's types: what has none there as its text, long texts by their beginning.
+
+    What lies deeper than `depth` is shown by its beginning, and so is an integer that JSON could not be given.
+    """
+    if value is None or isinstance(value, bool):
+        return value
+    if isinstance(value, int):
+        return value if value.bit_length() < _WRITTEN_BITS else shown(value)
+    if isinstance(value, float):
+        return value if math.isfinite(value) else str(value)
+    if isinstance(value, str):
+        return value if len(value) <= EXCERPT else {"text": value[:EXCERPT], "characters": len(value)}
+    if isinstance(value, bytes | bytearray):
+        return raw_letter(bytes(value), "").record
+    if isinstance(value, dt.date | dt.time):
+        return value.isoformat()
+    if depth > 0 and isinstance(value, Mapping):
+        return {
+            name if isinstance(name, str) else shown(name): plain(inner, depth - 1) for name, inner in value.items()
+        }
+    if depth > 0 and isinstance(value, list | tuple):
+        return [plain(inner, depth - 1) for inner in value]
+    return shown(value)
+
+
+class DeadLetters:
+    """The folder of one writer's dead letters."""
+
+    def __init__(self, folder: Path, dataset: str, writer: str) -> None:
+        self.folder = folder
+        self._dataset, self._writer = dataset, writer
+
+    def write(self, letters: Iterable[DeadLetter], name: str) -> Path:
+        """One file of the letters, on disk when this returns; one of the same name is replaced.
+
+        Raises:
+            JournalError: it can't be written.
+        """
+        path = self.folder / f"{name}.ndjson"
+        text = "".join(f"{json.dumps(self._document(letter))}\n" for letter in letters)
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True)
+            write_durably(path, text.encode("ascii"))
+        except OSError as error:
+            raise JournalError(dataset=self._dataset, path=str(path), reason=str(error)) from error
+        return path
+
+    def sweep(self) -> None:
+        """Remove what a process before this one has not written to its end.
+
+        Raises:
+            JournalError: it can't be removed.
+        """
+        try:
+            for path in self.folder.glob(f"*.ndjson{_TEMPORARY}"):
+                path.unlink(missing_ok=True)
+        except OSError as error:
+            raise JournalError(dataset=self._dataset, path=str(self.folder), reason=str(error)) from error
+
+    def _document(self, letter: DeadLetter) -> dict[str, Any]:
+        return {
+            "at": letter.at.isoformat(),
+            "dataset": self._dataset,
+            "writer": self._writer,
+            "reason": letter.reason,
+            "source": letter.source,
+            "record": letter.record,
+        }
+
+
+def write_durably(path: Path, content: bytes) -> None:
+    """A file that is there whole or not at all, and survives a loss of power once this has returned."""
+    temporary = path.with_name(f"{path.name}{_TEMPORARY}")
+    try:
+        with temporary.open("wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, path)
+    except OSError:
+        with suppress(OSError):
+            temporary.unlink(missing_ok=True)
+        raise
+    sync_folder(path.parent)
+
+
+def sync_folder(folder: Path) -> None:
+    """Make durable which names a folder holds."""
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)

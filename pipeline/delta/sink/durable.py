@@ -1,0 +1,84 @@
+"""What commits have added to a table on this machine's disk, made to survive a loss of power; no Spark.
+
+Delta and Spark leave what they write to the kernel, which has it on the disk half a minute later or so. Here belongs
+what of a commit must be there before its rows may be forgotten elsewhere. Other storages are durable when they answer.
+"""
+
+from __future__ import annotations
+
+import base64
+import os
+import uuid
+from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+from urllib.parse import unquote
+
+from pipeline.delta.log.commits import commit_file, read_entry, versions
+from pipeline.delta.log.snapshot import local_folder
+from pipeline.delta.sink.dead_letters import sync_folder
+
+_TOGETHER = 16
+_Z85 = "0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ.-:+=^!/*?&<>()[]{}@%$#"
+_B85 = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz!#$%&()*+-;<=>?@^_`{|}~"
+_UUID_LENGTH = 20
+
+
+def sync_commits(location: str, after: int, until: int) -> int:
+    """Sync the files that the commits after one version up to another have added, and these commits; how many files.
+
+    Of each writer: a commit is nothing without those before it, and files that were written together hold older rows.
+
+    Raises:
+        OSError: the storage refused.
+        DamagedTableError: an entry of the log is not what a commit has written.
+    """
+    table = local_folder(location)
+    if table is None:
+        return 0
+    numbers = [number for number in versions(location, after) if number <= until]
+    files = {path for number in numbers for action in read_entry(location, number) for path in _files(table, action)}
+    folders = {folder for path in files for folder in path.parents if folder.is_relative_to(table)}
+    entries = [Path(commit_file(str(table), number)) for number in numbers]
+    # At once: the kernel makes one write of its own journal of what is asked for together.
+    with ThreadPoolExecutor(_TOGETHER, thread_name_prefix="sync") as pool:
+        count = sum(pool.map(_sync, sorted(files)))
+        sum(pool.map(_sync, sorted({*folders, table, table.parent})))
+        # Last, so that no entry is there that names what is not.
+        count += sum(pool.map(_sync, entries))
+    sync_folder(table / "_delta_log")
+    return count
+
+
+def _sync(path: Path) -> bool:
+    """Whether the file or folder was there; one that another commit has removed may be gone by now."""
+    try:
+        handle = os.open(path, os.O_RDONLY)
+    except FileNotFoundError:
+        return False
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+    return True
+
+
+def _files(table: Path, action: Mapping[str, Any]) -> Iterator[Path]:
+    """The files that an action adds to a table (Delta protocol, "Add File", "Deletion Vectors")."""
+    for kind in ("add", "cdc"):
+        added = action.get(kind)
+        if added:
+            yield _path(table, unquote(added["path"]))
+            vector = added.get("deletionVector") or {}
+            if vector.get("storageType") == "p":
+                yield _path(table, unquote(vector["pathOrInlineDv"]))
+            elif vector.get("storageType") == "u":
+                name = vector["pathOrInlineDv"]
+                prefix, coded = name[:-_UUID_LENGTH], name[-_UUID_LENGTH:]
+                number = uuid.UUID(bytes=base64.b85decode(coded.translate(str.maketrans(_Z85, _B85))))
+                yield table / prefix / f"deletion_vector_{number}.bin"
+
+
+def _path(table: Path, path: str) -> Path:
+    return table / (local_folder(path) or path)

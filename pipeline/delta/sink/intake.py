@@ -1,0 +1,395 @@
+"""What a sink was handed, as Arrow tables of rows that fit their dataset, and dead letters of those that don't.
+
+Here belongs the sorting of good from bad, a record at a time or a frame at once. What a value may be is `values`' and
+`arrow`'s to say; checks in SQL are Delta's, at the commit.
+
+A frame is looked at by columns; only where something is wrong with it are its rows taken one by one.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from itertools import groupby
+from typing import Any
+
+from pyspark.sql.types import CharType, DataType, DoubleType, FloatType, StructType, VarcharType
+
+from pipeline.dataset import Dataset, Merge, is_string, walk
+from pipeline.delta.frames.arrow import fitting
+from pipeline.delta.frames.arrow_types import arrow_type
+from pipeline.delta.frames.convert import ARROW, PANDAS, POLARS, index_as_columns, kind_of, reader_of
+from pipeline.delta.frames.records import MAX_DEPTH, Unfit, as_mapping, is_deep, reader, shown, text_of
+from pipeline.delta.log.snapshot import first_line
+from pipeline.delta.sink.buffer import Item, Receipt
+from pipeline.delta.sink.dead_letters import DeadLetter, plain
+from pipeline.errors import FrameMismatchError
+from pipeline.listing import listed
+from pipeline.schema import folded
+
+FRAMES = (PANDAS, POLARS, ARROW)
+TOO_DEEP = f"lists and objects lie in one another more than {MAX_DEPTH} deep"
+# How far down a record is kept that is too large or too deep.
+_FEW = 4
+# What a local file system takes for a name, and what Spark writes as %XX in that of a partition's folder.
+_FOLDER_BYTES = 255
+_ESCAPED = frozenset({*map(chr, range(1, 0x20)), *"\"#%'*/:=?\\\x7f{[]^"})
+# What stands for NULL in that place.
+_NULL_FOLDER = "__HIVE_DEFAULT_PARTITION__"
+# How many reasons a receipt names.
+NAMED_REASONS = 3
+
+
+def frame_of(payload: Any) -> Any:
+    """The payload as a frame whose size is known, a record batch as a table; None where it is none."""
+    # Another thread may be importing it at this moment; then nobody has a batch yet.
+    batch = getattr(sys.modules.get("pyarrow"), "RecordBatch", ())
+    if isinstance(payload, batch):
+        return sys.modules["pyarrow"].Table.from_batches([payload])
+    return payload if kind_of(type(payload)) in FRAMES else None
+
+
+def frame_size(frame: Any) -> tuple[int, int]:
+    """Rows and bytes of a frame; text in objects of pandas counts as pointers."""
+    kind = kind_of(type(frame))
+    if kind == PANDAS:
+        return len(frame), int(frame.memory_usage(index=False).sum())
+    if kind == POLARS:
+        return frame.height, frame.estimated_size()
+    return frame.num_rows, frame.nbytes
+
+
+@dataclass
+class Taken:
+    """What became of items: tables in their order, each of one schema, dead letters, and by item its receipt."""
+
+    tables: list[Any] = field(default_factory=list)
+    letters: list[DeadLetter] = field(default_factory=list)
+    receipts: list[Receipt] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class _Row:
+    """A record of an item that was read; it may still be that Arrow does not take it."""
+
+    item: int
+    record: Any
+    values: Mapping[str, Any]
+
+
+@dataclass
+class _Taking:
+    """What is known of items so far; letters by the number of their item."""
+
+    items: list[Item] = field(default_factory=list)
+    tables: list[Any] = field(default_factory=list)
+    letters: list[tuple[int, DeadLetter]] = field(default_factory=list)
+
+    def add(self, table: Any) -> None:
+        """A table after those that are there; the last of these takes it in if it has its schema."""
+        import pyarrow as pa
+
+        if self.tables and self.tables[-1].schema.equals(table.schema):
+            self.tables[-1] = pa.concat_tables([self.tables[-1], table])
+        elif table.num_rows:
+            self.tables.append(table)
+
+    def refuse(self, item: int, letter: DeadLetter) -> None:
+        """A row of an item that is none."""
+        self.letters.append((item, letter))
+
+    def done(self) -> Taken:
+        """All of it, letters in the order of their items."""
+        by_item: dict[int, list[DeadLetter]] = {}
+        for number, letter in self.letters:
+            by_item.setdefault(number, []).append(letter)
+        letters = [letter for number in sorted(by_item) for letter in by_item[number]]
+        receipts = [_receipt(item, by_item.get(number, [])) for number, item in enumerate(self.items)]
+        return Taken(tables=self.tables, letters=letters, receipts=receipts)
+
+
+class Intake:
+    """The rules of one dataset, made ready once.
+
+    Args:
+        allow_nan: whether NaN and the infinities are numbers; else a row with one is refused.
+        record_bytes: what a record may take.
+    """
+
+    def __init__(self, dataset: Dataset, *, allow_nan: bool, record_bytes: int) -> None:
+        self.dataset = dataset
+        self._record_bytes = record_bytes
+        self._allow_nan = allow_nan
+        self._readers = {f.name: reader(f.dataType, allow_nan=allow_nan) for f in dataset.schema.fields}
+        self._names = (*dataset.schema.names, *dataset.frame_columns)
+        self._folded = {folded(name): name for name in self._names}
+        # What Delta computes where a frame does not have it.
+        self._computed = tuple(dict((*dataset.features.generated, *dataset.features.defaults)))
+        told = {*dataset.keys, *dataset.frame_columns} - set(self._computed)
+        self._needed = [name for name in self._names if name in told]
+        self._folders = [name for name in dataset.partition_by if is_string(dataset.field(name).dataType)]
+        self._is_mapped = dataset.features.maps_columns
+        self._limited = [f.name for f in dataset.schema.fields if _has_limit(f.dataType)]
+        self._changelog = dataset.write.changelog if isinstance(dataset.write, Merge) else None
+        deletes = isinstance(dataset.write, Merge) and dataset.write.delete_when is not None
+        # A row that only deletes may lack what a stored one must have; which does is for the write to say.
+        required = [f.name for f in dataset.schema.fields if not f.nullable and f.name not in self._computed]
+        self._not_null = [name for name in required if not deletes or name in dataset.keys]
+        self._key_not_null = [name for name in self._not_null if name in dataset.keys]
+        # The types of columns that are declared nowhere, as they were seen last.
+        self._frame_types: dict[str, Any] = {}
+
+    # --- rows ---------------------------------------------------------------------------------------------------------
+
+    def row(self, record: Any) -> dict[str, Any]:
+        """The record's values by column, each as Arrow takes it; a column that is absent and may be is None.
+
+        Raises:
+            Unfit: with the reason.
+        """
+        found = as_mapping(record)
+        if found is None:
+            raise Unfit(f"a {type(record).__module__}.{type(record).__qualname__} is no record")
+        if is_deep(found):
+            raise Unfit(TOO_DEEP)
+        found = self._matched(found)
+        absent = [name for name in self._needed if name not in found]
+        if absent:
+            raise Unfit(f"columns {listed(absent)} are missing")
+        row: dict[str, Any] = {}
+        for name in self._names:
+            value = found.get(name)
+            try:
+                row[name] = value if value is None or name not in self._readers else self._readers[name](value)
+            except Unfit as error:
+                raise Unfit(f"column {name}: {error}") from error
+        for name in self._stored(row):
+            if row[name] is None:
+                raise Unfit(f"column {name}: NULL, declared NOT NULL")
+        for name in self._folders:
+            problem = self._folder_problem(name, row[name]) if row[name] is not None else None
+            if problem is not None:
+                raise Unfit(f"column {name}: {problem}")
+        return row
+
+    def _is_no_folder(self, name: str, value: str) -> bool:
+        return self._folder_problem(name, value) is not None
+
+    def _folder_problem(self, name: str, value: str) -> str | None:
+        """Why a text can't stand in a partition column, where its folder is named by it; None where it can."""
+        if not value or value == _NULL_FOLDER:
+            return f"{value or 'an empty text'} in a partition column would be read back as NULL"
+        if self._is_mapped:  # then its files lie in folders of no such name
+            return None
+        if "\0" in value:
+            return "NUL can't stand in the name of its partition's folder"
+        size = len(name) + 1 + sum(3 if sign in _ESCAPED else len(sign.encode("utf-8")) for sign in value)
+        if size > _FOLDER_BYTES:
+            return f"the name of its partition's folder takes {size} bytes, at most {_FOLDER_BYTES} are possible"
+        return None
+
+    def _matched(self, found: Mapping[str, Any]) -> Mapping[str, Any]:
+        """The values under the declared names; names that differ by case only are the same, as everywhere."""
+        unknown = [name for name in found if name not in self._readers and name not in self._names]
+        if not unknown:
+            return found
+        renamed = {name: found[name] for name in found if name in self._readers or name in self._names}
+        for name in unknown:
+            declared = self._folded.get(folded(name)) if isinstance(name, str) else None
+            if declared is None or declared in renamed:
+                raise Unfit(f"column {text_of(name)}: {'not declared' if declared is None else 'stands twice'}")
+            renamed[declared] = found[name]
+        return renamed
+
+    def _stored(self, row: Mapping[str, Any]) -> Sequence[str]:
+        """The columns that must not be NULL in this row."""
+        log = self._changelog
+        if log is None:
+            return self._not_null
+        code, place = row[log.operation], row[log.sequence]
+        lowered = code.lower() if isinstance(code, str) else None
+        known = {name.lower(): name for name in log.codes}
+        if lowered not in known:
+            raise Unfit(f"column {log.operation}: {shown(code)} is none of {', '.join(log.codes)}")
+        if place is None:
+            raise Unfit(f"column {log.sequence}: NULL; it orders the changes")
+        if known[lowered] in log.writes:
+            return self._not_null
+        return () if known[lowered] in log.truncates else self._key_not_null
+
+    # --- items --------------------------------------------------------------------------------------------------------
+
+    def take(self, items: Iterable[Item]) -> Taken:
+        """Sort items; nothing is written."""
+        taken, rows = _Taking(), list[_Row]()
+        for number, item in enumerate(items):
+            taken.items.append(item)
+            if item.payload is None:  # a barrier
+                pass
+            elif isinstance(item.payload, DeadLetter):
+                taken.refuse(number, item.payload)
+            elif frame_of(item.payload) is not None:
+                self._add_rows(taken, rows)
+                rows = []
+                self._frame(number, item, taken)
+            elif item.size_bytes > self._record_bytes:
+                reason = f"it takes at least {item.size_bytes} bytes, at most {self._record_bytes} are allowed"
+                taken.refuse(number, letter_of(item.payload, reason, item.source, depth=_FEW))
+            else:
+                self._read(number, item.payload, rows, taken)
+        self._add_rows(taken, rows)
+        return taken.done()
+
+    def _read(self, number: int, record: Any, rows: list[_Row], taken: _Taking) -> None:
+        """A record of an item as a row, or as a dead letter."""
+        try:
+            rows.append(_Row(item=number, record=record, values=self.row(record)))
+        except Unfit as error:
+            depth = _FEW if str(error) == TOO_DEEP else MAX_DEPTH
+            taken.refuse(number, letter_of(record, str(error), taken.items[number].source, depth=depth))
+
+    def _add_rows(self, taken: _Taking, rows: Sequence[_Row]) -> None:
+        """Rows that were read as tables of one schema each: what Delta is to compute is left out."""
+        for left_out, group in groupby(rows, lambda row: tuple(n for n in self._computed if row.values[n] is None)):
+            self._add_group(taken, list(group), left_out)
+
+    def _add_group(self, taken: _Taking, rows: Sequence[_Row], left_out: Sequence[str]) -> None:
+        """Rows as one table; those that are no table together in halves, and one alone as a dead letter."""
+        import pyarrow as pa
+
+        try:
+            taken.add(self._table([row.values for row in rows], left_out))
+        except (Unfit, FrameMismatchError, pa.ArrowException, ValueError, TypeError, OverflowError) as error:
+            if len(rows) > 1:
+                half = len(rows) // 2
+                self._add_group(taken, rows[:half], left_out)
+                self._add_group(taken, rows[half:], left_out)
+                return
+            (row,) = rows
+            taken.refuse(row.item, letter_of(row.record, _reason(error), taken.items[row.item].source))
+
+    def _table(self, rows: Sequence[Mapping[str, Any]], left_out: Sequence[str]) -> Any:
+        import pyarrow as pa
+
+        fields = [field for field in self.dataset.schema.fields if field.name not in left_out]
+        arrays = [pa.array([row[field.name] for row in rows], arrow_type(field.dataType)) for field in fields]
+        names = [*(field.name for field in fields), *self.dataset.frame_columns]
+        return self._fitted(pa.Table.from_arrays([*arrays, *self._undeclared(rows)], names))
+
+    def _undeclared(self, rows: Sequence[Mapping[str, Any]]) -> list[Any]:
+        """The columns that only the frame has; `Unfit` where one's values have no one type in Arrow."""
+        import pyarrow as pa
+
+        arrays = []
+        for name in self.dataset.frame_columns:
+            try:
+                array = pa.array([row[name] for row in rows])
+                if pa.types.is_null(array.type):
+                    array = array.cast(self._frame_types.get(name, pa.null()))
+            except (pa.ArrowException, ValueError, TypeError, OverflowError) as error:
+                raise Unfit(f"column {name}: {first_line(error)}") from error
+            if pa.types.is_null(array.type):
+                raise Unfit(f"column {name}: NULL, and nothing has said its type yet")
+            self._frame_types[name] = array.type
+            arrays.append(array)
+        return arrays
+
+    def _fitted(self, table: Any) -> Any:
+        """FrameMismatchError where it does not fit."""
+        import pyarrow as pa
+
+        fit = fitting(self.dataset, table.schema)
+        return pa.Table.from_batches([fit.batch(batch) for batch in table.to_batches()], fit.schema)
+
+    # --- frames -------------------------------------------------------------------------------------------------------
+
+    def _frame(self, number: int, item: Item, taken: _Taking) -> None:
+        import pyarrow as pa
+        import pyarrow.compute as pc
+
+        frame = frame_of(item.payload)
+        try:
+            table = self._fitted(reader_of(frame, self.dataset.name, self.dataset.schema).read_all())
+        except (FrameMismatchError, pa.ArrowException, ValueError, TypeError, OverflowError):
+            self._rows_of_frame(number, _rows(frame), taken)
+            return
+        bad = self._suspects(table)
+        if bad is None:
+            taken.add(table)
+            return
+        taken.add(table.filter(pc.invert(bad)))
+        self._rows_of_frame(number, table.filter(bad).to_pylist(), taken)
+
+    def _rows_of_frame(self, number: int, records: Iterable[Any], taken: _Taking) -> None:
+        rows = list[_Row]()
+        for record in records:
+            self._read(number, record, rows, taken)
+        self._add_rows(taken, rows)
+
+    def _suspects(self, table: Any) -> Any:
+        """A mask of rows that something is wrong with; None where nothing is."""
+        import pyarrow as pa
+        import pyarrow.compute as pc
+
+        masks = [table[name].is_null() for name in self._not_null if table[name].null_count]
+        for declared in () if self._allow_nan else self.dataset.schema.fields:
+            if isinstance(declared.dataType, DoubleType | FloatType) and declared.name in table.column_names:
+                masks.append(pc.fill_null(pc.invert(pc.is_finite(table[declared.name])), False))
+        for name in self._folders:
+            if name in table.column_names:
+                masks.append(_among(table[name], partial(self._is_no_folder, name)))
+        # How long a text may be is looked at row by row.
+        masks += [table[name].is_valid() for name in self._limited if name in table.column_names]
+        if self._changelog is not None:
+            known = pa.array([code.lower() for code in self._changelog.codes], pa.string())
+            codes = pc.utf8_lower(table[self._changelog.operation].cast(pa.string()))
+            masks += [pc.invert(pc.is_in(codes, value_set=known)), table[self._changelog.sequence].is_null()]
+        masks = [mask for mask in masks if pc.any(mask).as_py()]
+        if not masks:
+            return None
+        found = masks[0]
+        for mask in masks[1:]:
+            found = pc.or_(found, mask)
+        return found
+
+
+def letter_of(record: Any, reason: str, source: str | None = None, *, depth: int = MAX_DEPTH) -> DeadLetter:
+    """A dead letter of a record or of whatever was handed over in its place, as far down as `depth`."""
+    found = as_mapping(record)
+    return DeadLetter(reason=reason, record=plain(record if found is None else found, depth), source=source)
+
+
+def _reason(error: Exception) -> str:
+    return "; ".join(error.differences) if isinstance(error, FrameMismatchError) else first_line(error)
+
+
+def _among(column: Any, is_bad: Callable[[str], bool]) -> Any:
+    """A mask of the values of a column for which that is so; each value is looked at once."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    bad = [value for value in column.unique().to_pylist() if value is not None and is_bad(value)]
+    return pc.is_in(column, value_set=pa.array(bad, column.type))
+
+
+def _has_limit(declared: DataType) -> bool:
+    """Whether a type is, or has in it, a text of bounded length."""
+    return any(isinstance(f.dataType, CharType | VarcharType) for _, f in walk(StructType().add("value", declared)))
+
+
+def _rows(frame: Any) -> list[dict[str, Any]]:
+    """The rows of a frame that does not fit, as it has them; what pandas has no value for is None."""
+    kind = kind_of(type(frame))
+    if kind == PANDAS:
+        frame, _ = index_as_columns(frame)
+        renamed = frame.set_axis([str(name) for name in frame.columns], axis=1).astype(object)
+        return renamed.where(frame.notna().to_numpy(), None).to_dict("records")  # type: ignore[no-any-return]
+    return frame.to_dicts() if kind == POLARS else frame.to_pylist()  # type: ignore[no-any-return]
+
+
+def _receipt(item: Item, letters: Sequence[DeadLetter]) -> Receipt:
+    refused = len(letters)
+    reasons = tuple(dict.fromkeys(letter.reason for letter in letters))[:NAMED_REASONS]
+    return Receipt(rows=item.rows - refused, refused=refused, reasons=reasons)

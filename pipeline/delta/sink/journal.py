@@ -1,0 +1,391 @@
+"""The write-ahead copies of a sink: what it has acknowledged and the table does not hold yet, on this machine's disk.
+
+Here belong the folder of one writer, its lock and which files there are; one file is `segments`'.
+When rows come here and when they are committed is the receiver's and the sink's to say. No Spark.
+
+In the folder lie
+  lock                              held by the kernel for the process that has the folder open
+  segment-<number>-<digest>.parquet acknowledged rows; the numbers have no gap
+  together.json                     segments of one read that have no names yet: they are all there or none is
+  batch-<epoch>.json                which segments the commit of an epoch is made of: fixed before it begins, so that a
+                                    replay of the epoch is of the same rows
+  good-<epoch>-….parquet            the rows of a batch without those that were refused, in place of its segments
+  committed.json                    the batch that was committed last, of which segments may still be there
+Every file is written beside its name, synced and renamed, so that a name stands for a whole file. A segment that is
+missing is told by name, unless the operator has given its rows up: then its name ends in `.given-up`.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import threading
+import uuid
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from pipeline.delta.sink.dead_letters import sync_folder, write_durably
+from pipeline.delta.sink.segments import (
+    BATCH,
+    GIVEN_UP,
+    GOOD,
+    SEGMENT,
+    TEMPORARY,
+    Batch,
+    Segment,
+    Untrusted,
+    batch_name,
+    described,
+    epoch_of,
+    irregular,
+    numbers_of,
+    open_lock,
+    read_document,
+    read_segment,
+    segment_of,
+    tables,
+    written,
+)
+from pipeline.errors import JournalError, SinkRunningError
+from pipeline.listing import listed
+
+_COMMITTED = "committed.json"
+_TOGETHER = "together.json"
+_NOTHING: dict[str, Any] = {
+    "epoch": 0, "segments": [], "replaces": [], "positions": {}, "next_segment": 1, "version": -1,
+}  # fmt: skip
+
+
+class Journal:
+    """The folder of one writer, held by one process at a time.
+
+    One thread may append while another begins and ends batches.
+    """
+
+    def __init__(self, folder: Path, dataset: str, writer: str) -> None:
+        self.folder = folder
+        self._dataset, self._writer = dataset, writer
+        self._lock: int | None = None
+        self._guard = threading.Lock()
+        self._next_segment = 1
+        self._loose: list[Segment] = []
+        self.last_epoch = 0
+        self.unfinished: Batch | None = None
+        self.positions: dict[str, int] = {}
+        self.synced_version = -1
+
+    # --- the folder ---------------------------------------------------------------------------------------------------
+
+    def open(self) -> None:
+        """Take the folder and read what is there.
+
+        What was never acknowledged goes. `unfinished` is the batch whose commit had begun, `loose` what no batch holds
+        yet, `last_epoch` the newest epoch that the folder knows of, `positions` how far its sources were submitted,
+        `synced_version` the version up to which the table was made durable, -1 where that is not known.
+
+        Raises:
+            SinkRunningError: another process has it.
+            JournalError: it can't be read, or an acknowledged file is damaged or missing.
+        """
+        with self._failing(self.folder):
+            self.folder.mkdir(parents=True, exist_ok=True)
+            self._lock = self._locked()
+        try:
+            with self._failing(self.folder):
+                self._read()
+        except JournalError:
+            self.close()
+            raise
+
+    def close(self) -> None:
+        """Let the folder go; what is in it stays."""
+        if self._lock is not None:
+            os.close(self._lock)  # and the kernel's lock with it
+            self._lock = None
+
+    def _locked(self) -> int:
+        import fcntl
+
+        path = self.folder / "lock"
+        try:
+            with self._failing(path):
+                lock = open_lock(path)
+        except Untrusted as error:
+            raise self._error(path, str(error)) from error
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            os.close(lock)
+            raise SinkRunningError(dataset=self._dataset, writer=self._writer, folder=str(self.folder)) from error
+        return lock
+
+    def _read(self) -> None:
+        for path in irregular(self.folder):
+            raise self._error(path, "it is no file")
+        self._finish_together()
+        self._remove(name for name in os.listdir(self.folder) if name.endswith(TEMPORARY))
+        path = self.folder / _COMMITTED
+        committed = self._document(path) if path.exists() else _NOTHING
+        self.last_epoch, self._next_segment = committed["epoch"], committed["next_segment"]
+        self.positions, self.synced_version = dict(committed["positions"]), committed["version"]
+        done = [*committed["segments"], *committed["replaces"]]
+        self._remove(done)
+        self.unfinished = self._begun()
+        if self.unfinished is not None:
+            done += [*(segment.path.name for segment in self.unfinished.segments), *self.unfinished.replaces]
+        names = sorted(os.listdir(self.folder))
+        rest = [name for name in names if name not in done]
+        self._remove(name for name in rest if GOOD.fullmatch(name))
+        given_up = numbers_of([name for name in rest if name.endswith(GIVEN_UP)])
+        self._loose = [self._segment(self.folder / name) for name in rest if SEGMENT.fullmatch(name)]
+        self._refuse_gaps(after=max(numbers_of(done), default=0), given_up=given_up)
+        if self.unfinished is not None and not self.unfinished.segments:
+            self.end(self.unfinished)  # all of it was given up
+
+    def _refuse_gaps(self, *, after: int, given_up: Sequence[int]) -> None:
+        """Numbers follow each other from the last one that a batch holds on, as far as any file knows."""
+        there = [segment.number for segment in self._loose]
+        for number in {number for number in there if there.count(number) > 1}:
+            raise self._error(self.folder, f"segment {number} is there twice")
+        self._next_segment = max(self._next_segment, *(number + 1 for number in (*there, *given_up)), after + 1)
+        missing = set(range(after + 1, self._next_segment)) - {*there, *given_up}
+        if missing:
+            raise self._error(self.folder, f"segments {listed(missing)} are missing")
+
+    def _finish_together(self) -> None:
+        """Give their names to the segments of a read that was written down as a whole."""
+        path = self.folder / _TOGETHER
+        if not path.exists():
+            return
+        names = self._document(path)["segments"]
+        for name in names:
+            if not (self.folder / name).exists() and not (self.folder / f"{name}{TEMPORARY}").exists():
+                raise self._error(self.folder / name, "it is missing")
+        self._name_together(names)
+
+    def _name_together(self, names: Iterable[str]) -> None:
+        for name in names:
+            with suppress(FileNotFoundError):  # it has it
+                os.replace(self.folder / f"{name}{TEMPORARY}", self.folder / name)
+        sync_folder(self.folder)
+        self._remove([_TOGETHER])
+
+    def _remove(self, names: Iterable[str]) -> None:
+        for name in list(names):
+            (self.folder / name).unlink(missing_ok=True)
+
+    def _segment(self, path: Path) -> Segment:
+        """A segment that a process before this one has left: an acknowledged row must not be lost."""
+        try:
+            segment, positions = read_segment(path)
+        except Untrusted as error:
+            raise self._error(path, str(error)) from error
+        self.positions.update(positions)
+        return segment
+
+    def _begun(self) -> Batch | None:
+        """The batch that was begun; files of one that has ended go."""
+        batches = [path for path in sorted(self.folder.iterdir()) if BATCH.fullmatch(path.name)]
+        begun = [path for path in batches if epoch_of(path) > self.last_epoch]
+        self._remove(path.name for path in batches if path not in begun)
+        if len(begun) > 1:
+            raise self._error(self.folder, f"{len(begun)} batches were begun at once")
+        return self._batch(begun[0]) if begun else None
+
+    def _batch(self, path: Path) -> Batch:
+        """A batch that was begun, without what was given up of it: its epoch is written with the rest, or was."""
+        document = self._document(path)
+        if document["epoch"] != epoch_of(path):
+            raise self._error(path, f"it is of epoch {document['epoch']}")
+        held, missing, given_up = [], [], []
+        for name in document["segments"]:
+            if (self.folder / name).exists():
+                held.append(self.folder / name)
+            elif (self.folder / f"{name}{GIVEN_UP}").exists():
+                given_up.append(name)
+            else:
+                missing.append(name)
+        if missing:
+            raise self._error(path, f"of its files {', '.join(missing)} are missing")
+        self._remove(document["replaces"])
+        self.last_epoch, self._next_segment = document["epoch"], max(self._next_segment, document["next_segment"])
+        segments = tuple(self._segment(path) for path in held)
+        replaces = (*document["replaces"], *given_up)
+        return Batch(epoch=document["epoch"], token=document["token"], segments=segments, replaces=replaces)
+
+    def _document(self, path: Path) -> dict[str, Any]:
+        try:
+            return read_document(path)
+        except Untrusted as error:
+            raise self._error(path, str(error)) from error
+
+    # --- segments -----------------------------------------------------------------------------------------------------
+
+    @property
+    def loose(self) -> tuple[Segment, ...]:
+        """Segments that no batch holds, in the order in which they were acknowledged."""
+        with self._guard:
+            return tuple(self._loose)
+
+    @property
+    def backlog(self) -> tuple[int, int]:
+        """Acknowledged and not committed: rows and segments."""
+        with self._guard:
+            held = [*self._loose, *(self.unfinished.segments if self.unfinished else ())]
+        return sum(segment.rows for segment in held), len(held)
+
+    @property
+    def newest(self) -> int:
+        """The number of the newest segment, 0 where there never was one."""
+        with self._guard:
+            return self._next_segment - 1
+
+    def holds(self, number: int) -> bool:
+        """Whether a segment up to this number is not committed yet."""
+        with self._guard:
+            held = [*self._loose, *(self.unfinished.segments if self.unfinished else ())]
+        return any(segment.number <= number for segment in held)
+
+    def append(self, table: Any, positions: Mapping[str, int] | None = None) -> Segment:
+        """As `append_all` of one table."""
+        (segment,) = self.append_all([table], positions)
+        return segment
+
+    def append_all(self, found: Sequence[Any], positions: Mapping[str, int] | None = None) -> list[Segment]:
+        """The rows of Arrow tables as a segment each, all of them on disk when this returns.
+
+        Whenever the process is killed, the next one finds all of these segments or none.
+
+        Args:
+            positions: how far each source has been submitted with these rows.
+
+        Raises:
+            JournalError: they can't be written; what was there before is as it was.
+        """
+        first = self._next_segment
+        numbers = range(first, first + len(found))
+        with self._failing(self.folder):
+            names: list[str] = []
+            try:
+                for number, table in zip(numbers, found, strict=True):
+                    told = positions or {} if number == numbers[-1] else {}
+                    temporary = written(self.folder, f"segment-{number:020d}", number, table, told)
+                    names.append(temporary.name.removesuffix(TEMPORARY))
+                if len(names) > 1:
+                    document = json.dumps({"segments": names}).encode()
+                    write_durably(self.folder / _TOGETHER, document)
+            except OSError:
+                self._remove(f"{name}{TEMPORARY}" for name in names)
+                raise
+            self._name_together(names)
+            segments = [segment_of(self.folder / name, n) for name, n in zip(names, numbers, strict=True)]
+        with self._guard:
+            self._next_segment = numbers.stop
+            self._loose += segments
+            self.positions.update(positions or {})
+        return segments
+
+    # --- batches ------------------------------------------------------------------------------------------------------
+
+    def begin(self, epoch: int, rows: int) -> Batch | None:
+        """Fix what the commit of an epoch is made of: the oldest segments of one shape; None where there are none.
+
+        Args:
+            rows: at most so many, but one segment always.
+
+        Raises:
+            JournalError: it can't be written down, or the batch before has not ended.
+        """
+        if self.unfinished is not None:
+            raise self._error(self.folder, f"epoch {self.unfinished.epoch} has not ended")
+        chosen: list[Segment] = []
+        for segment in self.loose:
+            is_over = chosen and sum(held.rows for held in chosen) + segment.rows > rows
+            if is_over or (chosen and segment.shape != chosen[0].shape):
+                break
+            chosen.append(segment)
+        if not chosen:
+            return None
+        batch = Batch(epoch=epoch, token=uuid.uuid4().hex, segments=tuple(chosen))
+        self._write_batch(batch)
+        with self._guard:
+            self._loose = self._loose[len(chosen) :]
+            self.unfinished = batch
+            self.last_epoch = max(self.last_epoch, epoch)
+        return batch
+
+    def replace(self, batch: Batch, table: Any) -> Batch:
+        """Other rows for a batch of which Delta has refused some, under the same epoch; nothing of it was committed.
+
+        Raises:
+            JournalError: they can't be written.
+        """
+        with self._failing(self.folder):
+            stem = f"good-{batch.epoch:020d}-{uuid.uuid4().hex[:8]}"
+            temporary = written(self.folder, stem, 0, table, {})
+            path = temporary.with_name(temporary.name.removesuffix(TEMPORARY))
+            os.replace(temporary, path)
+            sync_folder(self.folder)
+            good = segment_of(path, 0)
+        gone = tuple(segment.path.name for segment in batch.segments)
+        changed = replace(batch, segments=(good,), replaces=(*batch.replaces, *gone))
+        self._write_batch(changed)  # from here on a replay is of these rows
+        with self._guard:
+            self.unfinished = changed
+        with self._failing(self.folder):
+            self._remove(gone)
+        return changed
+
+    def rows_of(self, batch: Batch) -> Any:
+        """The rows of a batch as one Arrow table.
+
+        Raises:
+            JournalError: they can't be read.
+        """
+        try:
+            return tables(batch.segments)
+        except Untrusted as error:
+            raise self._error(self.folder, str(error)) from error
+
+    def end(self, batch: Batch, synced_version: int | None = None) -> None:
+        """Forget a batch that is in the table.
+
+        Args:
+            synced_version: the version up to which the table was made durable, where that has changed.
+
+        Raises:
+            JournalError: it can't be written down; then the batch is replayed, and Delta knows it again.
+        """
+        with self._guard:
+            # Of segments that are not committed yet, too: they are as durable as this file.
+            positions, following = dict(self.positions), self._next_segment
+        self.synced_version = self.synced_version if synced_version is None else synced_version
+        document = described(batch) | {
+            "positions": positions, "next_segment": following, "version": self.synced_version,
+        }  # fmt: skip
+        with self._failing(self.folder):
+            write_durably(self.folder / _COMMITTED, json.dumps(document).encode())
+            self._remove([*document["segments"], *document["replaces"], batch_name(batch)])
+        with self._guard:
+            self.unfinished = None
+
+    def _write_batch(self, batch: Batch) -> None:
+        with self._guard:
+            document = described(batch) | {"next_segment": self._next_segment}
+        with self._failing(self.folder):
+            write_durably(self.folder / batch_name(batch), json.dumps(document).encode())
+
+    # --- errors -------------------------------------------------------------------------------------------------------
+
+    @contextmanager
+    def _failing(self, path: Path) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            raise self._error(path, str(error)) from error
+
+    def _error(self, path: Path, reason: str) -> JournalError:
+        return JournalError(dataset=self._dataset, path=str(path), reason=reason)

@@ -1,0 +1,160 @@
+"""Sources of a sink that are in the box: lines of JSON from a stream, and from the files of a folder that is tailed.
+
+Here belong the reading of lines within bounds and their way into a sink. A line that can't be read is a dead letter
+like any other record that does not fit, and the next line is read.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+import os
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from decimal import Decimal
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from pyspark.sql.types import DecimalType
+
+from pipeline.dataset import Dataset, walk
+from pipeline.delta.frames.records import is_deep
+from pipeline.delta.sink.dead_letters import EXCERPT, raw_letter
+from pipeline.delta.sink.intake import TOO_DEEP
+from pipeline.delta.sink.sink import DeltaSink
+
+_LOG = logging.getLogger(__name__)
+PATTERN = "*.ndjson"
+_CHUNK = 1 << 20
+
+
+@dataclass(frozen=True, kw_only=True)
+class Line:
+    """A line without its end, or the beginning of one that is too long; `size_bytes` and `digest` are of the whole.
+
+    `end` is the place in the stream after it; `is_whole` says whether a line break was there.
+    """
+
+    number: int
+    content: bytes
+    size_bytes: int
+    end: int
+    is_whole: bool
+    digest: str | None = None
+
+
+def lines(stream: BinaryIO, limit: int) -> Iterator[Line]:
+    """The lines of a stream; of one that is longer than the limit only its beginning is held."""
+    number, end = 0, 0
+    while chunk := stream.readline(limit + 2):
+        number += 1
+        size, digest, is_whole = len(chunk), None, chunk.endswith(b"\n")
+        content = chunk.removesuffix(b"\n").removesuffix(b"\r")
+        if len(content) > limit:
+            whole = hashlib.sha256(content)
+            while not is_whole and (more := stream.readline(_CHUNK)):
+                is_whole, size = more.endswith(b"\n"), size + len(more)
+                whole.update(more.removesuffix(b"\n"))
+            content, digest = content[:EXCERPT], whole.hexdigest()
+        end += size
+        yield Line(
+            number=number, content=content, size_bytes=size - is_whole, end=end, is_whole=is_whole, digest=digest
+        )
+
+
+def parser(dataset: Dataset) -> Callable[[bytes], Any]:
+    """What reads a line; ValueError, ArithmeticError or RecursionError where it is no JSON in UTF-8.
+
+    Numbers with a point are exact where the dataset has decimals.
+    """
+    is_exact = any(isinstance(field.dataType, DecimalType) for _, field in walk(dataset.schema))
+    decoder = json.JSONDecoder(parse_float=Decimal if is_exact else float)
+
+    def parse(content: bytes) -> Any:
+        return decoder.decode(content.decode("utf-8"))
+
+    return parse
+
+
+def record_of(line: Line, parse: Callable[[bytes], Any], limit: int, where: str) -> Any:
+    """The record of a line, a dead letter where there is none, or None for a blank line."""
+    if line.digest is not None:
+        reason = f"the line takes {line.size_bytes} bytes, at most {limit} are allowed"
+        return raw_letter(line.content, reason, source=where, size_bytes=line.size_bytes, digest=line.digest)
+    if not line.content.strip():
+        return None
+    try:
+        record = parse(line.content)
+    except UnicodeDecodeError as error:
+        return raw_letter(line.content, f"no UTF-8 at byte {error.start}", source=where)
+    except (ValueError, RecursionError) as error:
+        return raw_letter(line.content, f"no JSON: {error}", source=where)
+    except ArithmeticError:
+        return raw_letter(line.content, "a number has an exponent that no number can have", source=where)
+    if is_deep(record):
+        return raw_letter(line.content, TOO_DEEP, source=where)
+    return record if isinstance(record, dict) else raw_letter(line.content, "no JSON object", source=where)
+
+
+def pump(stream: BinaryIO, sink: DeltaSink, source: str = "stdin") -> int:
+    """Submit every line of a stream until its end; how many. A last line without a line break counts."""
+    limit, parse, count = sink.options.record_bytes, parser(sink.dataset), 0
+    for line in lines(stream, limit):
+        where = f"{source}, line {line.number}"
+        record = record_of(line, parse, limit, where)
+        if record is not None:
+            sink.submit(record, source=where)
+            count += 1
+    return count
+
+
+class Tail:
+    """The files of a folder, read as they grow, in the order of their names.
+
+    How far each was read is kept with the rows, so that a restart goes on where it was. A line counts once its line
+    break is there; a file that is shorter than it was is read anew.
+    """
+
+    def __init__(self, folder: Path, sink: DeltaSink, *, pattern: str = PATTERN) -> None:
+        self.folder, self._sink, self._pattern = folder, sink, pattern
+        self._ends: dict[str, int] = {}
+        self._parse = parser(sink.dataset)
+        self._passed_over: set[str] = set()
+
+    def read(self) -> int:
+        """Submit what is new; how many lines. What is no file, such as a pipe, is passed over with a warning."""
+        paths = sorted(self.folder.glob(self._pattern))
+        for path in paths:
+            if not path.is_file() and path.name not in self._passed_over:
+                self._passed_over.add(path.name)
+                _LOG.warning("sink %s (%s): %s is no file and is passed over", self._sink.dataset.name,
+                             self._sink.writer_id, path)  # fmt: skip
+        return sum(self._read(path) for path in paths if path.is_file())
+
+    def follow(self, stop: threading.Event, every_seconds: float) -> None:
+        """Submit what is new, again and again, until `stop` is set."""
+        while not stop.is_set():
+            if not self.read():
+                stop.wait(every_seconds)
+
+    def _read(self, path: Path) -> int:
+        limit, count, name = self._sink.options.record_bytes, 0, path.name
+        start = self._ends.get(name, self._sink.positions.get(str(path), 0))
+        size = path.stat().st_size
+        start = 0 if size < start else start
+        if size == start:
+            return 0
+        with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK), "rb") as stream:  # it may be a pipe by now
+            stream.seek(start)
+            for line in lines(stream, limit):
+                if not line.is_whole:
+                    break
+                where = f"{name}, the line before byte {start + line.end}"
+                record = record_of(line, self._parse, limit, where)
+                if record is not None:
+                    self._sink.submit(record, position=(str(path), start + line.end), source=where)
+                    count += 1
+                self._ends[name] = start + line.end
+        return count

@@ -1,0 +1,143 @@
+"""Rows of a batch for which an expression of their dataset fails, found by halves.
+
+Here belongs the search. The expressions are those that a write evaluates, and they are evaluated without the table and
+without a commit: what fails so is the rows' and not the storage's. The batch stays one batch; what becomes of the rows
+that are left is the committer's.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from typing import Any
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.pandas.types import from_arrow_type
+from pyspark.sql.types import LongType, StructField
+
+from pipeline.dataset import Dataset
+from pipeline.delta import sql
+from pipeline.delta.frames.fit import select_list
+from pipeline.delta.frames.staging import Staging, staged
+from pipeline.delta.log.mark import private_session
+from pipeline.delta.sink.dead_letters import DeadLetter
+from pipeline.delta.sink.intake import letter_of
+from pipeline.delta.spark.failures import LOST_OR_REFUSED, SPARK_ERRORS, read_failure
+from pipeline.delta.write import merge
+
+# Classes of SQL states that are said of values: data exceptions, routines that failed, limits, what SQL itself raises.
+_OF_VALUES = ("22", "38", "39", "54", "P0")
+
+
+def without_raising(
+    dataset: Dataset, table: Any, session: Callable[[], SparkSession], staging: str
+) -> tuple[Any, list[DeadLetter]]:
+    """The rows of which every expression has a value, in their order, and the others as dead letters with the reason.
+
+    A row is at fault if it fails alone, for a reason that is said of values, while no row at all does not fail.
+
+    Raises:
+        PySparkException, Py4JError: a failure that is of no row.
+        PipelineError: Spark or the staging folder is gone.
+    """
+    letters, good, pending = list[DeadLetter](), [True] * table.num_rows, [(0, table.num_rows)]
+    with _numbered(dataset, table, session, staging) as frame:
+        probe = _Probe(dataset, frame)
+        probe.run(0, 0)  # what fails without rows is not theirs
+        while pending:
+            start, end = pending.pop()
+            reason = probe.reason(start, end)
+            if reason is None:
+                continue
+            if end - start > 1:
+                half = (start + end) // 2
+                pending += [(half, end), (start, half)]
+                continue
+            good[start] = False
+            letters.append(letter_of(table.slice(start, 1).to_pylist()[0], reason))
+    return table.filter(good), letters
+
+
+def _number(dataset: Dataset) -> str:
+    return sql.helper_name(dataset, "number of row")
+
+
+@contextmanager
+def _numbered(dataset: Dataset, table: Any, session: Callable[[], SparkSession], staging: str) -> Iterator[DataFrame]:
+    """The rows with their numbers as Spark sees them, in a session of ours; each look at some of them is cheap."""
+    import pyarrow as pa
+
+    whole = table.append_column(_number(dataset), pa.array(range(table.num_rows), pa.int64()))
+    extra = [StructField(name, from_arrow_type(table.schema.field(name).type)) for name in dataset.frame_columns]
+    left_out = set(dataset.schema.names) - set(table.column_names)
+    with Staging(dataset, staging) as place:
+        place.write(whole.to_batches(), whole.schema, lambda batch: batch)
+        extra.append(StructField(_number(dataset), LongType()))
+        frame = staged(session(), dataset, [place.location], extra, left_out)
+        view = f"pipeline_probe_{uuid.uuid4().hex}"
+        frame.createOrReplaceTempView(view)
+        try:
+            with private_session(frame.sparkSession, {}) as clone:
+                yield clone.table(view)
+        finally:
+            with suppress(*LOST_OR_REFUSED):  # must not hide what became of the search
+                frame.sparkSession.catalog.dropTempView(view)
+
+
+class _Probe:
+    """Evaluates the expressions of a dataset for some of the rows of a numbered frame."""
+
+    def __init__(self, dataset: Dataset, frame: DataFrame) -> None:
+        self._dataset, self._frame = dataset, frame
+
+    def reason(self, start: int, end: int) -> str | None:
+        """Why rows fail, None where they don't; of a single row the failure is read, of several any is enough.
+
+        Raises:
+            PySparkException, Py4JError: a single row failed for a reason that is not said of values.
+        """
+        try:
+            self.run(start, end)
+        except SPARK_ERRORS as error:
+            failure = read_failure(error)
+            if end - start == 1 and not any(state.startswith(_OF_VALUES) for state in failure.sql_states):
+                raise
+            return failure.summary
+        return None
+
+    def run(self, start: int, end: int) -> None:
+        """Evaluate everything; over Connect only a frame that is read says why it fails."""
+        number = sql.identifier(_number(self._dataset))
+        judged = self._judged(
+            self._frame.filter(f"{number} >= {start} AND {number} < {end}").drop(_number(self._dataset))
+        )
+        if end - start <= 1:
+            judged.toArrow()
+        else:
+            judged.write.format("noop").mode("overwrite").save()
+
+    def _judged(self, frame: DataFrame) -> DataFrame:
+        """The columns as they are written, and beside them whatever else of the declaration is evaluated for a row."""
+        dataset, is_stored = self._dataset, merge.is_stored(self._dataset) or "TRUE"
+        selected = select_list(dataset, frame.schema)
+        conditions = [is_stored, *(check.condition for check in dataset.checks)]
+        given = set(frame.columns)
+        conditions += [
+            f"assert_true({sql.identifier(name)} <=> {_cast(dataset, name, expression)}, "
+            f"{sql.string(f'column {name}: not what is generated')}) IS NULL"
+            for name, expression in dataset.features.generated
+            if name in given
+        ]
+        judged = frame.selectExpr(*(f"{taken} AS {sql.identifier(name)}" for name, taken in selected.items()))
+        return judged.selectExpr(
+            *map(sql.identifier, judged.columns),
+            *(
+                f"CASE WHEN {is_stored} THEN ({condition}) END AS {sql.identifier(sql.helper_name(dataset, f'is {n}'))}"
+                for n, condition in enumerate(conditions)
+            ),
+        )
+
+
+def _cast(dataset: Dataset, name: str, expression: str) -> str:
+    return f"CAST(({expression}) AS {sql.bare_type(dataset.field(name).dataType)})"

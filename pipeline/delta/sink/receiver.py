@@ -1,0 +1,240 @@
+"""The front half of a sink: what is submitted becomes dead letters and segments of the journal, on a thread of its own.
+
+Here belong the settings of a sink, the thread that sorts and syncs, and acknowledgement. Nothing here knows Spark: how
+a segment gets into the table is `sink`'s.
+"""
+
+from __future__ import annotations
+
+import threading
+import uuid
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future
+from copy import copy
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from pipeline.dataset import Dataset
+from pipeline.delta.frames.records import as_mapping, size_of
+from pipeline.delta.sink.buffer import Bounds, Buffer, Item, Receipt
+from pipeline.delta.sink.dead_letters import DeadLetter, DeadLetters
+from pipeline.delta.sink.intake import Intake, frame_of, frame_size
+from pipeline.delta.sink.journal import Journal
+from pipeline.delta.sink.metrics import Meter
+from pipeline.errors import JournalError, PipelineError, SettingsError, SinkStoppedError
+from pipeline.settings import refuse_other_types
+
+# How long the receiving thread waits for the backlog to shrink before it looks whether it is to stop.
+_LOOK_SECONDS = 0.5
+
+
+@dataclass(frozen=True, kw_only=True)
+class SinkSettings:
+    """How a sink buffers and flushes.
+
+    A flush is due when the oldest row has waited `flush_seconds`, or by rows or bytes. `buffer_*` bound what waits in
+    memory, `backlog_rows` what is on disk and not committed; beyond it nothing is taken from the buffer. One commit has
+    at most `commit_rows`, or one segment. A commit that fails for a reason that may pass is tried for `retry_seconds`.
+    After `compact_after` commits, never where it is 0, files of less than `compact_bytes` are written together, between
+    two flushes.
+
+    Args:
+        when_full: whether `submit` waits for room or refuses.
+        record_bytes: what one record may take.
+        allow_nan: whether NaN and the infinities are numbers.
+        journal: the folder of the write-ahead copies. Where None they lie in the root's staging folder, or in the
+            project's state folder where the root is not on this machine.
+        dead_letters: the folder of the dead letters; where None, under the root or in the state folder likewise.
+        on_sigterm: whether SIGTERM flushes before the process ends, where the sink is started in the main thread.
+    """
+
+    flush_seconds: float = 3.0
+    flush_rows: int = 100_000
+    flush_bytes: int = 64 << 20
+    buffer_rows: int = 500_000
+    buffer_bytes: int = 256 << 20
+    backlog_rows: int = 5_000_000
+    commit_rows: int = 2_000_000
+    when_full: Literal["block", "refuse"] = "block"
+    record_bytes: int = 1 << 20
+    allow_nan: bool = False
+    retry_seconds: float = 600.0
+    compact_after: int = 100
+    compact_bytes: int = 32 << 20
+    journal: Path | None = None
+    dead_letters: Path | None = None
+    on_sigterm: bool = True
+
+    def __post_init__(self) -> None:
+        refuse_other_types(self)
+        sizes = ("flush_rows", "flush_bytes", "buffer_rows", "buffer_bytes", "backlog_rows", "commit_rows")
+        for name in (*sizes, "record_bytes", "compact_bytes", "flush_seconds"):
+            if getattr(self, name) <= 0:
+                raise self._refused(name, "above 0")
+        for name in ("retry_seconds", "compact_after"):
+            if getattr(self, name) < 0:
+                raise self._refused(name, "0 or above")
+        if self.when_full not in ("block", "refuse"):
+            raise self._refused("when_full", "block or refuse")
+
+    def _refused(self, name: str, expected: str) -> SettingsError:
+        setting = f"{type(self).__name__}.{name}"
+        return SettingsError(setting=setting, problem=f"got {getattr(self, name)!r}", expected=expected)
+
+    @property
+    def bounds(self) -> Bounds:
+        """What the buffer asks."""
+        return Bounds(
+            flush_seconds=self.flush_seconds, flush_rows=self.flush_rows, flush_bytes=self.flush_bytes,
+            buffer_rows=self.buffer_rows, buffer_bytes=self.buffer_bytes,
+        )  # fmt: skip
+
+
+class Receiver:
+    """Takes records and frames, and acknowledges what is on disk.
+
+    Args:
+        on_segment: called when there is a segment more.
+    """
+
+    def __init__(
+        self, dataset: Dataset, writer: str, settings: SinkSettings, *, journal: Path, dead_letters: Path,
+        meter: Meter, on_segment: Callable[[], None],
+    ) -> None:  # fmt: skip
+        self.dataset, self.writer, self.settings = dataset, writer, settings
+        self.journal = Journal(journal, dataset.name, writer)
+        self.letters = DeadLetters(dead_letters, dataset.name, writer)
+        self.buffer = Buffer(dataset.name, settings.bounds)
+        self._intake = Intake(dataset, allow_nan=settings.allow_nan, record_bytes=settings.record_bytes)
+        self._meter = meter
+        self._on_segment = on_segment
+        self._shrunk = threading.Event()
+        self.failure: PipelineError | None = None
+        self._thread = threading.Thread(target=self._run, name=f"sink-{dataset.name}-receive", daemon=True)
+
+    def start(self) -> None:
+        """Take the journal's folder and begin to receive.
+
+        Raises:
+            SinkRunningError: another sink has it.
+            JournalError: what is there can't be read.
+        """
+        self.journal.open()
+        self.letters.sweep()
+        self._thread.start()
+
+    def item(self, payload: Any, position: tuple[str, int] | None = None, source: str | None = None) -> Item:
+        """What is submitted, as it is put into the buffer: a record's fields are copied, no value is looked at."""
+        frame = frame_of(payload)
+        if frame is not None:
+            rows, size = frame_size(frame)
+            return Item(payload=frame, rows=rows, size_bytes=size, position=position, source=source)
+        if payload is None:
+            payload = DeadLetter(reason="nothing (None) is no record", record=None, source=source)
+        found = None if isinstance(payload, DeadLetter) else as_mapping(payload)
+        if found is not None:
+            payload = dict(found)
+        return Item(
+            payload=payload,
+            rows=1,
+            size_bytes=size_of(payload, self.settings.record_bytes),
+            position=position,
+            source=source,
+        )
+
+    def put(self, item: Item, timeout: float | None) -> Future[Receipt]:
+        """Hand an item over; as `Buffer.put`."""
+        self.buffer.put(item, when_full=self.settings.when_full, timeout=timeout)
+        self._meter.submitted(item.rows)
+        return item.receipt
+
+    def put_or_call(self, item: Item, on_room: Callable[[], None]) -> bool:
+        """Hand an item over, or be called; as `Buffer.put_or_call`."""
+        is_in = self.buffer.put_or_call(item, on_room)
+        if is_in:
+            self._meter.submitted(item.rows)
+        return is_in
+
+    def barrier(self) -> Future[Receipt]:
+        """Make due what waits; done when everything that was submitted before is on disk."""
+        item = Item(payload=None, rows=0, size_bytes=0)
+        self.buffer.put(item, when_full="block")
+        self.buffer.flush()
+        return item.receipt
+
+    def shrunk(self) -> None:
+        """The backlog is smaller than it was."""
+        self._shrunk.set()
+
+    def stop(self, reason: PipelineError) -> None:
+        """Take nothing more, write what waits, and end the thread; the journal's folder is kept."""
+        self.buffer.close(reason)
+        self._shrunk.set()
+        if self._thread.ident is not None and self._thread is not threading.current_thread():
+            self._thread.join()
+
+    @property
+    def is_alive(self) -> bool:
+        """Whether the thread takes what is submitted."""
+        return self._thread.is_alive()
+
+    # --- the thread ---------------------------------------------------------------------------------------------------
+
+    def _run(self) -> None:
+        items: list[Item] = []
+        failure: PipelineError | None = self._stopped("its receiving thread has ended")
+        try:
+            while True:
+                self._wait_for_backlog()
+                items = self.buffer.take()
+                if not items:
+                    failure = None
+                    return
+                self._keep(items)
+                items = []
+        except JournalError as error:
+            failure = error
+        finally:
+            self._end(items, failure)
+
+    def _stopped(self, reason: str) -> SinkStoppedError:
+        return SinkStoppedError(dataset=self.dataset.name, writer=self.writer, reason=reason)
+
+    def _end(self, items: list[Item], failure: PipelineError | None) -> None:
+        """Fail what was taken and what waits; nothing where the thread has come to its end."""
+        self.failure = failure
+        stopped = self._stopped("it was stopped" if failure is None else failure.message())
+        self.buffer.close(stopped)
+        for item in (*items, *self.buffer.take()):
+            if not item.receipt.done() and item.receipt.set_running_or_notify_cancel():
+                item.receipt.set_exception(copy(stopped))
+
+    def _wait_for_backlog(self) -> None:
+        """Until the backlog has room, or the sink is to stop: then everything is written."""
+        while self.journal.backlog[0] > self.settings.backlog_rows and not self.buffer.is_closed:
+            self._shrunk.clear()
+            if self.journal.backlog[0] > self.settings.backlog_rows:
+                self._shrunk.wait(_LOOK_SECONDS)
+
+    def _keep(self, items: list[Item]) -> None:
+        """Dead letters first and then rows, so that an item is on disk in whole when it is acknowledged."""
+        taken = self._intake.take(items)
+        if taken.letters:
+            self.letters.write(taken.letters, f"{min(letter.at for letter in taken.letters):%Y%m%dT%H%M%S}-{_token()}")
+            self._meter.refused(len(taken.letters))
+        if taken.tables:
+            for segment in self.journal.append_all(taken.tables, _positions(items)):
+                self._meter.acknowledged(segment.rows, segment.size_bytes)
+            self._on_segment()
+        for item, receipt in zip(items, taken.receipts, strict=True):
+            if item.receipt.set_running_or_notify_cancel():
+                item.receipt.set_result(receipt)
+
+
+def _positions(items: list[Item]) -> Mapping[str, int]:
+    return dict(item.position for item in items if item.position is not None)
+
+
+def _token() -> str:
+    return uuid.uuid4().hex[:8]

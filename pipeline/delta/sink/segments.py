@@ -1,0 +1,255 @@
+"""The files of a sink's journal, one at a time: their names, their way to the disk, and what makes one trusted.
+
+Here belong the writing and the checked reading of one file. Which files a journal is to have is `journal`'s to say.
+
+The name of a file of rows ends with the digest of its bytes, and the file says its number: one that was changed, or
+copied under another number, is told by name. Files of older journals have neither.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+import stat
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pipeline.delta.frames.staging import ROW_GROUP_ROWS
+from pipeline.delta.log.snapshot import first_line
+
+SEGMENT = re.compile(r"segment-(\d{20})(?:-([0-9a-f]{32}))?\.parquet")
+GOOD = re.compile(r"good-\d{20}-[0-9a-f]{8}(?:-([0-9a-f]{32}))?\.parquet")
+BATCH = re.compile(r"batch-(\d{20})\.json")
+_TOKEN = re.compile(r"[0-9a-f]{32}")
+# What an operator adds to the name of a file whose rows are given up.
+GIVEN_UP = ".given-up"
+TEMPORARY = ".tmp"
+# In Parquet metadata: how far each source had been submitted, and the number of the segment.
+_POSITIONS = b"pipeline.positions"
+_NUMBER = b"pipeline.segment"
+_DIGEST_BYTES = 16
+
+
+class Untrusted(ValueError):  # noqa: N818  never leaves this package: a reason on its way to a `JournalError`
+    """A file that is not what was written."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Segment:
+    """One file of acknowledged rows; segments of one `shape` can be read as one frame."""
+
+    number: int
+    path: Path
+    rows: int
+    size_bytes: int
+    shape: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Batch:
+    """The segments of one commit; the token tells this batch from any that another sink makes of the same epoch."""
+
+    epoch: int
+    token: str
+    segments: tuple[Segment, ...]
+    replaces: tuple[str, ...] = ()
+
+    @property
+    def rows(self) -> int:
+        """Rows of all segments."""
+        return sum(segment.rows for segment in self.segments)
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes of all segments, as files."""
+        return sum(segment.size_bytes for segment in self.segments)
+
+
+def batch_name(batch: Batch) -> str:
+    """The file of a batch."""
+    return f"batch-{batch.epoch:020d}.json"
+
+
+def epoch_of(path: Path) -> int:
+    """The epoch that the name of a batch's file says."""
+    return int(path.stem.partition("-")[2])
+
+
+def described(batch: Batch) -> dict[str, Any]:
+    """A batch as its file has it."""
+    names = [segment.path.name for segment in batch.segments]
+    return {"epoch": batch.epoch, "token": batch.token, "segments": names, "replaces": list(batch.replaces)}
+
+
+# --- writing ----------------------------------------------------------------------------------------------------------
+
+
+def written(folder: Path, stem: str, number: int, table: Any, positions: Mapping[str, int]) -> Path:
+    """The rows of an Arrow table as a synced file under its name to be and `TEMPORARY`; the name is not synced.
+
+    Raises:
+        OSError: it can't be written; nothing stays behind.
+    """
+    temporary = folder / f"{stem}.parquet{TEMPORARY}"
+    try:
+        _write(temporary, number, table, positions)
+        final = folder / f"{stem}-{_digest(temporary)}.parquet{TEMPORARY}"
+        os.replace(temporary, final)
+    except OSError:
+        with suppress(OSError):
+            temporary.unlink(missing_ok=True)
+        raise
+    return final
+
+
+def _write(path: Path, number: int, table: Any, positions: Mapping[str, int]) -> None:
+    import pyarrow.parquet as pq
+
+    with path.open("wb") as file:
+        with pq.ParquetWriter(file, table.schema, store_schema=False, write_page_checksum=True) as writer:
+            writer.write_table(table, row_group_size=ROW_GROUP_ROWS)
+            told = {_POSITIONS: json.dumps(dict(positions)).encode(), _NUMBER: str(number).encode()}
+            writer.add_key_value_metadata(told)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def segment_of(path: Path, number: int) -> Segment:
+    """A segment that this process has written."""
+    import pyarrow.parquet as pq
+
+    with pq.ParquetFile(path) as file:
+        rows, shape = file.metadata.num_rows, str(file.schema_arrow.remove_metadata())
+    return Segment(number=number, path=path, rows=rows, size_bytes=path.stat().st_size, shape=shape)
+
+
+def _digest(path: Path) -> str:
+    found = hashlib.blake2b(digest_size=_DIGEST_BYTES)
+    with path.open("rb") as file:
+        while chunk := file.read(1 << 20):
+            found.update(chunk)
+    return found.hexdigest()
+
+
+# --- reading ----------------------------------------------------------------------------------------------------------
+
+
+def read_segment(path: Path) -> tuple[Segment, dict[str, int]]:
+    """A segment that an earlier process has left, read to its end, and its positions.
+
+    Raises:
+        Untrusted: it is not what was written.
+    """
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    named = SEGMENT.fullmatch(path.name)
+    number = int(named[1]) if named else 0
+    digest = (named or GOOD.fullmatch(path.name) or ("", None))[2 if named else 1]
+    try:
+        if digest is not None and _digest(path) != digest:
+            raise Untrusted("it is not what was written, its digest is another one")
+        with pq.ParquetFile(path, page_checksum_verification=True) as file:
+            rows = sum(batch.num_rows for batch in file.iter_batches())
+            if rows != file.metadata.num_rows:
+                raise Untrusted(f"it holds {rows} rows of {file.metadata.num_rows}")
+            told = file.metadata.metadata or {}
+            shape = str(file.schema_arrow.remove_metadata())
+        positions = _positions(json.loads(told.get(_POSITIONS, b"{}")))
+    except Untrusted:
+        raise
+    except (pa.ArrowException, OSError, ValueError, RecursionError) as error:
+        raise Untrusted(f"it is cut off or damaged ({first_line(error)})") from error
+    was = told.get(_NUMBER, str(number).encode())
+    if was != str(number).encode():
+        raise Untrusted(f"it was written as segment {was.decode('ascii', 'replace')}")
+    segment = Segment(number=number, path=path, rows=rows, size_bytes=path.stat().st_size, shape=shape)
+    return segment, positions
+
+
+def read_document(path: Path) -> dict[str, Any]:
+    """A document of a journal: names in it are those of files of rows in its own folder, and nothing else.
+
+    Raises:
+        Untrusted: it is none.
+    """
+    try:
+        found = json.loads(path.read_bytes())
+    except (ValueError, RecursionError) as error:
+        raise Untrusted(f"it is no JSON ({error})") from error
+    if not isinstance(found, dict):
+        raise Untrusted("it is no JSON object")
+    document: dict[str, Any] = {
+        "segments": _names(found.get("segments")),
+        "replaces": _names(found.get("replaces", [])),
+        "positions": _positions(found.get("positions", {})),
+        "token": found.get("token", "0" * 32),
+    }
+    for name, least in {"epoch": 0, "next_segment": 1, "version": -1}.items():
+        document[name] = found.get(name, least)
+        if isinstance(document[name], bool) or not isinstance(document[name], int) or document[name] < least:
+            raise Untrusted(f"{name} is no number that is {least} or greater")
+    if not isinstance(document["token"], str) or not _TOKEN.fullmatch(document["token"]):
+        raise Untrusted("the token is none")
+    return document
+
+
+def _names(found: Any) -> list[str]:
+    if not isinstance(found, list) or not all(isinstance(n, str) and _is_rows(n) for n in found):
+        raise Untrusted("the names of its files are none that a journal gives")
+    return found
+
+
+def _is_rows(name: str) -> bool:
+    return bool(SEGMENT.fullmatch(name) or GOOD.fullmatch(name))
+
+
+def _positions(found: Any) -> dict[str, int]:
+    if not isinstance(found, dict) or not all(isinstance(place, int) for place in found.values()):
+        raise Untrusted("the positions of its sources are none")
+    return found
+
+
+def numbers_of(names: list[str]) -> list[int]:
+    """The numbers of the segments among names."""
+    return [int(named[1]) for name in names if (named := SEGMENT.fullmatch(name.removesuffix(GIVEN_UP)))]
+
+
+def irregular(folder: Path) -> list[Path]:
+    """What is neither a file nor the folder's own: to open a pipe or a device would wait for ever."""
+    with os.scandir(folder) as entries:
+        return sorted(Path(entry.path) for entry in entries if not entry.is_file(follow_symlinks=False))
+
+
+def open_lock(path: Path) -> int:
+    """A handle of a lock file that nothing is written to; a symbolic link is not followed.
+
+    Raises:
+        OSError: it can't be opened.
+        Untrusted: it is no file.
+    """
+    handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, 0o666)
+    if not stat.S_ISREG(os.fstat(handle).st_mode):
+        os.close(handle)
+        raise Untrusted("it is no file")
+    return handle
+
+
+def tables(segments: Iterable[Segment]) -> Any:
+    """The rows of segments as one Arrow table.
+
+    Raises:
+        Untrusted: one can't be read.
+    """
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    try:
+        return pa.concat_tables([pq.read_table(segment.path, partitioning=None) for segment in segments])
+    except (pa.ArrowException, OSError) as error:
+        raise Untrusted(f"it can't be read ({first_line(error)})") from error

@@ -1,0 +1,337 @@
+"""A sink: records and frames that arrive all the time, into a Delta table in micro-batches.
+
+Here belongs the life of a sink, from start to stop, for threads and for event loops. What is submitted is made durable
+by the receiver, on one thread, and committed by the committer, on another: the one on which Spark's session is opened.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import re
+import signal
+import threading
+import time
+from collections.abc import Iterator
+from concurrent.futures import Future
+from concurrent.futures import TimeoutError as FutureTimeoutError
+from contextlib import suppress
+from copy import copy
+from functools import partial
+from pathlib import Path
+from types import FrameType
+from typing import Any, Protocol
+
+from pipeline.dataset import Append, Dataset, InsertNew, Merge, require_dataset
+from pipeline.delta.frames.staging import STAGING
+from pipeline.delta.log.snapshot import local_folder
+from pipeline.delta.sink.buffer import Receipt
+from pipeline.delta.sink.committer import Committer
+from pipeline.delta.sink.metrics import Meter, SinkMetrics
+from pipeline.delta.sink.receiver import Receiver, SinkSettings
+from pipeline.delta.spark.failures import SPARK_ERRORS, read_failure
+from pipeline.delta.spark.session import open_session
+from pipeline.errors import DeclarationError, PipelineError, SinkStoppedError
+from pipeline.settings import STATE_FOLDER, Settings
+
+_LOG = logging.getLogger(__name__)
+SINKS = "sinks"
+DEAD_LETTERS = "_dead_letters"
+_WRITER = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.@-]*")
+_DEFAULT = SinkSettings()
+
+
+class UpdateHandler(Protocol):
+    """What a streamer calls with each update that it receives."""
+
+    def on_update(self, update: Any) -> None:
+        """Take one update."""
+
+
+def sink_folders(dataset: Dataset, writer_id: str, settings: Settings, options: SinkSettings) -> tuple[Path, Path]:
+    """Where the journal and the dead letters of a writer lie."""
+    place = f"{'+'.join(dataset.asset_key)}/{writer_id}"
+    root, state = local_folder(settings.root), settings.project / STATE_FOLDER
+    journal = (state if root is None else root / STAGING) / SINKS
+    letters = state / DEAD_LETTERS if root is None else root / DEAD_LETTERS
+    return (options.journal or journal) / place, (options.dead_letters or letters) / place
+
+
+class DeltaSink:
+    """A sink of one dataset, alone under its writer id.
+
+    A submission is acknowledged, by its future, when it is on disk; from then on it gets into the table exactly once,
+    by this process or by the next one that starts a sink of the same dataset and writer.
+
+    Raises:
+        DeclarationError: the dataset is not written a batch at a time, or the writer id can't name a folder.
+    """
+
+    def __init__(self, dataset: Dataset, writer_id: str, settings: Settings, options: SinkSettings = _DEFAULT) -> None:
+        require_dataset(dataset, "DeltaSink")
+        problems = tuple(_problems(dataset, writer_id))
+        if problems:
+            raise DeclarationError(dataset=dataset.name, problems=problems)
+        self.dataset, self.writer_id, self.options = dataset, writer_id, options
+        journal, letters = sink_folders(dataset, writer_id, settings, options)
+        self._meter = Meter()
+        self._moved = threading.Condition()
+        self._drained = threading.Event()
+        self._receiver = Receiver(
+            dataset, writer_id, options, journal=journal, dead_letters=letters, meter=self._meter, on_segment=self._move
+        )
+        staging = f"{settings.root.rstrip('/')}/{STAGING}"
+        is_seen = options.journal is None and local_folder(settings.root) is not None
+        self._committer = Committer(
+            dataset, dataset.location(settings.root), writer=writer_id, journal=self._receiver.journal,
+            letters=self._receiver.letters, meter=self._meter, staging=staging,
+            in_place=f"{staging}/{SINKS}/{journal.parent.name}/{journal.name}" if is_seen else None,
+            open_session=partial(open_session, settings.spark), settings=options, stopping=self._drained,
+        )  # fmt: skip
+        self._thread = threading.Thread(target=self._run, name=f"sink-{dataset.name}-commit", daemon=True)
+        self._failure: PipelineError | None = None
+        self._is_open = False
+        self._before_sigterm: Any = None
+        self._terminating: threading.Thread | None = None
+
+    # --- threads ------------------------------------------------------------------------------------------------------
+
+    def start(self) -> DeltaSink:
+        """Take the journal and begin; what a process before this one has left is committed first.
+
+        The table is opened on the committing thread; that it can't be is told by the next call.
+
+        Raises:
+            SinkRunningError: a sink of this writer is alive on this machine.
+            JournalError: what is there can't be trusted.
+        """
+        self._begin()
+        self._take_sigterm()
+        return self
+
+    def _begin(self) -> None:
+        self._receiver.start()
+        self._thread.start()
+
+    def submit(
+        self,
+        record: Any,
+        *,
+        position: tuple[str, int] | None = None,
+        source: str | None = None,
+        timeout: float | None = None,
+    ) -> Future[Receipt]:
+        """Hand over a record (a mapping or dataclass) or a frame (pyarrow, pandas, polars); no I/O on this thread.
+
+        A record that does not fit becomes a dead letter, and its future says why. What nested values and the columns of
+        a pandas frame hold must not be changed before the future is done.
+
+        Args:
+            position: a source and a place in it, up to which everything has been submitted; kept with the rows.
+            source: where it came from, in words, for a dead letter.
+            timeout: how many seconds to wait for room, where the sink waits.
+
+        Raises:
+            SinkFullError: no room, and the sink refuses or has waited for long enough.
+            SinkStoppedError: the sink does not run.
+        """
+        return self._receiver.put(self._receiver.item(record, position, source), timeout)
+
+    def on_update(self, update: Any) -> None:
+        """Submit one update and look at its future no more; what was refused is among the dead letters."""
+        self.submit(update)
+
+    def flush(self, timeout: float | None = None) -> int | None:
+        """Wait until everything that was submitted before is in the table; the newest version that the sink has made.
+
+        Raises:
+            TimeoutError: it took longer; nothing is lost.
+            PipelineError: what has stopped the sink.
+        """
+        deadline = None if timeout is None else time.monotonic() + timeout
+        try:
+            self._receiver.barrier().result(timeout)
+        except FutureTimeoutError as error:  # in Python 3.10 another one than the built-in
+            raise self._late(timeout) from error
+        number = self._receiver.journal.newest
+        with self._moved:
+            while not self._is_open or self._receiver.journal.holds(number):
+                if self._failure is not None:
+                    raise copy(self._failure)
+                left = None if deadline is None else deadline - time.monotonic()
+                if left is not None and left <= 0:
+                    raise self._late(timeout)
+                self._moved.wait(left)
+        return self.metrics().last_version
+
+    def stop(self, timeout: float | None = None) -> None:
+        """Take nothing more, commit everything, and let the journal go; a second call waits for the first.
+
+        Raises:
+            TimeoutError: it took longer; what is acknowledged is committed at the next start.
+            PipelineError: what has stopped the sink before; likewise.
+        """
+        self._receiver.stop(self._stopped("it was stopped"))
+        self._drained.set()
+        self._move()
+        if self._thread.ident is not None:
+            self._thread.join(timeout)
+        if self._thread.is_alive():
+            raise self._late(timeout)
+        self._receiver.journal.close()
+        self._leave_sigterm()
+        failure = self._failure or self._receiver.failure
+        if failure is not None:
+            raise copy(failure)
+
+    @property
+    def is_running(self) -> bool:
+        """Whether both of its threads are alive; if one has ended by itself, `stop` says why."""
+        return self._thread.is_alive() and self._receiver.is_alive
+
+    def metrics(self) -> SinkMetrics:
+        """What the sink has done, and what waits."""
+        rows, _ = self._receiver.buffer.held
+        return self._meter.read(buffered_rows=rows, backlog=self._receiver.journal.backlog)
+
+    @property
+    def positions(self) -> dict[str, int]:
+        """How far each source has been submitted, as far as it is on disk."""
+        return dict(self._receiver.journal.positions)
+
+    def __enter__(self) -> DeltaSink:
+        return self.start()
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        with suppress(*(() if kind is None else (PipelineError,))):  # must not hide what the block has raised
+            self.stop()
+
+    # --- event loops --------------------------------------------------------------------------------------------------
+
+    async def astart(self) -> DeltaSink:
+        """As `start`; the loop goes on."""
+        await asyncio.to_thread(self._begin)
+        self._take_sigterm()
+        return self
+
+    async def asubmit(
+        self, record: Any, *, position: tuple[str, int] | None = None, source: str | None = None
+    ) -> asyncio.Future[Receipt]:
+        """As `submit`; waits for room without a thread. The future that it returns is the loop's."""
+        item = self._receiver.item(record, position, source)
+        loop = asyncio.get_running_loop()
+        if self.options.when_full == "refuse":
+            self._receiver.put(item, None)
+        else:
+            room = asyncio.Event()
+            while not self._receiver.put_or_call(item, partial(_wake, loop, room)):
+                await room.wait()
+                room.clear()
+        return asyncio.wrap_future(item.receipt)
+
+    async def aflush(self) -> int | None:
+        """As `flush`."""
+        return await asyncio.to_thread(self.flush)
+
+    async def astop(self) -> None:
+        """As `stop`."""
+        await asyncio.to_thread(self.stop)
+        self._leave_sigterm()
+
+    async def __aenter__(self) -> DeltaSink:
+        return await self.astart()
+
+    async def __aexit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        with suppress(*(() if kind is None else (PipelineError,))):
+            await self.astop()
+
+    # --- the committing thread ----------------------------------------------------------------------------------------
+
+    def _run(self) -> None:
+        failure: PipelineError | None = self._stopped("its committing thread has ended")
+        try:
+            self._commit_all()
+            failure = None
+        except PipelineError as error:
+            failure = error
+        except (*SPARK_ERRORS, OSError) as error:
+            failure = self._stopped(read_failure(error).summary)
+        finally:
+            self._failure = failure
+            if failure is not None:
+                self._receiver.buffer.close(self._stopped(failure.message()))
+                self._receiver.shrunk()
+            self._move()
+
+    def _commit_all(self) -> None:
+        """Until the sink is stopped and nothing is left."""
+        self._committer.open()
+        self._is_open = True
+        self._move()
+        while True:
+            if self._committer.commit_next():
+                self._receiver.shrunk()
+                self._move()
+                _LOG.info("sink %s (%s): %s", self.dataset.name, self.writer_id, self.metrics().line)
+            elif self._drained.is_set():
+                return
+            else:
+                self._wait_for_segments()
+
+    def _wait_for_segments(self) -> None:
+        with self._moved:
+            if not self._receiver.journal.loose and not self._drained.is_set():
+                self._moved.wait()
+
+    def _move(self) -> None:
+        with self._moved:
+            self._moved.notify_all()
+
+    def _late(self, timeout: float | None) -> TimeoutError:
+        return TimeoutError(f"{self.dataset.name}: not flushed within {timeout} s")
+
+    def _stopped(self, reason: str) -> SinkStoppedError:
+        return SinkStoppedError(dataset=self.dataset.name, writer=self.writer_id, reason=reason)
+
+    # --- SIGTERM ------------------------------------------------------------------------------------------------------
+
+    def _take_sigterm(self) -> None:
+        if self.options.on_sigterm and threading.current_thread() is threading.main_thread():
+            self._before_sigterm = signal.signal(signal.SIGTERM, self._on_sigterm)
+
+    def _leave_sigterm(self) -> None:
+        if self._before_sigterm is not None and threading.current_thread() is threading.main_thread():
+            signal.signal(signal.SIGTERM, self._before_sigterm)
+            self._before_sigterm = None
+
+    def _on_sigterm(self, number: int, frame: FrameType | None) -> None:  # noqa: ARG002
+        """Stop on another thread, for this one may hold the buffer; then let the signal do what it did before."""
+        if self._terminating is None:
+            self._terminating = threading.Thread(target=self._terminate, name="sink-sigterm")
+            self._terminating.start()
+        elif self._drained.is_set() and not self._thread.is_alive():
+            self._leave_sigterm()
+            os.kill(os.getpid(), number)
+
+    def _terminate(self) -> None:
+        try:
+            self.stop()
+        except PipelineError as error:
+            _LOG.error("sink %s (%s): %s", self.dataset.name, self.writer_id, error.message())
+        os.kill(os.getpid(), signal.SIGTERM)
+
+
+def _wake(loop: asyncio.AbstractEventLoop, room: asyncio.Event) -> None:
+    with suppress(RuntimeError):  # the loop is closed, and nobody waits any more
+        loop.call_soon_threadsafe(room.set)
+
+
+def _problems(dataset: Dataset, writer_id: str) -> Iterator[str]:
+    mode = dataset.write
+    if not isinstance(mode, Append | InsertNew | Merge):
+        yield "a sink appends, inserts new rows or merges; declare it with Append, InsertNew or Merge"
+    elif isinstance(mode, Merge) and (mode.delete_missing or (mode.order_by is None and mode.changelog is None)):
+        yield "a sink merges batches of what has come; declare the Merge with order_by or a changelog"
+    if not isinstance(writer_id, str) or not _WRITER.fullmatch(writer_id):
+        yield f"writer id {writer_id!r}: letters, digits, '_', '.', '@' and '-' only, beginning with a letter or digit"

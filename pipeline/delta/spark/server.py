@@ -1,0 +1,275 @@
+"""A local Spark Connect server with Delta on it, kept warm in the background.
+
+Here belong starting one, finding it again, and ending it. The server is a process of our own that opens an embedded
+session, as any other, and has it serve Connect on a loopback port: so Java, jars and confs have one home, and the JVM
+ends with its parent, however that ends. It answers only who has its token, which `server_record` keeps; the process
+gets it by its environment, which its user alone may read.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import TextIO
+
+import psutil
+
+from pipeline.delta.spark.server_record import (
+    HOST,
+    TOKEN_VARIABLE,
+    Server,
+    arguments,
+    beginning,
+    forget,
+    new_token,
+    own,
+    process_of,
+    read_record,
+    remember,
+)
+from pipeline.delta.spark.session import CONNECT_PORT, embedded_environment, open_session
+from pipeline.errors import ServerError
+from pipeline.settings import SparkSettings, load_settings
+
+START_SECONDS = 180.0
+STOP_SECONDS = 30.0
+POLL_SECONDS = 0.2
+# How often an idle server looks at its connections, and how long it keeps a session whose client is gone.
+WATCH_SECONDS = 5.0
+SESSION_MINUTES = 20
+COLLECT_SECONDS = 60
+# Servers that this process has started: one that is forgotten would be reported as left running, as it is meant to be.
+_STARTED: list[subprocess.Popen[bytes]] = []
+PLUGIN = "org.apache.spark.sql.connect.SparkConnectPlugin"
+
+
+def running(folder: Path) -> Server | None:
+    """The server that this state folder speaks of; None where its process is gone.
+
+    Raises:
+        ServerError: the folder's record can't be read.
+    """
+    server = read_record(folder)
+    return server if server is not None and process_of(folder, server) is not None else None
+
+
+def answers(server: Server) -> bool:
+    """Whether something listens on the server's port."""
+    with socket.socket() as sock:
+        sock.settimeout(1)
+        return sock.connect_ex((HOST, server.port)) == 0
+
+
+def start(
+    folder: Path,
+    port: int = CONNECT_PORT,
+    idle_minutes: int | None = None,
+    waiting: Callable[[float], None] = lambda _: None,
+) -> Server:
+    """Start a server in the background and return when it answers.
+
+    Args:
+        idle_minutes: end by itself after so long without a connection; never where None.
+        waiting: called now and then with the seconds since the start.
+
+    Raises:
+        ServerError: one runs already, the port is taken, or it did not come up; its log is named.
+    """
+    with _locked(folder):
+        found = running(folder)
+        if found is not None and answers(found):
+            raise ServerError(folder=str(folder), reason=f"one runs already, process {found.pid} at {found.remote}")
+        if found is not None:  # what is left of one whose JVM is gone
+            _end(folder, found)
+        if not _is_free(port):
+            raise ServerError(folder=str(folder), reason=f"port {port} is taken by somebody else")
+        log = folder / "server.log"
+        child = _spawn(folder, port, idle_minutes, log)
+        server = Server(
+            pid=child.pid,
+            began=beginning(psutil.Process(child.pid)),
+            port=port,
+            log=str(log),
+            idle_minutes=idle_minutes,
+        )
+        with ExitStack() as unless_ready:  # an interrupt too must leave nothing behind
+            unless_ready.callback(forget, folder)
+            unless_ready.callback(_end, folder, server)
+            _await_answer(child, server, folder, waiting)
+            remember(folder, server)
+            unless_ready.pop_all()
+        return server
+
+
+def _spawn(folder: Path, port: int, idle_minutes: int | None, log: Path) -> subprocess.Popen[bytes]:
+    with log.open("wb") as output:
+        child = subprocess.Popen(  # noqa: S603  this very module
+            [sys.executable, *arguments(folder, port, idle_minutes)],
+            env=embedded_environment() | {TOKEN_VARIABLE: new_token(folder)},
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=output,
+            start_new_session=True,
+        )
+    _STARTED.append(child)
+    return child
+
+
+def _await_answer(
+    child: subprocess.Popen[bytes], server: Server, folder: Path, waiting: Callable[[float], None]
+) -> None:
+    began = time.monotonic()
+    while not answers(server):
+        seconds = time.monotonic() - began
+        if child.poll() is not None:
+            raise ServerError(folder=str(folder), reason=f"it ended while it started; {_last_line(server)}")
+        if seconds > START_SECONDS:
+            raise ServerError(folder=str(folder), reason=f"it did not answer in {START_SECONDS:.0f} s")
+        waiting(seconds)
+        time.sleep(POLL_SECONDS)
+
+
+def _last_line(server: Server) -> str:
+    lines = Path(server.log).read_text(encoding="utf-8", errors="replace").strip().splitlines()
+    return lines[-1] if lines else "it printed nothing"
+
+
+def stop(folder: Path) -> Server | None:
+    """End the server and everything that it started; None where none ran. Also clears what a crash left.
+
+    A record that can't be read is cleared too: no process is ended on a guess.
+
+    Raises:
+        ServerError: the folder can't be written.
+    """
+    with _locked(folder):
+        server = None
+        with contextlib.suppress(ServerError):
+            server = running(folder)
+        if server is not None:
+            _end(folder, server)
+        try:
+            forget(folder)
+        except OSError as error:
+            raise _not_writable(folder, error) from error
+        return server
+
+
+def _end(folder: Path, server: Server) -> None:
+    process = process_of(folder, server)
+    if process is None:
+        return
+    family = [process, *process.children(recursive=True)]
+    with contextlib.suppress(psutil.NoSuchProcess):
+        process.terminate()
+    _, alive = psutil.wait_procs(family, timeout=STOP_SECONDS)
+    for survivor in alive:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            survivor.kill()
+    psutil.wait_procs(alive, timeout=STOP_SECONDS)
+
+
+def memory_bytes(folder: Path, server: Server) -> int:
+    """What the server's processes hold in memory now."""
+    process = process_of(folder, server)
+    if process is None:
+        return 0
+    return sum(one.memory_info().rss for one in (process, *process.children(recursive=True)))
+
+
+@contextmanager
+def _locked(folder: Path) -> Iterator[None]:
+    """One command at a time may change the folder; the lock ends with the process that holds it."""
+    import fcntl
+
+    with _opened_lock(folder) as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            raise ServerError(folder=str(folder), reason="another command is starting or stopping it") from error
+        yield
+
+
+def _opened_lock(folder: Path) -> TextIO:
+    try:
+        own(folder)
+        return (folder / "lock").open("w")
+    except OSError as error:
+        raise _not_writable(folder, error) from error
+
+
+def _not_writable(folder: Path, error: OSError) -> ServerError:
+    return ServerError(folder=str(folder), reason=f"its folder can't be written ({error})")
+
+
+def _is_free(port: int) -> bool:
+    with socket.socket() as sock:
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            sock.bind((HOST, port))
+        except OSError:
+            return False
+        return True
+
+
+def serving(settings: SparkSettings, port: int) -> SparkSettings:
+    """The settings of a driver that serves Connect."""
+    conf = dict(settings.conf) | {
+        "spark.app.name": "pipeline-server",
+        "spark.plugins": PLUGIN,
+        # Spark's half hour would let the garbage of hundreds of runs stay in memory that they have all touched.
+        "spark.cleaner.periodicGC.interval": f"{COLLECT_SECONDS}s",
+        "spark.connect.grpc.binding.address": HOST,
+        "spark.connect.grpc.binding.port": str(port),
+        "spark.connect.session.manager.defaultSessionTimeout": f"{SESSION_MINUTES}m",
+    }
+    return replace(settings, remote=None, conf=tuple(sorted(conf.items())))
+
+
+def serve(port: int, idle_minutes: int | None) -> None:
+    """The server's own process: until it is told to end, or has been idle for long enough."""
+    asked = threading.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: asked.set())
+    session = open_session(serving(load_settings().spark, port))
+    jvm: subprocess.Popen[bytes] = session.sparkContext._gateway.proc  # type: ignore[union-attr]
+    threading.Thread(target=_set_after, args=(jvm, asked), daemon=True).start()
+    connected = time.monotonic()
+    while not asked.wait(WATCH_SECONDS):
+        if _has_clients(port):
+            connected = time.monotonic()
+        elif idle_minutes is not None and time.monotonic() - connected > idle_minutes * 60:
+            break
+    if jvm.poll() is not None:
+        raise SystemExit(f"The JVM ended with status {jvm.returncode}.")
+    session.stop()
+
+
+def _set_after(child: subprocess.Popen[bytes], event: threading.Event) -> None:
+    child.wait()
+    event.set()
+
+
+def _has_clients(port: int) -> bool:
+    family = psutil.Process().children(recursive=True)
+    connections = (connection for child in family for connection in child.net_connections("tcp"))
+    return any(c.status == psutil.CONN_ESTABLISHED and c.laddr.port == port for c in connections)
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--port", type=int, required=True)
+    parser.add_argument("--idle-minutes", type=int, default=None)
+    parser.add_argument("--state", required=True)  # whose server it is; read from the command line by others
+    given = parser.parse_args()
+    serve(given.port, given.idle_minutes)

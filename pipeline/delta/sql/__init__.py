@@ -1,0 +1,38 @@
+"""SQL text: quoting and literals, the slice that a run addresses, constraints as conditions.
+
+The only place where a value becomes SQL.
+"""
+
+from pipeline.delta.sql.quoting import (
+    bare_type,
+    column,
+    column_definition,
+    comment,
+    create_table,
+    helper_name,
+    identifier,
+    literal,
+    names,
+    names_path,
+    path_pattern,
+    path_table,
+    string,
+    type_name,
+)
+
+__all__ = [
+    "bare_type",
+    "column",
+    "column_definition",
+    "comment",
+    "create_table",
+    "helper_name",
+    "identifier",
+    "literal",
+    "names",
+    "names_path",
+    "path_pattern",
+    "path_table",
+    "string",
+    "type_name",
+]

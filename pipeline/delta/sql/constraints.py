@@ -1,0 +1,220 @@
+"""What rows break, counted: NOT NULL, check constraints, the slice, partition values.
+
+Here belong the conditions as SQL and the pass that counts them. Delta enforces them in the write itself; the counting
+pass runs after a refusal, to say which rows and how many, or before the write where rows are to be left out of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from pyspark.sql import DataFrame, Row, SparkSession
+from pyspark.sql import functions as F  # noqa: N812  Spark's own name for it
+from pyspark.sql.types import (
+    ArrayType,
+    BinaryType,
+    DataType,
+    MapType,
+    StringType,
+    StructField,
+    StructType,
+    VariantType,
+)
+
+from pipeline.dataset import Dataset, is_string
+from pipeline.delta import sql
+from pipeline.delta.spark.failures import SPARK_ERRORS, read_failure
+from pipeline.delta.sql.slices import Slice
+from pipeline.errors import DeclarationError
+from pipeline.expectations import null_label
+from pipeline.schema import free_name
+from pipeline.write_mode import is_comparable
+
+# How many distinct stray values an error names.
+NAMED_VALUES = 10
+# How many rows are shown of those that break a constraint, by how many columns where no keys are declared.
+EXAMPLES = 5
+_EXAMPLE_COLUMNS = 5
+_EXAMPLE_CHARACTERS = 60
+
+
+_NOT_SHOWN: tuple[type[DataType], ...] = (ArrayType, BinaryType, MapType, StructType, VariantType)
+
+
+@dataclass(frozen=True)
+class Broken:
+    """The rows that break a constraint: their number, and a few of them by the columns that name them."""
+
+    rows: int
+    examples: tuple[str, ...] = ()
+
+
+def null_conditions(schema: StructType, kept: Collection[str] = ()) -> dict[str, str]:
+    """By column path, SQL that is true where a NOT NULL column or struct field is NULL; columns in `kept` left out.
+
+    A field of a NULL struct counts as NULL, as it does for Delta.
+    """
+    judged = StructType([field for field in schema.fields if field.name not in kept])
+    return dict(_null_conditions(judged, "", ""))
+
+
+def _null_conditions(schema: StructType, path: str, column: str) -> list[tuple[str, str]]:
+    found = []
+    for field in schema.fields:
+        inner_path = f"{path}.{field.name}" if path else field.name
+        inner_column = f"{column}.{sql.identifier(field.name)}" if column else sql.identifier(field.name)
+        if not field.nullable:
+            found.append((inner_path, f"{inner_column} IS NULL"))
+        if isinstance(field.dataType, StructType):
+            found += _null_conditions(field.dataType, inner_path, inner_column)
+    return found
+
+
+def check_conditions(dataset: Dataset) -> dict[str, str]:
+    """By the constraint's name, SQL that is true where a check is false or NULL."""
+    return {check.name: f"NOT coalesce(({check.condition}), FALSE)" for check in dataset.checks}
+
+
+def empty_partition_conditions(dataset: Dataset) -> dict[str, str]:
+    """By partition column, SQL that is true where a string is empty: Delta stores '' and NULL alike (delta#2100)."""
+    return {
+        column: f"{sql.identifier(column)} = ''"
+        for column in dataset.partition_by
+        if is_string(dataset.field(column).dataType)
+    }
+
+
+def outside(dataset: Dataset, within: Slice) -> str:
+    """SQL that is true for rows outside the slice, NULL partition values included."""
+    return f"NOT coalesce(({within.predicate(dataset)}), FALSE)"
+
+
+def count(frame: DataFrame, dataset: Dataset, conditions: Mapping[str, str]) -> dict[str, Broken]:
+    """The rows of each condition, those that hold nowhere left out; one Spark job."""
+    if not conditions:
+        return {}
+    counted = frame.selectExpr(*counting(dataset, conditions)).collect()[0]
+    found = {name: broken_at(counted, position) for position, name in enumerate(conditions)}
+    return {name: broken for name, broken in found.items() if broken.rows}
+
+
+def counting(dataset: Dataset, conditions: Mapping[str, str]) -> list[str]:
+    """Aggregates for the rows of each condition, which `broken_at` reads; the examples are the first by their text.
+
+    Args:
+        conditions: by what is broken, SQL that is true for a row that breaks it.
+    """
+    aggregates = []
+    for position, (broken, condition) in enumerate(conditions.items()):
+        shown = _example(dataset, broken)
+        aggregates.append(f"count_if({condition}) AS c{position}")
+        aggregates.append(f"min_by({shown}, {shown}, {EXAMPLES}) FILTER (WHERE {condition}) AS e{position}")
+    return aggregates
+
+
+def broken_at(counted: Row, position: int) -> Broken:
+    """What a row of the aggregates of `counting` says of the condition at that position."""
+    return Broken(counted[f"c{position}"], tuple(counted[f"e{position}"] or ()))
+
+
+def _example(dataset: Dataset, broken: str) -> str:
+    """SQL for a row as text: its keys, or else its partition columns and the first others of plain values."""
+    plain = [field.name for field in dataset.schema.fields if not isinstance(field.dataType, _NOT_SHOWN)]
+    first = [name for name in (*dataset.partition_by, *plain) if name in plain]
+    keys = () if broken in map(null_label, dataset.keys) else dataset.keys
+    named = keys or tuple(dict.fromkeys(first))[:_EXAMPLE_COLUMNS] or (dataset.schema.names[0],)
+    return f"concat_ws(', ', {', '.join(_shown(dataset.field(name)) for name in named)})"
+
+
+def _shown(field: StructField) -> str:
+    column = sql.identifier(field.name)
+    if isinstance(field.dataType, BinaryType):
+        text = f"hex({column})"
+    elif isinstance(field.dataType, _NOT_SHOWN):
+        text = f"to_json(struct({column}))"
+    else:
+        text = f"CAST({column} AS STRING)"
+    value = f"CASE WHEN {column} IS NULL THEN 'NULL' ELSE left({text}, {_EXAMPLE_CHARACTERS}) END"
+    return f"concat({sql.string(f'{field.name} = ')}, {value})"
+
+
+def refuse_unusable_checks(session: SparkSession, dataset: Dataset) -> None:
+    """Refuse check conditions that Spark can't analyse over the declared columns; no table is asked, no job runs.
+
+    Raises:
+        DeclarationError: one does not parse, names a column that is none, or is no condition; all at once.
+    """
+    if not dataset.checks:
+        return
+    fields = [StructField(f.name, StringType() if is_string(f.dataType) else f.dataType) for f in dataset.schema.fields]
+    empty = session.createDataFrame([], StructType(fields))
+    problems = []
+    for check in dataset.checks:
+        try:
+            # Asked for its schema, since a Connect client analyses no sooner.
+            empty.filter(f"({check.condition})").schema  # noqa: B018
+        except SPARK_ERRORS as error:
+            problems.append(f"check {check.name}: {check.condition!r}: {read_failure(error).summary}")
+    if problems:
+        raise DeclarationError(dataset=dataset.name, problems=tuple(problems))
+
+
+def duplicate_keys(frame: DataFrame, keys: Sequence[str], row: str | None = None) -> tuple[dict[str, int], int]:
+    """Rows by key where a key has several, the most frequent first, and the number of such keys; two Spark jobs.
+
+    Args:
+        row: SQL for a row as one value; where given, only keys count whose rows differ.
+    """
+    rows, differ = (free_name(name, keys) for name in ("rows of key", "rows differ"))
+    counted = frame.groupBy(*(sql.identifier(key) for key in keys)).agg(
+        F.count("*").alias(rows), F.expr("TRUE" if row is None else f"NOT min({row}) <=> max({row})").alias(differ)
+    )
+    several = counted.filter(f"{sql.identifier(rows)} > 1 AND {sql.identifier(differ)}")
+    total = several.count()
+    if not total:
+        return {}, 0
+    most = several.orderBy(sql.identifier(rows), ascending=False).limit(NAMED_VALUES).collect()
+    return {", ".join(f"{key} = {found[key]}" for key in keys): found[rows] for found in most}, total
+
+
+def stray_values(frame: DataFrame, dataset: Dataset, within: Slice) -> tuple[dict[str, int], int]:
+    """Rows outside the slice by partition value, the most frequent first, and their number; two Spark jobs."""
+    columns = within.columns
+    stray = frame.filter(outside(dataset, within))
+    total = stray.count()
+    if not total or not columns:
+        return {}, total
+    rows = free_name("rows of values", columns)
+    groups = stray.groupBy(*(sql.identifier(column) for column in columns)).agg(F.count("*").alias(rows))
+    most = groups.orderBy(sql.identifier(rows), ascending=False).limit(NAMED_VALUES).collect()
+    return {", ".join(f"{c} = {row[c]}" for c in columns): row[rows] for row in most}, total
+
+
+def row_value(fields: Iterable[StructField]) -> str:
+    """Columns as one value that has an order; a column of a type that has none by its JSON."""
+    named = [(sql.identifier(field.name), field.dataType) for field in fields]
+    parts = [name if is_comparable(data_type) else f"to_json(struct({name}))" for name, data_type in named]
+    return f"struct({', '.join(parts)})"
+
+
+def guarded_columns(dataset: Dataset, within: Slice | None, guards: Sequence[str], alive: str = "TRUE") -> list[str]:
+    """The declared columns; the first key raises for a row that may not be merged.
+
+    Args:
+        guards: further branches of a CASE that raise.
+        alive: SQL that is true for a row that is stored; one that only deletes need not say in which partition.
+    """
+    branches = list(guards)
+    if within is not None:
+        named = set(within.columns) <= set(dataset.keys)
+        stray = outside(dataset, within) if named else f"{alive} AND {outside(dataset, within)}"
+        branches.append(f"WHEN {stray} THEN raise_error('outside the slice')")
+    for condition in empty_partition_conditions(dataset).values():
+        branches.append(f"WHEN {alive} AND {condition} THEN raise_error('empty partition value')")
+    first, columns = dataset.keys[0], []
+    for name in dataset.schema.names:
+        column = sql.identifier(name)
+        held = f"CASE {' '.join(branches)} ELSE {column} END AS {column}"
+        columns.append(held if name == first and branches else column)
+    return columns

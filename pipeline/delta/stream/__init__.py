@@ -1,0 +1,1 @@
+"""Frames of Structured Streaming, written batch by batch, each batch once."""

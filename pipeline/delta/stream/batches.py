@@ -1,0 +1,121 @@
+"""Whether the checkpoint of a stream and its table agree: a batch that has only the number of another is refused.
+
+Here belong the comparison and the refusal. What a checkpoint says is `query_log`'s; the query is
+`structured_streaming`'s.
+
+Spark repeats the newest batch of a checkpoint and no other, of the same input. Anything else is a checkpoint that was
+set back, lost or changed: a number that the table knows would be skipped with rows that it does not have, and a query
+that begins anew would write again what is there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from pyspark.sql import SparkSession
+
+from pipeline.dataset import Dataset
+from pipeline.delta import sql
+from pipeline.delta.log.commits import note_of
+from pipeline.delta.log.mark import StreamBatch
+from pipeline.delta.log.replay import replay
+from pipeline.delta.log.snapshot import local_folder
+from pipeline.delta.read.restores import counting_commits
+from pipeline.delta.stream.query_log import batch_content
+from pipeline.errors import StreamBatchError, StreamCheckpointError
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Written:
+    """A batch of a stream in a commit that still counts; `content` is None where that was not recorded."""
+
+    version: int
+    writer: str
+    epoch: int
+    checkpoint: str | None
+    content: str | None
+
+
+def refuse_other_input(
+    session: SparkSession, dataset: Dataset, location: str, checkpoint: str, *, writer: str, epoch: int,
+    batch: StreamBatch,
+) -> None:  # fmt: skip
+    """Refuse a batch that the table can't take for what it is; by its log, as far as commits still count.
+
+    Raises:
+        StreamBatchError: the table has this number, or the one before it, of other input.
+        StreamCheckpointError: another query wrote the table from this checkpoint's folder.
+    """
+    later: _Written | None = None
+    others: list[_Written] = []
+    for written in _written(session, location):
+        if written.writer != writer:
+            others += [written] if written.checkpoint == batch.checkpoint else []
+            continue
+        if written.epoch > epoch:
+            later = written
+            continue
+        content = batch.content if written.epoch == epoch else batch_content(checkpoint, written.epoch)
+        is_known = None not in (content, written.content)
+        if is_known and content != written.content:
+            raise _other_input(dataset, location, checkpoint, written)
+        if is_known and written.epoch == epoch:
+            return
+        if later is not None:
+            raise _other_input(dataset, location, checkpoint, later)
+        return
+    if later is not None:
+        raise _other_input(dataset, location, checkpoint, later)
+    _refuse_others(session, dataset, location, checkpoint, others)
+
+
+def refuse_lost_checkpoint(session: SparkSession, dataset: Dataset, location: str, checkpoint: str, name: str) -> None:
+    """Refuse to begin anew where a query wrote the table from this folder before.
+
+    Args:
+        name: what the folder is called in commits.
+
+    Raises:
+        StreamCheckpointError: its batches still count, and the table holds rows.
+    """
+    others = [written for written in _written(session, location) if written.checkpoint == name]
+    _refuse_others(session, dataset, location, checkpoint, others)
+
+
+def _refuse_others(
+    session: SparkSession, dataset: Dataset, location: str, checkpoint: str, others: list[_Written]
+) -> None:
+    """Refuse where these batches, the newest first, were written by another query of the folder."""
+    if not others or not _holds_rows(session, location):
+        return
+    raise StreamCheckpointError(
+        dataset=dataset.name, location=location, checkpoint=checkpoint, epoch=others[0].epoch,
+        version=others[0].version, before=others[-1].version - 1,
+    )  # fmt: skip
+
+
+def _holds_rows(session: SparkSession, location: str) -> bool:
+    if local_folder(location) is not None:
+        found = replay(location)
+        return found is not None and bool(found.files)
+    return bool(session.sql(f"SELECT 1 AS one FROM {sql.path_table(location)} LIMIT 1").collect())  # noqa: S608  quoted
+
+
+def _other_input(dataset: Dataset, location: str, checkpoint: str, written: _Written) -> StreamBatchError:
+    return StreamBatchError(
+        dataset=dataset.name, location=location, checkpoint=checkpoint, epoch=written.epoch, version=written.version,
+        before=written.version - 1,
+    )  # fmt: skip
+
+
+def _written(session: SparkSession, location: str) -> Iterator[_Written]:
+    """The batches in the commits that still count, the newest first."""
+    for version, info in counting_commits(session, location):
+        note = note_of(info.get("userMetadata")) or {}
+        mark, stream = note.get("mark") or {}, note.get("stream") or {}
+        if mark.get("epoch") is not None:
+            yield _Written(
+                version=version, writer=mark["writer"], epoch=mark["epoch"], checkpoint=stream.get("checkpoint"),
+                content=stream.get("content"),
+            )  # fmt: skip

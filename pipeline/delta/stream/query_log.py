@@ -1,0 +1,134 @@
+"""What the checkpoint of a streaming query says: the query's id, and what each of its batches is made of. No Spark.
+
+Here belong Spark's files of offsets and of sources. What follows if a checkpoint and a table disagree is
+`structured_streaming`'s.
+
+A batch is its content, and its number only says where it stands: a checkpoint that was set back plans a batch of the
+same number anew, of whatever has arrived by then. Most sources say all of a batch in its offsets; a source of files
+says only a number there, and the files in a log of its own.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import posixpath
+from collections.abc import Iterator
+from typing import Any
+
+from pipeline.delta.log.commits import file_system
+
+_COMPACT = ".compact"
+_HEAD_LINES = 2  # the format's version, and the time at which the batch was planned
+
+
+def query_id(checkpoint: str) -> str | None:
+    """The id that Spark gave the query at its first start; None in a checkpoint of none.
+
+    Raises:
+        OSError, ValueError: the checkpoint can't be read.
+    """
+    text = _text(checkpoint, "metadata")
+    return None if text is None else str(json.loads(text)["id"])
+
+
+def batch_content(checkpoint: str, number: int) -> str | None:
+    """The identity of what a batch is made of; None where the checkpoint no longer holds its offsets.
+
+    Raises:
+        OSError, ValueError: the checkpoint can't be read.
+    """
+    ends = _offsets(checkpoint, number)
+    starts = _offsets(checkpoint, number - 1) if number else {}
+    if ends is None or starts is None:
+        return None
+    told = [
+        [source, end, list(_files(checkpoint, source, starts.get(source), end))] for source, end in sorted(ends.items())
+    ]
+    return hashlib.sha256(json.dumps(told, sort_keys=True).encode()).hexdigest()[:32]
+
+
+def name_beside(checkpoint: str, location: str) -> str:
+    """A checkpoint's folder as seen from the table, so that the two are known again when they are moved together."""
+    (system, path), (other, table) = file_system(checkpoint), file_system(location)
+    return posixpath.relpath(path, table) if system.type_name == other.type_name else checkpoint.rstrip("/")
+
+
+def _offsets(checkpoint: str, number: int) -> dict[str, str] | None:
+    """Where a batch ends, by source; None where that is gone."""
+    text = _text(checkpoint, f"offsets/{number}")
+    if text is None:
+        return None
+    lines = text.split("\n")[_HEAD_LINES:]
+    # Spark writes a line for each source; a newer format names them, in lines or in one line for all.
+    names = _json(lines[0]) if len(lines) == 1 else None
+    if isinstance(names, dict) and names and all(isinstance(offset, str) for offset in names.values()):
+        return names
+    found: dict[str, str] = {}
+    for place, line in enumerate(lines):
+        name, colon, offset = line.partition(":")
+        is_named = bool(colon) and not line.lstrip().startswith(("{", "[", '"'))
+        found[name if is_named else str(place)] = offset if is_named else line
+    return found
+
+
+def _files(checkpoint: str, source: str, start: str | None, end: str) -> Iterator[Any]:
+    """What the log of a source of files holds of a batch; nothing for any other source."""
+    last = _log_offset(end)
+    if last is None:
+        return
+    first = _log_offset(start or "")
+    for number in range(0 if first is None else first + 1, last + 1):
+        entries = _entries(checkpoint, f"sources/{source}", number)
+        yield "gone" if entries is None else sorted(entries)
+
+
+def _log_offset(offset: str) -> int | None:
+    found = _json(offset)
+    number = found.get("logOffset") if isinstance(found, dict) else None
+    return number if isinstance(number, int) else None
+
+
+def _json(text: str) -> Any:
+    try:
+        return json.loads(text)
+    except ValueError:
+        return None
+
+
+def _entries(checkpoint: str, folder: str, number: int) -> list[str] | None:
+    """The lines of one batch in the log of a source; None where it is gone. Old ones are kept together in one file."""
+    text = _text(checkpoint, f"{folder}/{number}")
+    if text is not None:
+        return _of_batch(text, number)
+    for name in _compacted(checkpoint, folder, number):
+        text = _text(checkpoint, f"{folder}/{name}")
+        lines = [] if text is None else _of_batch(text, number)
+        if lines:
+            return lines
+    return None
+
+
+def _of_batch(text: str, number: int) -> list[str]:
+    lines = [line for line in text.split("\n")[1:] if line.strip()]
+    return [line for line in lines if json.loads(line).get("batchId", number) == number]
+
+
+def _compacted(checkpoint: str, folder: str, number: int) -> list[str]:
+    """The files that may hold a batch together with others, the oldest first."""
+    from pyarrow import fs
+
+    system, path = file_system(checkpoint)
+    selector = fs.FileSelector(f"{path}/{folder}", allow_not_found=True)
+    names = [info.base_name for info in system.get_file_info(selector)]
+    numbers = (name.removesuffix(_COMPACT) for name in names if name.endswith(_COMPACT))
+    return [f"{found}{_COMPACT}" for found in sorted(int(n) for n in numbers if n.isdigit()) if found >= number]
+
+
+def _text(checkpoint: str, name: str) -> str | None:
+    system, path = file_system(checkpoint)
+    try:
+        with system.open_input_stream(f"{path.rstrip('/')}/{name}") as stream:
+            return str(stream.read().decode("utf-8"))
+    except (FileNotFoundError, NotADirectoryError):
+        return None

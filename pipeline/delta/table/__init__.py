@@ -1,0 +1,1 @@
+"""A table against its declaration: opened, created, compared, and the plan between the two."""

@@ -1,0 +1,270 @@
+"""The schema of a table against the declared one: the steps from one to the other, and what no step settles.
+
+Here belong the comparison of schemas at every depth and the written rules of the schema policy. A rename or a drop is
+never guessed: what is not declared as such is a column that the table has and the declaration does not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator
+from dataclasses import dataclass, field, replace
+
+from pyspark.sql.types import (
+    ArrayType,
+    ByteType,
+    DataType,
+    DecimalType,
+    DoubleType,
+    FloatType,
+    IntegerType,
+    LongType,
+    MapType,
+    ShortType,
+    StructField,
+    StructType,
+)
+
+from pipeline.delta import sql
+from pipeline.delta.table.steps import (
+    AddColumn,
+    DropColumn,
+    MoveColumn,
+    Path,
+    RelaxNotNull,
+    RenameColumn,
+    SetComment,
+    SetNotNull,
+    Step,
+    WidenColumn,
+    not_null_check,
+    shown,
+)
+from pipeline.policy import SchemaPolicy
+from pipeline.schema import folded, is_string
+
+# The rules: which steps a write makes by itself, by the mode of the schema policy. All others wait for
+# `pipeline conform apply`; under "overwrite" a write that replaces the whole table brings its own schema.
+ALLOWED: dict[str, frozenset[str]] = {
+    "exact": frozenset(),
+    "add columns": frozenset({AddColumn.kind}),
+    "widen types": frozenset({WidenColumn.kind}),
+    "evolve": frozenset({AddColumn.kind, WidenColumn.kind, RelaxNotNull.kind, RenameColumn.kind}),
+    "overwrite": frozenset(),
+}
+# Digits that the values of an integral type may need, and those that Delta asks a decimal to have for them
+# (`TypeWidening.scala`).
+_DIGITS: dict[type[DataType], int] = {ByteType: 3, ShortType: 5, IntegerType: 10, LongType: 19}
+_DECIMAL_DIGITS: dict[type[DataType], int] = {ByteType: 10, ShortType: 10, IntegerType: 10, LongType: 20}
+
+Edit = Callable[[list[StructField], int], list[StructField]]
+
+
+@dataclass(frozen=True, kw_only=True)
+class SchemaSteps:
+    """What leads from a table's schema to the declared one; `problems` is what no step settles, in words."""
+
+    steps: tuple[Step, ...]
+    problems: tuple[str, ...]
+
+
+def schema_steps(
+    declared: StructType, found: StructType, policy: SchemaPolicy, *, widening: bool, held: Collection[str]
+) -> SchemaSteps:
+    """Compare schemas at every depth.
+
+    Args:
+        widening: whether the table's types may be widened.
+        held: names of the checks by which NOT NULL of a column is held.
+    """
+    differ = _Differ(policy=policy, widening=widening, held=held)
+    differ.struct((), declared, differ.renamed_and_dropped(declared, found))
+    allowed = ALLOWED[policy.mode]
+    # Drops come last: a struct can't lose its only field before it has another.
+    ordered = sorted(differ.steps, key=lambda step: isinstance(step, DropColumn))
+    steps = tuple(replace(step, automatic=step.kind in allowed) for step in ordered)
+    return SchemaSteps(steps=steps, problems=tuple(differ.problems))
+
+
+@dataclass
+class _Differ:
+    policy: SchemaPolicy
+    widening: bool
+    held: Collection[str]
+    steps: list[Step] = field(default_factory=list)
+    problems: list[str] = field(default_factory=list)
+
+    def renamed_and_dropped(self, declared: StructType, found: StructType) -> StructType:
+        """The table's schema once declared renames and drops are made."""
+        for old, new in self.policy.renames:
+            path = tuple(old.split("."))
+            target = (*path[:-1], new)
+            if lookup(found, path) is None or lookup(found, target) is not None:
+                continue
+            self.steps.append(RenameColumn(path=path, to=new))
+            found = _edited(found, path, lambda fields, at, to=new: _with(fields, at, name=to))  # type: ignore[misc]
+        for dropped in self.policy.drops:
+            path = tuple(dropped.split("."))
+            if lookup(found, path) is not None and lookup(declared, path) is None:
+                self.steps.append(DropColumn(path=path))
+                found = _edited(found, path, lambda fields, at: fields[:at] + fields[at + 1 :])
+        return found
+
+    def struct(self, path: Path, declared: StructType, found: StructType) -> None:
+        there = {f.name: f for f in found.fields}
+        by_folded = {folded(f.name): f.name for f in found.fields}
+        self.problems += [
+            f"column {shown((*path, name))}: the table has it, the declaration does not"
+            for name in there
+            if name not in declared.names
+        ]
+        order, previous = list(found.names), None
+        for item in declared.fields:
+            here = (*path, item.name)
+            if item.name in there:
+                self.field(here, item, there[item.name])
+            elif folded(item.name) in by_folded:
+                other = by_folded[folded(item.name)]
+                self.problems.append(f"column {shown(here)}: the table has it as {other}, which differs by case only")
+            elif holds_not_null(item):
+                self.problems.append(f"column {shown(here)}: NOT NULL, and the table's rows have no value for it")
+            else:
+                bare = sql.type_name(item.dataType)
+                self.steps.append(AddColumn(path=here, field=item, type=bare, after=previous))
+                order.insert(0 if previous is None else order.index(previous) + 1, item.name)
+            previous = item.name if item.name in order else previous
+        self._order(path, [name for name in declared.names if name in order], order)
+
+    def _order(self, path: Path, declared: list[str], order: list[str]) -> None:
+        order = [name for name in order if name in declared]
+        for position, name in enumerate(declared):
+            if order[position] != name:
+                after = declared[position - 1] if position else None
+                self.steps.append(MoveColumn(path=(*path, name), after=after))
+                order.remove(name)
+                order.insert(position, name)
+
+    def field(self, path: Path, declared: StructField, found: StructField) -> None:
+        check = not_null_check(path)
+        if declared.nullable and not found.nullable:
+            self.steps.append(RelaxNotNull(path=path, check=check if check in self.held else None))
+        if not declared.nullable and found.nullable:
+            self.steps.append(SetNotNull(path=path))
+        said = (declared.metadata or {}).get("comment")
+        before = (found.metadata or {}).get("comment")
+        if said is not None and said != before:
+            self.steps.append(SetComment(path=path, comment=said, before=before))
+        self.type(path, declared.dataType, found.dataType)
+
+    def type(self, path: Path, declared: DataType, found: DataType) -> None:
+        if isinstance(declared, StructType) and isinstance(found, StructType):
+            self.struct(path, declared, found)
+        elif isinstance(declared, ArrayType) and isinstance(found, ArrayType):
+            self._inside((*path, "element"), declared.containsNull, found.containsNull)
+            self.type((*path, "element"), declared.elementType, found.elementType)
+        elif isinstance(declared, MapType) and isinstance(found, MapType):
+            self._inside((*path, "value"), declared.valueContainsNull, found.valueContainsNull)
+            self.type((*path, "key"), declared.keyType, found.keyType)
+            self.type((*path, "value"), declared.valueType, found.valueType)
+        elif not same(declared, found):
+            self._atomic(path, declared, found)
+
+    def _inside(self, path: Path, declared: bool, found: bool) -> None:
+        if declared != found:
+            self.problems.append(f"column {shown(path)}: Delta can't change whether it may be NULL")
+
+    def _atomic(self, path: Path, declared: DataType, found: DataType) -> None:
+        to, before = sql.type_name(declared), sql.type_name(found)
+        if not widens(found, declared):
+            self.problems.append(f"column {shown(path)}: declared {to}, the table has {before}")
+        elif not self.widening:
+            wanted = "features.type_widening"
+            self.problems.append(
+                f"column {shown(path)}: declared {to}, the table has {before}; {wanted} would widen it"
+            )
+        else:
+            self.steps.append(WidenColumn(path=path, type=to, before=before))
+
+
+def same(given: DataType, declared: DataType) -> bool:
+    """Whether two types without fields are stored alike."""
+    if is_string(given) and is_string(declared):
+        return True
+    return type(given) is type(declared) and given.simpleString() == declared.simpleString()
+
+
+def widens(found: DataType, declared: DataType) -> bool:
+    """Whether Delta can widen the type, and no value changes by it."""
+    if type(found) in _DIGITS and type(declared) in _DIGITS:
+        return _DIGITS[type(found)] < _DIGITS[type(declared)]
+    if isinstance(found, FloatType) and isinstance(declared, DoubleType):
+        return True
+    if isinstance(declared, DecimalType):
+        whole = declared.precision - declared.scale
+        if isinstance(found, DecimalType):
+            return found.scale <= declared.scale and found.precision - found.scale <= whole
+        return type(found) in _DECIMAL_DIGITS and _DECIMAL_DIGITS[type(found)] <= whole
+    return False
+
+
+def holds_not_null(item: StructField) -> bool:
+    """Whether a field, or a struct's field inside it, is NOT NULL."""
+    if not item.nullable:
+        return True
+    inner = item.dataType
+    while isinstance(inner, ArrayType):
+        inner = inner.elementType
+    return isinstance(inner, StructType) and any(holds_not_null(f) for f in inner.fields)
+
+
+def lookup(data_type: DataType, path: Path) -> StructField | None:
+    """The field at a path; None where there is none."""
+    found = StructField("", data_type)
+    for part in path:
+        inner = dict(_children(found.dataType))
+        if part not in inner:
+            return None
+        found = inner[part]
+    return found
+
+
+def _children(data_type: DataType) -> Iterator[tuple[str, StructField]]:
+    if isinstance(data_type, StructType):
+        yield from ((f.name, f) for f in data_type.fields)
+    elif isinstance(data_type, ArrayType):
+        yield "element", StructField("element", data_type.elementType, data_type.containsNull)
+    elif isinstance(data_type, MapType):
+        yield "key", StructField("key", data_type.keyType, False)
+        yield "value", StructField("value", data_type.valueType, data_type.valueContainsNull)
+
+
+def _with(fields: list[StructField], at: int, *, name: str | None = None, inner: DataType | None = None,
+          nullable: bool | None = None) -> list[StructField]:  # fmt: skip
+    old = fields[at]
+    null = old.nullable if nullable is None else nullable
+    new = StructField(name or old.name, old.dataType if inner is None else inner, null, old.metadata)
+    return [*fields[:at], new, *fields[at + 1 :]]
+
+
+def _edited(data_type: StructType, path: Path, edit: Edit) -> StructType:
+    fields = list(data_type.fields)
+    at = data_type.names.index(path[0])
+    if len(path) == 1:
+        return StructType(edit(fields, at))
+    return StructType(_with(fields, at, inner=_edited_inside(fields[at].dataType, path[1:], edit)))
+
+
+def _edited_inside(data_type: DataType, path: Path, edit: Edit) -> DataType:
+    if isinstance(data_type, ArrayType):
+        return ArrayType(_edited_inside(data_type.elementType, path[1:], edit), data_type.containsNull)
+    if isinstance(data_type, MapType):
+        key, value = data_type.keyType, data_type.valueType
+        if path[0] == "key":
+            return MapType(_edited_inside(key, path[1:], edit), value, data_type.valueContainsNull)
+        return MapType(key, _edited_inside(value, path[1:], edit), data_type.valueContainsNull)
+    assert isinstance(data_type, StructType)  # noqa: S101
+    return _edited(data_type, path, edit)
+
+
+def tightened(schema: StructType, path: Path) -> StructType:
+    """The schema with that column NOT NULL."""
+    return _edited(schema, path, lambda fields, at: _with(fields, at, nullable=False))

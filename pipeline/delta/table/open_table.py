@@ -1,0 +1,291 @@
+"""A dataset's table on disk: observed, opened, created.
+
+Here belong the reading of what a table is and its making. Opening commits nothing, unless the dataset's schema policy
+allows a change that the table needs; creating makes exactly one commit, version 0, with everything that is declared.
+Only "there is no table here" may lead to creating one.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.types import StructType
+
+from pipeline.dataset import Dataset
+from pipeline.delta import sql
+from pipeline.delta.log.commits import remove_empty_log, versions
+from pipeline.delta.log.entry import of_dataset
+from pipeline.delta.log.integrity import require_sound
+from pipeline.delta.log.mark import private_session
+from pipeline.delta.log.snapshot import local_folder, table_facts
+from pipeline.delta.log.table_state import TableState
+from pipeline.delta.spark.failures import NO_TABLE, NOT_EMPTY_LOCATION, SPARK_ERRORS, read_failure, storage_failure
+from pipeline.delta.table.apply import Applied, apply, refuse_bad_expressions
+from pipeline.delta.table.plan import (
+    CHANGE_FEED,
+    CONSTRAINT_PREFIX,
+    DEFAULT_PROPERTIES,
+    Plan,
+    compare,
+    plain_properties,
+    plan,
+)
+from pipeline.errors import (
+    NotADeltaTableError,
+    TableMismatchError,
+    TableNotFoundError,
+)
+from pipeline.features import SUPPORTED, wanted_features
+
+__all__ = [
+    "CHANGE_FEED",
+    "CONSTRAINT_PREFIX",
+    "DEFAULT_PROPERTIES",
+    "TableState",
+    "compare",
+    "conform",
+    "declared_properties",
+    "existing",
+    "latest_version",
+    "load",
+    "look",
+    "look_at",
+    "observe",
+    "open_or_create",
+    "opened",
+    "plan_of",
+    "state_in_log",
+]
+
+
+def declared_properties(dataset: Dataset) -> dict[str, str]:
+    """The table properties that the declaration asks for, checks included."""
+    checks = {f"{CONSTRAINT_PREFIX}{check.name}": check.condition for check in dataset.checks}
+    return plain_properties(dataset) | checks
+
+
+def _properties_at_creation(dataset: Dataset) -> dict[str, str]:
+    declared = declared_properties(dataset)
+    named = {name.lower() for name in declared}
+    defaults = {name: value for name, value in DEFAULT_PROPERTIES.items() if name.lower() not in named}
+    return defaults | declared | {f"{SUPPORTED}{name}": "supported" for name in wanted_features(dataset.features)}
+
+
+def observe(session: SparkSession, dataset: Dataset, location: str) -> TableState | None:
+    """The table's state now, sizes included; None where there is no table. Makes no commit.
+
+    Raises:
+        DamagedTableError: what is there is damaged.
+        StorageError: the storage can't be read.
+    """
+    return _observe(session, dataset.name, location)
+
+
+def _observe(session: SparkSession, name: str, location: str) -> TableState | None:
+    try:
+        with of_dataset(name):
+            _require_sound_newest(location)
+        detail = session.sql(f"DESCRIBE DETAIL {sql.path_table(location)}").collect()[0]
+        # The schema is read at the version that is reported, so that both speak of one commit.
+        number = latest_version(session, location)
+        schema = load(session, location, number).schema
+    except SPARK_ERRORS as error:
+        failure = read_failure(error)
+        if failure.has(NO_TABLE):
+            return None
+        raise storage_failure(name, location, failure) from error
+    return TableState(
+        location=location,
+        table_id=detail["id"],
+        version=number,
+        schema=schema,
+        partition_by=tuple(detail["partitionColumns"]),
+        properties=dict(detail["properties"] or {}),
+        features=tuple(detail["tableFeatures"] or ()),
+        reader_version=detail["minReaderVersion"],
+        writer_version=detail["minWriterVersion"],
+        cluster_by=tuple(detail["clusteringColumns"] or ()),
+        files=detail["numFiles"],
+        bytes=detail["sizeInBytes"],
+    )
+
+
+def look(session: SparkSession, dataset: Dataset, location: str) -> TableState | None:
+    """The table's state now without its sizes; None where there is no table.
+
+    On this machine's disk it is read from the newest entries of the log, which is a hundred times faster than
+    asking Spark. What the log's files don't say plainly is Spark's to say, and so is that there is no table.
+
+    Raises:
+        DamagedTableError: what is there is damaged.
+        StorageError: the storage can't be read.
+    """
+    return look_at(session, dataset.name, location)
+
+
+def look_at(session: SparkSession, name: str, location: str) -> TableState | None:
+    """As `look`, of a table that nothing is declared of; `name` is for the errors."""
+    with of_dataset(name):
+        state = state_in_log(location)
+    return state or _observe(session, name, location)
+
+
+def _require_sound_newest(location: str) -> None:
+    folder = local_folder(location)
+    there = versions(str(folder)) if folder is not None else []
+    if there:
+        require_sound(location, there[-1])
+
+
+def state_in_log(location: str) -> TableState | None:
+    """What the newest entries of a log on this machine's disk say; None where they are of a form that we don't read.
+
+    No Spark.
+
+    Raises:
+        DamagedTableError: the log is not what its commits have made.
+    """
+    folder = local_folder(location)
+    if folder is None:
+        return None
+    try:
+        there = versions(str(folder))
+        if there:
+            require_sound(location, there[-1])
+        facts = table_facts(folder, there[-1]) if there else None
+    except (OSError, KeyError, NotImplementedError):  # not ours to read, or in a form that we don't read
+        return None
+    if facts is None:
+        return None
+    return TableState(
+        location=location,
+        table_id=facts.table_id,
+        version=there[-1],
+        schema=StructType.fromJson(dict(facts.schema)),
+        partition_by=facts.partition_by,
+        properties=facts.properties,
+        features=facts.features,
+        reader_version=facts.reader_version,
+        writer_version=facts.writer_version,
+        cluster_by=facts.cluster_by,
+    )
+
+
+def existing(session: SparkSession, dataset: Dataset, location: str) -> TableState:
+    """The state of a table that must be there, without its sizes.
+
+    Raises:
+        TableNotFoundError: it was never written.
+    """
+    state = look(session, dataset, location)
+    if state is None:
+        raise TableNotFoundError(dataset=dataset.name, location=location)
+    return state
+
+
+def latest_version(session: SparkSession, location: str) -> int:
+    """The newest version in the log."""
+    folder = local_folder(location)
+    there = versions(str(folder)) if folder is not None else []
+    if there:
+        return there[-1]
+    row = session.sql(f"DESCRIBE HISTORY {sql.path_table(location)} LIMIT 1").select("version").collect()[0]
+    return int(row["version"])
+
+
+def load(session: SparkSession, location: str, number: int) -> DataFrame:
+    """The table at one version, lazily.
+
+    Raises:
+        DamagedTableError: on this machine, where the log up to that version is not what its commits have made.
+    """
+    require_sound(location, number)
+    return session.read.format("delta").option("versionAsOf", number).load(location)
+
+
+def plan_of(session: SparkSession, dataset: Dataset, location: str) -> Plan:
+    """What leads from the table to its declaration; changes nothing.
+
+    Raises:
+        TableNotFoundError: it was never written.
+        DeclarationError, ExpressionError: a check, a generated column or a default can't be used.
+    """
+    state = existing(session, dataset, location)
+    found = plan(dataset, state)
+    if found.steps:
+        refuse_bad_expressions(session, dataset)
+    return found
+
+
+def conform(session: SparkSession, dataset: Dataset, location: str) -> Applied:
+    """Take every step that leads from the table to its declaration, each a commit of its own.
+
+    Idempotent. Two that run at once come to one result.
+
+    Raises:
+        TableMismatchError: something differs that no step settles; nothing was changed.
+        TableNotFoundError, DeclarationError, ExpressionError, ExistingRowsError: nothing was changed.
+        ConformError: Delta refused a step; those before it stand.
+    """
+    state = existing(session, dataset, location)
+    return apply(session, dataset, state, partial(existing, session, dataset, location))
+
+
+def opened(session: SparkSession, dataset: Dataset, location: str, *, replaced: bool = False) -> Applied:
+    """As `open_or_create`, with the table as it was and the steps that were taken."""
+    state = look(session, dataset, location)
+    if state is None:
+        state = _create(session, dataset, location)
+    found = plan(dataset, state)
+    if found.is_automatic:
+        if not any(step.needed for step in found.steps):
+            return Applied(before=state, after=state, steps=())
+        return apply(session, dataset, state, partial(existing, session, dataset, location), automatic=True)
+    if replaced and dataset.schema_policy.mode == "overwrite":
+        return Applied(before=state, after=state, steps=(), overwrites=True)
+    raise TableMismatchError(
+        dataset=dataset.name, location=location, version=state.version, differences=tuple(compare(dataset, state))
+    )
+
+
+def open_or_create(session: SparkSession, dataset: Dataset, location: str) -> TableState:
+    """The table, made with the full declaration where there is none.
+
+    Two processes that create at once get one table; the one that came second opens it.
+
+    Raises:
+        TableMismatchError: the table differs from the declaration in a way that the schema policy does not allow, with
+            every difference.
+        NotADeltaTableError: the location holds files but no log.
+        DeclarationError, ExpressionError: a check, a generated column or a default can't be used; nothing was created.
+        DamagedTableError: what is there is damaged.
+        StorageError: the root can't be written.
+    """
+    return opened(session, dataset, location).after
+
+
+def _create(session: SparkSession, dataset: Dataset, location: str, *, again: bool = True) -> TableState:
+    try:
+        with private_session(session, {}) as clone:
+            refuse_bad_expressions(clone, dataset)
+            clone.sql(sql.create_table(dataset, location, _properties_at_creation(dataset)))
+    except SPARK_ERRORS as error:
+        # Whatever was refused: where a table stands now, somebody else has created it in the meantime.
+        state = observe(session, dataset, location)
+        if state is not None:
+            return state
+        failure = read_failure(error)
+        if failure.has(NOT_EMPTY_LOCATION):
+            if _holds_files(session, location):
+                raise NotADeltaTableError(dataset=dataset.name, location=location) from error
+            if again and remove_empty_log(location):
+                return _create(session, dataset, location, again=False)
+        raise storage_failure(dataset.name, location, failure) from error
+    return existing(session, dataset, location)
+
+
+def _holds_files(session: SparkSession, location: str) -> bool:
+    """Whether anything lies there that a reader would see."""
+    files = session.read.format("binaryFile").option("recursiveFileLookup", "true").load(sql.path_pattern(location))
+    return bool(files.select("path").limit(1).collect())

@@ -1,0 +1,1 @@
+"""Rows into tables: one commit or none, exactly once. The only code that writes rows."""

@@ -1,0 +1,143 @@
+"""A changelog: rows that say what happened to a key become the net change of each key.
+
+Here belong the reading of operation codes, the refusal of rows that can't be placed, and the query that folds the
+changes of a key into one. How that row meets the table is `merge`'s.
+
+Columns that we add to a frame have names that no column of the dataset has.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from pyspark.sql import DataFrame
+
+from pipeline.dataset import Changelog, Dataset
+from pipeline.delta import sql
+from pipeline.delta.sql import constraints
+from pipeline.delta.sql.slices import Slice
+from pipeline.errors import ChangelogError
+
+_ROW, _DELETE, _BEFORE, _TRUNCATE = "row", "delete", "before", "truncate"
+
+
+class Helpers:
+    """The names of the columns that are added to a dataset's rows as they are folded.
+
+    `alive` says whether the key has a row or was ended, `ended` where it was ended last, `at` its row's place.
+    """
+
+    def __init__(self, dataset: Dataset) -> None:
+        self._dataset = dataset
+        self.alive, self.ended, self.at = (
+            sql.helper_name(dataset, name) for name in ("is row", "ended at", "placed at")
+        )
+        self.kind, self.rank, self.has_row = (
+            sql.helper_name(dataset, name) for name in ("change kind", "row rank", "has row")
+        )
+
+    def kept(self, column: str) -> str:
+        """That of the newest value of a column in which NULL means "as it is", and its place."""
+        return sql.helper_name(self._dataset, f"kept {column}")
+
+
+def truncated_at(frame: DataFrame, dataset: Dataset, changelog: Changelog) -> str | None:
+    """A literal of the newest truncation's place in the sequence; None where there is none. One Spark job."""
+    at, operation = sql.identifier(changelog.sequence), sql.identifier(changelog.operation)
+    kind = kind_of_change(changelog)
+    conditions = {changelog.operation: f"{kind} IS NULL", changelog.sequence: f"{at} IS NULL"}
+    newest = f"CAST(max(CASE WHEN {is_truncation(changelog)} THEN {at} END) AS STRING) AS newest"
+    counted = [f"count_if({condition}) AS c{i}" for i, condition in enumerate(conditions.values())]
+    row = frame.selectExpr(*counted, newest).collect()[0]
+    counts = {name: row[f"c{i}"] for i, name in enumerate(conditions) if row[f"c{i}"]}
+    if counts:
+        refused = frame.filter(" OR ".join(f"({condition})" for condition in conditions.values()))
+        columns = [operation, at, *(sql.identifier(key) for key in dataset.keys)]
+        examples = refused.selectExpr(*dict.fromkeys(columns)).limit(constraints.NAMED_VALUES).collect()
+        raise ChangelogError(
+            dataset=dataset.name,
+            counts=counts,
+            examples=tuple(", ".join(f"{k} = {v}" for k, v in found.asDict().items()) for found in examples),
+            codes=changelog.codes,
+        )
+    if row["newest"] is None:
+        return None
+    return f"CAST({sql.string(row['newest'])} AS {sql.type_name(frame.schema[changelog.sequence].dataType)})"
+
+
+def kind_of_change(changelog: Changelog) -> str:
+    """SQL for what a row of a changelog is; NULL where its code is none that is declared."""
+    by_kind = {
+        _ROW: changelog.writes, _DELETE: changelog.deletes,
+        _BEFORE: changelog.before_updates, _TRUNCATE: changelog.truncates,
+    }  # fmt: skip
+    branches = [
+        f"WHEN lower({sql.identifier(changelog.operation)}) IN ({', '.join(sql.string(c.lower()) for c in codes)}) "
+        f"THEN '{kind}'"
+        for kind, codes in by_kind.items()
+        if codes
+    ]
+    return f"CASE {' '.join(branches)} END"
+
+
+def is_row(changelog: Changelog) -> str:
+    """SQL that is true for a row that brings values."""
+    return f"{kind_of_change(changelog)} <=> '{_ROW}'"
+
+
+def is_truncation(changelog: Changelog) -> str:
+    """SQL that is true for a row that empties the table or the slice."""
+    return f"{kind_of_change(changelog)} <=> '{_TRUNCATE}'"
+
+
+def stands_alone(dataset: Dataset, changelog: Changelog, taken: str) -> str:
+    """SQL that is true for the row from before an update whose row from after it, of the same key, is `taken` away.
+
+    Left behind, it would delete the key.
+    """
+    place = sql.names((*dataset.keys, changelog.sequence))
+    return f"{kind_of_change(changelog)} <=> '{_BEFORE}' AND max({taken}) OVER (PARTITION BY {place})"
+
+
+def folded(dataset: Dataset, changelog: Changelog, view: str, within: Slice | None, truncated: str | None) -> str:
+    """The net change of each key: its newest row after its last end, or else its end.
+
+    A row of the same place in the sequence as an end comes after it: a change feed tells an update of a key as a
+    deletion and an insertion of one commit.
+    """
+    keys, at = sql.names(dataset.keys), sql.identifier(changelog.sequence)
+    own = Helpers(dataset)
+    kind, alive, ended = (sql.identifier(name) for name in (own.kind, own.alive, own.ended))
+    has_row, rank = sql.identifier(own.has_row), sql.identifier(own.rank)
+    deleted = f"max(CASE WHEN {kind} = '{_DELETE}' THEN {at} END) OVER (PARTITION BY {keys})"
+    ended_at = deleted if truncated is None else f"greatest({deleted}, {truncated})"
+    newest_first = f"ORDER BY {alive} DESC, {at} DESC, {constraints.row_value(dataset.schema.fields)} DESC"
+    marks_row = f"max({kind} = '{_ROW}') OVER (PARTITION BY {keys}, {at}) AS {has_row}"
+    before_is_delete = f"CASE WHEN {kind} = '{_BEFORE}' THEN '{_DELETE}' ELSE {kind} END AS {kind}"
+    is_alone = f"{kind} <> '{_BEFORE}' OR NOT {has_row}"
+    stages = {
+        "changes": f"SELECT *, {kind_of_change(changelog)} AS {kind} FROM {sql.identifier(view)}",
+        "of_keys": f"SELECT *, {marks_row} FROM changes WHERE {kind} <> '{_TRUNCATE}'",
+        "plain": f"SELECT * EXCEPT ({kind}), {before_is_delete} FROM of_keys WHERE {is_alone}",
+        "ended": f"SELECT *, {ended_at} AS {ended} FROM plain",
+        "marked": f"SELECT *, {kind} = '{_ROW}' AND ({ended} IS NULL OR {at} >= {ended}) AS {alive} FROM ended",
+        "ranked": f"SELECT {', '.join(['*', *_kept_values(dataset, changelog)])}, "
+        f"row_number() OVER (PARTITION BY {keys} {newest_first}) AS {rank} FROM marked",
+    }
+    columns = [
+        *constraints.guarded_columns(dataset, within, [], alive), f"{at} AS {sql.identifier(own.at)}", ended, alive,
+        *(sql.identifier(own.kept(name)) for name in changelog.ignore_nulls),
+    ]  # fmt: skip
+    with_clause = ", ".join(f"{name} AS ({query})" for name, query in stages.items())
+    return f"WITH {with_clause} SELECT {', '.join(columns)} FROM ranked WHERE {rank} = 1"
+
+
+def _kept_values(dataset: Dataset, changelog: Changelog) -> Iterator[str]:
+    """For each column in which NULL means "as it is": the newest value of the key's rows, and its place."""
+    keys, at, own = sql.names(dataset.keys), sql.identifier(changelog.sequence), Helpers(dataset)
+    row = constraints.row_value(dataset.schema.fields)
+    for name in changelog.ignore_nulls:
+        value = sql.identifier(name)
+        place = f"CASE WHEN {sql.identifier(own.alive)} AND {value} IS NOT NULL THEN struct({at}, {row}) END"
+        pair = f"named_struct('at', {at}, 'value', {value})"
+        yield f"max_by({pair}, {place}) OVER (PARTITION BY {keys}) AS {sql.identifier(own.kept(name))}"

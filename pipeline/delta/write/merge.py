@@ -1,0 +1,357 @@
+"""Merges: a frame becomes at most one row a key, and those rows one MERGE statement.
+
+Here belong the statements of `Merge`, `InsertNew` and a changelog, and the conditions under which their rows are
+refused. Running a statement, and reading its refusal, is `write`'s.
+
+Columns that we add to a frame have names that no column of the dataset has.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
+
+from pyspark.sql import DataFrame
+
+from pipeline.dataset import Dataset, InsertNew, Merge, Replace, WriteMode
+from pipeline.delta import sql
+from pipeline.delta.sql import constraints
+from pipeline.delta.sql.slices import Slice, Unaddressable, of_rows
+from pipeline.delta.write.changelog import Helpers, folded, is_row, truncated_at
+
+# More partitions than this are not named one by one: the statement would take longer to plan than to run.
+TOUCHED_PARTITIONS = 200
+SOURCE, TARGET = "source", "target"
+
+
+@dataclass(frozen=True)
+class Source:
+    """The rows of a merge: the query that makes them from the frame, at most one a key.
+
+    `deletes` is SQL over `source` that is true for a row that only deletes; None where none does. `columns` are those
+    of the query beside the declared ones. `missing` is SQL that is true for a row that stands for one of the table
+    which the frame lacks; None where there are none such.
+    """
+
+    query: str
+    deletes: str | None = None
+    columns: tuple[str, ...] = ()
+    missing: str | None = None
+
+
+def order_column(dataset: Dataset) -> str | None:
+    """The stored column by which the rows of a key are ordered."""
+    assert isinstance(dataset.write, Merge)  # noqa: S101
+    changelog = dataset.write.changelog
+    if changelog is None:
+        return dataset.write.order_by
+    return changelog.sequence if changelog.sequence in dataset.schema.names else None
+
+
+def addresses_partitions(dataset: Dataset) -> bool:
+    """Whether a row's partition is given by its key, so that a merge need not look into any other partition.
+
+    Otherwise a key may have moved to another partition, and its old row would stay where nobody looks.
+    """
+    return bool(dataset.partition_by) and set(dataset.partition_by) <= set(dataset.keys)
+
+
+def repeats_differ(mode: Merge) -> bool:
+    """Whether the same frame, merged a second time after others, may give another table than once."""
+    deletes = mode.delete_when is not None or mode.delete_missing or mode.changelog is not None
+    # A condition on the row in the table may hold the second time.
+    return deletes or mode.order_by is None or mode.update_when is not None
+
+
+def repeat_matters(mode: WriteMode) -> bool:
+    """Whether the same frame, written a second time, may give another table than once: its rows doubled, or undone."""
+    return repeats_differ(mode) if isinstance(mode, Merge) else not isinstance(mode, Replace | InsertNew)
+
+
+def looks_first(dataset: Dataset, within: Slice | None) -> bool:
+    """Whether the frame is looked at before it is merged, and so must be materialized."""
+    mode = dataset.write
+    if isinstance(mode, Merge) and (mode.changelog is not None or mode.delete_missing):
+        return True
+    return isinstance(mode, Merge | InsertNew) and within is None and addresses_partitions(dataset)
+
+
+def merge_statement(frame: DataFrame, dataset: Dataset, location: str, view: str, within: Slice | None) -> str:
+    """The MERGE of a frame that has this view's name; up to two Spark jobs look at the frame before.
+
+    Raises:
+        ChangelogError: rows of a changelog without a known operation or a place in the sequence.
+    """
+    changelog = dataset.write.changelog if isinstance(dataset.write, Merge) else None
+    since = None if changelog is None else truncated_at(frame, dataset, changelog)
+    is_whole = within is None and isinstance(dataset.write, Merge) and dataset.write.delete_missing
+    if within is not None:
+        touched = within if within.boxes and set(within.columns) <= set(dataset.keys) else None
+    elif is_whole or not addresses_partitions(dataset):
+        touched = None
+    else:
+        touched = _partitions_of(frame, dataset)
+    rows = source(dataset, view, within, since)
+    if is_whole or (within is not None and _deletes_missing(dataset, since)):
+        rows = _with_missing(dataset, location, rows, within)
+    return statement(dataset, location, rows, within=within, touched=touched, truncated_at=since)
+
+
+def _partitions_of(frame: DataFrame, dataset: Dataset) -> Slice | None:
+    """The partitions that a frame has rows of; None where they are many, or one can't be named. One Spark job."""
+    try:
+        return of_rows(frame, dataset.partition_by, TOUCHED_PARTITIONS)
+    except Unaddressable:
+        return None
+
+
+# --- what is refused --------------------------------------------------------------------------------------------------
+
+
+def stored_rows(frame: DataFrame, dataset: Dataset) -> tuple[DataFrame, tuple[str, ...]]:
+    """The rows of a frame that are to be stored, and the columns in which a NULL may stand for a value in the table."""
+    stored = is_stored(dataset)
+    return (frame if stored is None else frame.filter(stored)), kept_columns(dataset)
+
+
+def is_stored(dataset: Dataset) -> str | None:
+    """SQL over the frame that is true for a row that is to be stored; None where each is."""
+    mode = dataset.write
+    if not isinstance(mode, Merge):
+        return None
+    if mode.changelog is not None:
+        return is_row(mode.changelog)
+    deletes = _deletes(mode)
+    return None if deletes is None else f"NOT {deletes}"
+
+
+def kept_columns(dataset: Dataset) -> tuple[str, ...]:
+    """The columns in which a NULL may stand for the value in the table."""
+    changelog = dataset.write.changelog if isinstance(dataset.write, Merge) else None
+    return () if changelog is None else changelog.ignore_nulls
+
+
+def _deletes(mode: Merge) -> str | None:
+    """SQL over the frame that is true for a row that deletes its key; None where none does."""
+    return None if mode.delete_when is None else f"coalesce(({mode.delete_when}), FALSE)"
+
+
+def repeated_keys(frame: DataFrame, dataset: Dataset) -> tuple[dict[str, int], int]:
+    """Rows by key where several rows have one and nothing says which counts, and the number of such keys."""
+    mode = dataset.write
+    if isinstance(mode, InsertNew):
+        return constraints.duplicate_keys(frame, dataset.keys, constraints.row_value(dataset.schema.fields))
+    if isinstance(mode, Merge) and mode.order_by is None and mode.changelog is None:
+        return constraints.duplicate_keys(frame, dataset.keys)
+    return {}, 0
+
+
+# --- the rows of the source -------------------------------------------------------------------------------------------
+
+
+def source(dataset: Dataset, view: str, within: Slice | None, truncated_at: str | None = None) -> Source:
+    """The rows to merge from the frame that has this view's name.
+
+    Args:
+        truncated_at: for a changelog, a literal of the newest truncation's place in the sequence.
+    """
+    mode = dataset.write
+    if isinstance(mode, InsertNew):
+        return Source(_distinct(dataset, view, within))
+    assert isinstance(mode, Merge)  # noqa: S101
+    if mode.changelog is not None:
+        query = folded(dataset, mode.changelog, view, within, truncated_at)
+        own = Helpers(dataset)
+        columns = (own.at, own.ended, own.alive, *(own.kept(name) for name in mode.changelog.ignore_nulls))
+        return Source(query, f"NOT {sql.column(own.alive, SOURCE)}", columns)
+    deletes = _deletes(mode)
+    query = _newest(dataset, mode, view, within, deletes)
+    flag = _flag(dataset)
+    return Source(query, sql.column(flag, SOURCE), (flag,)) if deletes else Source(query)
+
+
+def _flag(dataset: Dataset) -> str:
+    """The column that says whether a row of the source deletes its key."""
+    return sql.helper_name(dataset, "deletes key")
+
+
+def _rank(dataset: Dataset) -> str:
+    """The column of a row's rank among those of its key, quoted."""
+    return sql.identifier(sql.helper_name(dataset, "row rank"))
+
+
+def _deletes_missing(dataset: Dataset, truncated_at: str | None) -> bool:
+    return isinstance(dataset.write, Merge) and (dataset.write.delete_missing or truncated_at is not None)
+
+
+def _with_missing(dataset: Dataset, location: str, rows: Source, within: Slice | None) -> Source:
+    """The rows, and one for each key in the table, or in its slice, that they lack.
+
+    Delta's own clause for such rows makes it write every file of the table again, whatever its condition says, and
+    conflict with the writers of all other partitions. Any file in which a key is met is written again too, so of a
+    whole table the rows are left out by which nothing would be updated.
+    """
+    missing = sql.helper_name(dataset, "is missing")
+    same = " AND ".join(_same_key(dataset, key) for key in dataset.keys)
+    keys = [sql.column(name, TARGET) if name in dataset.keys else "NULL" for name in dataset.schema.names]
+    lacking = ", ".join([*keys, *("NULL" for _ in rows.columns), "TRUE"])
+    there = f"{sql.path_table(location)} AS {TARGET}"
+    updates = _updates_when(dataset) if within is None else None
+    idle = f" AS {SOURCE} LEFT ANTI JOIN {there} ON {same} AND NOT coalesce({updates}, FALSE)" if updates else ""
+    inside = "" if within is None else f" WHERE {within.predicate(dataset, of=TARGET)}"
+    query = (
+        f"WITH rows AS ({rows.query}) SELECT *, FALSE AS {sql.identifier(missing)} FROM rows{idle} "
+        f"UNION ALL SELECT {lacking} FROM {there} LEFT ANTI JOIN rows AS {SOURCE} ON {same}{inside}"
+    )
+    return replace(rows, query=query, missing=sql.column(missing, SOURCE))
+
+
+def _updates_when(dataset: Dataset) -> str | None:
+    """SQL over both sides that is true where a row updates the one it meets; None where each does, or may delete it."""
+    mode = dataset.write
+    assert isinstance(mode, Merge)  # noqa: S101
+    newer = _newer(dataset, sql.column(mode.order_by, SOURCE)) if mode.order_by else None
+    conditions = [condition for condition in (newer, mode.update_when) if condition is not None]
+    return f"({_and(conditions)})" if conditions and mode.delete_when is None else None
+
+
+def fresh_rows(dataset: Dataset, view: str) -> str:
+    """The query of what a merge of the frame makes of an empty table."""
+    found = source(dataset, view, None)
+    alive = f" WHERE NOT {found.deletes}" if found.deletes else ""
+    return f"SELECT {sql.names(dataset.schema.names)} FROM ({found.query}) AS {SOURCE}{alive}"
+
+
+def _distinct(dataset: Dataset, view: str, within: Slice | None) -> str:
+    """One row of those that are equal in every column."""
+    row, keys, rank = constraints.row_value(dataset.schema.fields), sql.names(dataset.keys), _rank(dataset)
+    guards = [f"WHEN NOT (min({row}) OVER by_key <=> max({row}) OVER by_key) THEN raise_error('duplicate key')"]
+    columns = constraints.guarded_columns(dataset, within, guards)
+    ranked = f"row_number() OVER (PARTITION BY {keys} ORDER BY {row}) AS {rank}"
+    inner = f"SELECT {', '.join(columns)}, {ranked} FROM {sql.identifier(view)} WINDOW by_key AS (PARTITION BY {keys})"
+    return f"SELECT {sql.names(dataset.schema.names)} FROM ({inner}) WHERE {rank} = 1"
+
+
+def _newest(dataset: Dataset, mode: Merge, view: str, within: Slice | None, deletes: str | None) -> str:
+    """The row of the greatest order of each key; without an order column two rows of a key raise."""
+    keys, table = sql.names(dataset.keys), sql.identifier(view)
+    flag = [f"{deletes} AS {sql.identifier(_flag(dataset))}"] if deletes else []
+    stored = sql.names((*dataset.schema.names, *([_flag(dataset)] if deletes else [])))
+    if mode.order_by is None:
+        guard = [f"WHEN count(*) OVER (PARTITION BY {keys}) > 1 THEN raise_error('duplicate key')"]
+        return f"SELECT {', '.join([*constraints.guarded_columns(dataset, within, guard), *flag])} FROM {table}"
+    order = f"{sql.identifier(mode.order_by)} DESC NULLS LAST"
+    # Of equal order a row that stays beats one that deletes, and then the greater row by declared columns.
+    ties = [*([f"{deletes} ASC"] if deletes else []), f"{constraints.row_value(dataset.schema.fields)} DESC"]
+    rank = f"row_number() OVER (PARTITION BY {keys} ORDER BY {', '.join([order, *ties])}) AS {_rank(dataset)}"
+    inner = f"SELECT {', '.join([*constraints.guarded_columns(dataset, within, []), *flag, rank])} FROM {table}"
+    return f"SELECT {stored} FROM ({inner}) WHERE {_rank(dataset)} = 1"
+
+
+# --- the statement ----------------------------------------------------------------------------------------------------
+
+
+def statement(
+    dataset: Dataset, location: str, rows: Source, *, within: Slice | None, touched: Slice | None,
+    truncated_at: str | None = None,
+) -> str:  # fmt: skip
+    """The MERGE of the rows into the table.
+
+    Args:
+        within: the slice of the run, outside of which nothing is deleted that the frame does not name.
+        touched: the partitions that the rows can meet, where the key gives them: repeated as literals, so that writers
+            of other partitions don't conflict.
+        truncated_at: as in `source`.
+    """
+    on = [_same_key(dataset, key) for key in dataset.keys]
+    if touched is not None:
+        on.append(f"({touched.predicate(dataset, of=TARGET)})")
+    clauses = [*_clauses(dataset, rows), *_by_source(dataset, rows, within, truncated_at)]
+    if rows.missing is not None:
+        gone = _and([rows.missing, _older(dataset, truncated_at)])
+        clauses.insert(0, f"WHEN MATCHED AND {gone} THEN DELETE")
+    into = f"MERGE INTO {sql.path_table(location)} AS {TARGET} USING ({rows.query}) AS {SOURCE}"
+    return f"{into} ON {' AND '.join(on)} {' '.join(clauses)}"
+
+
+def _same_key(dataset: Dataset, key: str) -> str:
+    # Only where NULL can occur: a plain equation can be pushed down and joined by hash.
+    operator = "<=>" if dataset.field(key).nullable else "="
+    return f"{sql.column(key, TARGET)} {operator} {sql.column(key, SOURCE)}"
+
+
+def _clauses(dataset: Dataset, rows: Source) -> Iterator[str]:
+    mode, names = dataset.write, dataset.schema.names
+    inserted = dict(zip(names, (sql.column(name, SOURCE) for name in names), strict=True))
+    if isinstance(mode, InsertNew):
+        yield _insert(inserted)
+        return
+    assert isinstance(mode, Merge)  # noqa: S101
+    deletes = _and([rows.deletes, None if rows.missing is None else f"NOT {rows.missing}"]) if rows.deletes else None
+    alive = _and([None if flag is None else f"NOT {flag}" for flag in (rows.missing, rows.deletes)])
+    if mode.changelog is None:
+        newer = _newer(dataset, f"{SOURCE}.{sql.identifier(mode.order_by)}") if mode.order_by else "TRUE"
+        if deletes:
+            yield f"WHEN MATCHED AND {deletes} AND {newer} THEN DELETE"
+        yield _update(mode, [alive, newer], {name: inserted[name] for name in _updated(dataset, mode)})
+    else:
+        own = Helpers(dataset)
+        ended, at = sql.column(own.ended, SOURCE), sql.column(own.at, SOURCE)
+        kept = {name: sql.column(own.kept(name), SOURCE) for name in mode.changelog.ignore_nulls}
+        is_past = f"({ended} IS NOT NULL AND {_newer(dataset, ended)})"
+        newer = _newer(dataset, at)
+        inserted |= {name: f"{pair}.value" for name, pair in kept.items()}
+        partly = {name: inserted[name] for name in _updated(dataset, mode)} | {
+            name: f"CASE WHEN {_newer(dataset, f'{pair}.at')} "
+            f"THEN coalesce({inserted[name]}, {sql.column(name, TARGET)}) ELSE {sql.column(name, TARGET)} END"
+            for name, pair in kept.items()
+            if name in _updated(dataset, mode)
+        }
+        yield f"WHEN MATCHED AND {deletes} AND {is_past} THEN DELETE"
+        # A row that came after the end of the one in the table is a new row: nothing of the old one is kept.
+        yield f"WHEN MATCHED AND {alive} AND {is_past} THEN UPDATE SET {_assignments(inserted)}"
+        yield _update(mode, [alive, newer], partly)
+    yield _insert(inserted, alive)
+
+
+def _and(conditions: Iterable[str | None]) -> str:
+    return " AND ".join(f"({condition})" for condition in conditions if condition is not None) or "TRUE"
+
+
+def _newer(dataset: Dataset, place: str) -> str:
+    """Whether a place in the order beats the row in the table; of equal order that row stays, NULL is the least."""
+    column = order_column(dataset)
+    if column is None:
+        return "TRUE"
+    there = sql.column(column, TARGET)
+    return f"coalesce({place} > {there}, {place} IS NOT NULL AND {there} IS NULL)"
+
+
+def _updated(dataset: Dataset, mode: Merge) -> list[str]:
+    """The columns that an update sets; the order column always, or late data would win the next time."""
+    listed = set(mode.update_columns) or set(dataset.schema.names) - set(mode.keep_columns)
+    return [name for name in dataset.schema.names if name in listed | {order_column(dataset)}]
+
+
+def _update(mode: Merge, conditions: list[str], values: dict[str, str]) -> str:
+    wanted = [*conditions, *([f"({mode.update_when})"] if mode.update_when is not None else [])]
+    return f"WHEN MATCHED AND {' AND '.join(wanted)} THEN UPDATE SET {_assignments(values)}"
+
+
+def _assignments(values: dict[str, str]) -> str:
+    return ", ".join(f"{sql.column(name, TARGET)} = {value}" for name, value in values.items())
+
+
+def _insert(values: dict[str, str], condition: str = "TRUE") -> str:
+    return f"WHEN NOT MATCHED AND {condition} THEN INSERT ({sql.names(values)}) VALUES ({', '.join(values.values())})"
+
+
+def _older(dataset: Dataset, truncated_at: str | None) -> str | None:
+    """Whether the row in the table is older than the truncation; None where nothing says so."""
+    return None if truncated_at is None or order_column(dataset) is None else _newer(dataset, truncated_at)
+
+
+def _by_source(dataset: Dataset, rows: Source, within: Slice | None, truncated_at: str | None) -> Iterator[str]:
+    """What becomes of rows that the frame has none of, where the run addresses the whole table."""
+    if within is None and rows.missing is None and _deletes_missing(dataset, truncated_at):
+        yield f"WHEN NOT MATCHED BY SOURCE AND {_and([_older(dataset, truncated_at)])} THEN DELETE"
