@@ -31,15 +31,15 @@ from dagster._core.storage.tags import ASSET_PARTITION_RANGE_END_TAG, ASSET_PART
 from dagster_shared.error import SerializableErrorInfo
 from pyspark.sql import SparkSession
 
-from pipeline.assets import aviation
-from pipeline.assets.aviation_landing import DAYS, prepare_landing
-from pipeline.assets.portfolio_landing import prepare_prices
+from pipeline.assets.aviation import assets as aviation
+from pipeline.assets.aviation.landing import DAYS, prepare_landing
+from pipeline.assets.portfolio.landing import prepare_prices
 from pipeline.dataset import Dataset
-from pipeline.definitions import build_definitions
 from pipeline.delta.read.version import ReadOptions, read
 from pipeline.delta.spark.session import open_session
 from pipeline.delta.table.open_table import existing
 from pipeline.errors import DemoError, PipelineError
+from pipeline.orchestration import build_definitions
 from pipeline.registry import Registry
 from pipeline.settings import Settings, load_settings
 
@@ -82,7 +82,8 @@ def _run(
     settings: Settings, registry: Registry, instance: DagsterInstance, run_id: str, days: tuple[str, str]
 ) -> ExecuteInProcessResult:
     """One run over all days, in this process: every step finds the session warm, and so does the report."""
-    built = build_definitions(settings, datasets=registry, assets=aviation.assets)
+    resources = {"landing": aviation.LandingFolder(uri=settings.landing)}
+    built = build_definitions(settings, datasets=registry, assets=aviation.assets, resources=resources)
     return built.resolve_implicit_global_asset_job_def().execute_in_process(
         instance=instance,
         run_id=run_id,

@@ -131,12 +131,15 @@ def _without_feed(declared: Mapping[str, Dataset]) -> Iterator[str]:
                 )
 
 
-def load_datasets(reference: str) -> tuple[Dataset, ...]:
-    """The collection that `package.module:name` names.
+def load_datasets(reference: str | None) -> tuple[Dataset, ...]:
+    """The collection that `package.module:name` names; None is what the settings hold if nobody has named one.
 
     Raises:
-        SettingsError: the module or name is not there, or holds something else than datasets.
+        SettingsError: nothing is named, the module or name is not there, or it holds something else than datasets.
     """
+    if reference is None:
+        expected = 'datasets = "package.module:name" in [tool.pipeline] of pyproject.toml, or PIPELINE_DATASETS'
+        raise SettingsError(setting="datasets", problem="no datasets are named", expected=expected)
     module_name, _, attribute = reference.partition(":")
     expected = "package.module:name of a tuple or list of Dataset values"
     if not module_name or module_name.startswith(".") or not attribute:

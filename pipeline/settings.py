@@ -31,8 +31,6 @@ VacuumMode = Literal["dry", "apply"]
 
 PREFIX = "PIPELINE_"
 STATE_FOLDER = ".pipeline"
-# The collection that definitions and command line read where `datasets` names none.
-DEFAULT_DATASETS = "pipeline.assets.shipped:datasets"
 LOCAL_FRAME_MAX_BYTES = 1 << 30
 
 

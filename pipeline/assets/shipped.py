@@ -1,7 +1,9 @@
-"""Every dataset that ships, of all subjects; what definitions and command line read where a project names none."""
+"""Every dataset that ships, of all subjects: the collection that this project's `pyproject.toml` names."""
 
 from __future__ import annotations
 
-from pipeline.assets import aviation_datasets, codegraph_datasets, portfolio_datasets
+from pipeline.assets.aviation.datasets import datasets as aviation
+from pipeline.assets.codegraph.datasets import datasets as codegraph
+from pipeline.assets.portfolio.datasets import datasets as portfolio
 
-datasets = (*aviation_datasets.datasets, *codegraph_datasets.datasets, *portfolio_datasets.datasets)
+datasets = (*aviation, *codegraph, *portfolio)

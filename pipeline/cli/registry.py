@@ -13,16 +13,20 @@ from pipeline.cli.output import print_json, print_table
 from pipeline.dataset import Dataset
 from pipeline.expectations import expectation_name
 from pipeline.registry import Registry, load_datasets
-from pipeline.settings import DEFAULT_DATASETS, Settings, load_settings
+from pipeline.settings import Settings, load_settings
 
 
 def declared(settings: Settings) -> Registry:
-    """The datasets that the settings name, or those that ship; a module of theirs may lie in the project's folder."""
+    """The datasets that the settings name; their module may lie in the project's folder.
+
+    Raises:
+        SettingsError: the settings name none.
+    """
     folder = str(settings.project)
     # As Dagster does before it loads a module; a console script has its own folder there in place of the project's.
     if folder not in sys.path:
         sys.path.insert(0, folder)
-    return Registry(load_datasets(settings.datasets or DEFAULT_DATASETS))
+    return Registry(load_datasets(settings.datasets))
 
 
 @click.command()

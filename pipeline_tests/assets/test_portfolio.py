@@ -11,18 +11,18 @@ import pytest
 from dagster import DagsterInstance, materialize
 from pyspark.sql import DataFrame, SparkSession
 
-from pipeline.assets.aviation import LandingFolder
-from pipeline.assets.portfolio import SNAPSHOT_FILE, assets, breaks_of, newest_of, position_updates
-from pipeline.assets.portfolio_datasets import (
+from pipeline.assets.aviation.assets import LandingFolder
+from pipeline.assets.portfolio.assets import SNAPSHOT_FILE, assets, breaks_of, newest_of, position_updates
+from pipeline.assets.portfolio.datasets import (
     POSITION_BREAKS,
     POSITION_UPDATES,
     POSITIONS,
     POSITIONS_FROM_UPDATES,
 )
-from pipeline.assets.portfolio_updates import PositionStream, newest_positions, position_of, stored_updates, updates
-from pipeline.assets.source_files import stream_json_files
+from pipeline.assets.portfolio.updates import PositionStream, newest_positions, position_of, stored_updates, updates
 from pipeline.dataset import Dataset
 from pipeline.delta.frames.fit import select_list
+from pipeline.delta.frames.source_files import stream_json_files
 from pipeline.delta.sink.buffer import Item
 from pipeline.delta.sink.intake import Intake
 from pipeline.delta.sink.sink import DeltaSink, SinkSettings

@@ -21,9 +21,9 @@ import pytest
 from dagster import DagsterInstance
 from pyspark.sql import SparkSession
 
-from pipeline.assets.codegraph import FILES_PARSED
-from pipeline.assets.codegraph_datasets import MODULES, NODES, datasets
-from pipeline.assets.codegraph_tree import base_of, snapshot
+from pipeline.assets.codegraph.assets import FILES_PARSED
+from pipeline.assets.codegraph.datasets import MODULES, NODES, datasets
+from pipeline.assets.codegraph.tree import base_of, snapshot
 from pipeline.dataset import Dataset
 from pipeline.orchestration import DeltaSparkResource
 from pipeline.settings import SparkSettings

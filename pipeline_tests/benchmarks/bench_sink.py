@@ -20,8 +20,8 @@ import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
-from pipeline.assets.portfolio_datasets import POSITIONS
-from pipeline.assets.portfolio_updates import START, position_of, updates
+from pipeline.assets.portfolio.datasets import POSITIONS
+from pipeline.assets.portfolio.updates import START, position_of, updates
 from pipeline.dataset import Dataset
 from pipeline.delta.sink.sink import DeltaSink, SinkSettings
 from pipeline.settings import Settings

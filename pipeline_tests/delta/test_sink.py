@@ -26,9 +26,9 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import LongType, StringType, StructField, StructType
 
-from pipeline.assets.portfolio import newest_of
-from pipeline.assets.portfolio_datasets import POSITION_UPDATES, POSITIONS, POSITIONS_FROM_UPDATES, SYMBOLS
-from pipeline.assets.portfolio_updates import newest_positions, position_of, stored_updates, updates
+from pipeline.assets.portfolio.assets import newest_of
+from pipeline.assets.portfolio.datasets import POSITION_UPDATES, POSITIONS, POSITIONS_FROM_UPDATES, SYMBOLS
+from pipeline.assets.portfolio.updates import newest_positions, position_of, stored_updates, updates
 from pipeline.dataset import Append, Changelog, Check, Dataset, Features, Merge, Replace
 from pipeline.delta.log.commits import versions
 from pipeline.delta.log.epochs import epochs

@@ -19,10 +19,10 @@ from click.testing import CliRunner
 from dagster import AssetKey, DagsterInstance, DagsterRun
 from deltalake import DeltaTable
 
-from pipeline.assets.aviation_landing import prepare_landing
-from pipeline.assets.portfolio_landing import prepare_prices
+from pipeline.assets.aviation.landing import prepare_landing
+from pipeline.assets.portfolio.landing import prepare_prices
 from pipeline.cli import main
-from pipeline.definitions import build_definitions
+from pipeline.definitions import shipped_definitions
 from pipeline.settings import SparkSettings, load_settings
 from pipeline_tests.conftest import BRIEF_JVM, free_port
 
@@ -94,7 +94,7 @@ class ProjectFolder:
 
     def materialize(self, spark: SparkSettings, name: str, partition: str | None = None) -> None:
         """Materialize a shipped asset in this process, and so on its Spark, with a run in the project's instance."""
-        definitions = build_definitions(replace(load_settings(start=self.folder), spark=spark))
+        definitions = shipped_definitions(replace(load_settings(start=self.folder), spark=spark))
         job = definitions.resolve_implicit_global_asset_job_def()
         with self.instance() as instance:
             done = job.execute_in_process(instance=instance, asset_selection=[AssetKey(name)], partition_key=partition)

@@ -14,7 +14,7 @@ import psutil
 import pytest
 from playwright.sync_api import Locator, Page, expect, sync_playwright
 
-from pipeline.assets.aviation_datasets import AIRPORTS
+from pipeline.assets.aviation.datasets import AIRPORTS
 from pipeline_tests.end_to_end.conftest import PROJECTS, ProjectFolder, Up
 
 pytestmark = pytest.mark.browser

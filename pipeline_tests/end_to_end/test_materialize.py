@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from dagster import DagsterEventType
 
-from pipeline.assets.aviation_datasets import SIGHTINGS
+from pipeline.assets.aviation.datasets import SIGHTINGS
 from pipeline_tests.end_to_end.conftest import ProjectFolder
 
 NEW_YEAR_ROWS = 842

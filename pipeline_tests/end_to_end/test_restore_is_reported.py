@@ -18,7 +18,7 @@ MODULE = """
 import dagster as dg
 from pyspark.sql.types import DateType, LongType, StructField, StructType
 from pipeline.dataset import Dataset
-from pipeline.definitions import build_definitions
+from pipeline.orchestration import build_definitions
 from pipeline.orchestration import dataset_asset
 from pipeline.settings import load_settings
 

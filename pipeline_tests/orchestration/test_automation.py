@@ -14,7 +14,7 @@ from deltalake import CommitProperties, DeltaTable, write_deltalake
 from pyspark.sql.types import LongType, StringType, StructField, StructType
 
 from pipeline.dataset import Dataset
-from pipeline.definitions import build_definitions
+from pipeline.definitions import shipped_definitions
 from pipeline.delta.log.commits import FORMAT, entry_at
 from pipeline.orchestration.automation import RUNS_PER_TICK, landing_sensor, table_sensor
 from pipeline.settings import Settings
@@ -170,11 +170,11 @@ def test_a_table_that_is_made_anew_is_read_from_its_start(root: str) -> None:
 
 
 def test_the_shipped_sensor_watches_the_landing_folder_of_the_settings(settings: Settings) -> None:
-    repository = build_definitions(settings).get_repository_def()
+    repository = shipped_definitions(settings).get_repository_def()
     sensor = repository.get_sensor_def("flights_arrived")
     flights = Path(settings.landing) / "flights"
     flights.mkdir(parents=True)
     deliver(flights, "2013-01-05.csv")
     with DagsterInstance.ephemeral() as instance:
-        data = sensor.evaluate_tick(build_sensor_context(instance=instance, definitions=build_definitions(settings)))
+        data = sensor.evaluate_tick(build_sensor_context(instance=instance, definitions=shipped_definitions(settings)))
     assert [request.partition_key for request in data.run_requests] == ["2013-01-05"]

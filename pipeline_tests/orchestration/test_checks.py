@@ -29,8 +29,14 @@ from deltalake import write_deltalake
 from pyspark.sql.types import DateType, IntegerType, LongType, StringType, StructField, StructType
 
 from pipeline.dataset import Append, Dataset, RowCount, SchemaCheck
-from pipeline.definitions import build_definitions
-from pipeline.orchestration import DeltaIOManager, DeltaSparkResource, dataset_asset, dataset_checks, dataset_spec
+from pipeline.orchestration import (
+    DeltaIOManager,
+    DeltaSparkResource,
+    build_definitions,
+    dataset_asset,
+    dataset_checks,
+    dataset_spec,
+)
 from pipeline.orchestration.dataset_asset import IO_MANAGER
 from pipeline.settings import Settings
 from pipeline_tests.orchestration.conftest import RANGE_END, RANGE_START, Project, day

@@ -36,13 +36,13 @@ from dagster import (
 from pyspark.sql import DataFrame, SparkSession
 
 from pipeline.dataset import Dataset
-from pipeline.definitions import build_definitions
 from pipeline.delta.sql.slices import of_values
 from pipeline.errors import ChangeFeedOffError, DeclarationError, FrameKindError, RegistryError, TouchedSliceError
 from pipeline.orchestration import (
     Changes,
     DeltaSparkResource,
     Touched,
+    build_definitions,
     dataset_asset,
     dataset_metadata,
     dataset_out,

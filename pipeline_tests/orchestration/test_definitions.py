@@ -11,9 +11,9 @@ from dagster import AssetKey, DagsterInstance
 from pyspark.sql.types import LongType, StructField, StructType
 
 from pipeline.dataset import Dataset
-from pipeline.definitions import build_definitions
+from pipeline.definitions import shipped_definitions
 from pipeline.errors import RegistryError, SettingsError
-from pipeline.orchestration import DeltaSparkResource, dataset_asset
+from pipeline.orchestration import DeltaSparkResource, build_definitions, dataset_asset
 from pipeline.orchestration.dataset_asset import IO_MANAGER
 from pipeline.settings import Settings
 from pipeline_tests.children import loading
@@ -48,7 +48,7 @@ def test_help_names_every_command_in_under_a_second_and_loads_neither_spark_nor_
 
 
 def test_the_shipped_definitions_hold_the_assets_of_every_subject_with_their_lineage(settings: Settings) -> None:
-    graph = build_definitions(settings).resolve_asset_graph()
+    graph = shipped_definitions(settings).resolve_asset_graph()
     parents = {
         key.to_user_string(): {p.to_user_string() for p in graph.get(key).parent_keys}
         for key in graph.get_all_asset_keys()
@@ -69,7 +69,7 @@ def test_the_shipped_definitions_hold_the_assets_of_every_subject_with_their_lin
 
 
 def test_schedules_and_sensors_wait_to_be_switched_on_and_vacuum_is_dry(settings: Settings) -> None:
-    repository = build_definitions(settings).get_repository_def()
+    repository = shipped_definitions(settings).get_repository_def()
     crons = {schedule.name: schedule.cron_schedule for schedule in repository.schedule_defs}
     assert crons == {"checkpoint_daily": "30 2 * * *", "daily_sightings": "0 4 * * *", "vacuum_weekly": "0 3 * * 0"}
     assert {schedule.default_status.value for schedule in repository.schedule_defs} == {"STOPPED"}
@@ -81,7 +81,7 @@ def test_schedules_and_sensors_wait_to_be_switched_on_and_vacuum_is_dry(settings
 
 
 def test_the_setting_lets_the_vacuum_schedule_remove_files(settings: Settings) -> None:
-    repository = build_definitions(replace(settings, vacuum="apply")).get_repository_def()
+    repository = shipped_definitions(replace(settings, vacuum="apply")).get_repository_def()
     assert _run_config(repository.get_schedule_def("vacuum_weekly"))["ops"]["vacuum_tables"]["config"]["apply"] is True
 
 
@@ -100,14 +100,16 @@ FED = Dataset(name="fed/elsewhere", schema=ONE_COLUMN, description="Written by a
 def test_what_the_settings_name_runs_and_nothing_else(
     settings: Settings, datasets: list[Dataset] | None, names: tuple[str, ...]
 ) -> None:
-    repository = build_definitions(replace(settings, running=names), datasets=datasets).get_repository_def()
+    chosen = replace(settings, running=names)
+    built = shipped_definitions(chosen) if datasets is None else build_definitions(chosen, datasets=datasets)
+    repository = built.get_repository_def()
     parts = [*repository.schedule_defs, *repository.sensor_defs]
     assert {part.name for part in parts if part.default_status.value == "RUNNING"} == set(names)
 
 
 def test_a_name_that_nothing_has_is_refused_with_the_near_ones(settings: Settings) -> None:
     with pytest.raises(SettingsError) as caught:
-        build_definitions(replace(settings, running=("checkpoint_dayly",)))
+        shipped_definitions(replace(settings, running=("checkpoint_dayly",)))
     assert (caught.value.setting, caught.value.expected) == ("running", "checkpoint_daily")
     with pytest.raises(SettingsError) as caught:
         build_definitions(replace(settings, running=("table_versions",)), datasets=[])
@@ -115,7 +117,7 @@ def test_a_name_that_nothing_has_is_refused_with_the_near_ones(settings: Setting
 
 
 def test_the_io_manager_has_the_root_and_the_size_of_a_local_frame_of_the_settings(settings: Settings) -> None:
-    manager = build_definitions(replace(settings, local_frame_max_bytes=5)).resources[IO_MANAGER]
+    manager = shipped_definitions(replace(settings, local_frame_max_bytes=5)).resources[IO_MANAGER]
     assert (manager.root, manager.local_frame_max_bytes) == (settings.root, 5)
 
 

@@ -39,9 +39,8 @@ from deltalake import CommitProperties, DeltaTable, write_deltalake
 from pyspark.sql.types import DateType, LongType, StringType, StructField, StructType
 
 from pipeline.dataset import Append, Dataset
-from pipeline.definitions import build_definitions
 from pipeline.delta.log.commits import FORMAT, commit_file, entry_at
-from pipeline.orchestration import dataset_asset
+from pipeline.orchestration import build_definitions, dataset_asset
 from pipeline.orchestration.automation import on_changed_source, table_sensor
 from pipeline.orchestration.dataset_asset import IO_MANAGER
 from pipeline.orchestration.foreign import AssetTable
@@ -363,7 +362,7 @@ MODULE = """
 import dagster as dg
 from pyspark.sql.types import DateType, LongType, StructField, StructType
 from pipeline.dataset import Dataset
-from pipeline.definitions import build_definitions
+from pipeline.orchestration import build_definitions
 from pipeline.orchestration import dataset_asset
 from pipeline.settings import load_settings
 

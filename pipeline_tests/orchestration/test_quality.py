@@ -8,9 +8,8 @@ from dagster import AssetKey, AssetsDefinition, DagsterEventType, build_sensor_c
 from pyspark.sql.types import LongType, StringType, StructField, StructType
 
 from pipeline.dataset import Append, Check, Dataset, Merge, NotNull, References, Unique
-from pipeline.definitions import build_definitions
 from pipeline.errors import DeclarationError, RegistryError
-from pipeline.orchestration import DeltaIOManager, DeltaSparkResource, dataset_asset, quality_checks
+from pipeline.orchestration import DeltaIOManager, DeltaSparkResource, build_definitions, dataset_asset, quality_checks
 from pipeline.record import manifest
 from pipeline.registry import Registry
 from pipeline.settings import Settings

@@ -7,8 +7,7 @@ from dagster import AssetCheckResult, AssetSelection, Definitions, RunRequest, a
 from pyspark.sql.types import LongType, StructField, StructType
 
 from pipeline.dataset import Check, Dataset
-from pipeline.definitions import build_definitions
-from pipeline.orchestration import dataset_asset, dataset_checks, dataset_spec
+from pipeline.orchestration import build_definitions, dataset_asset, dataset_checks, dataset_spec
 from pipeline.settings import load_settings
 
 WEIGHTS = Dataset(

@@ -10,8 +10,7 @@ from pyspark.sql.types import DoubleType, LongType, StructField, StructType
 from readings import READINGS, readings
 
 from pipeline.dataset import Dataset
-from pipeline.definitions import build_definitions
-from pipeline.orchestration import dataset_asset
+from pipeline.orchestration import build_definitions, dataset_asset
 from pipeline.settings import load_settings
 
 MEAN = Dataset(

@@ -7,8 +7,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql.types import LongType, StringType, StructField, StructType
 
 from pipeline.dataset import Dataset
-from pipeline.definitions import build_definitions
-from pipeline.orchestration import DeltaSparkResource, dataset_asset
+from pipeline.orchestration import DeltaSparkResource, build_definitions, dataset_asset
 from pipeline.settings import load_settings
 
 COLUMNS = [StructField("id", LongType(), False), StructField("name", StringType())]

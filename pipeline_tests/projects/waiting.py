@@ -12,8 +12,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql.types import LongType, StructField, StructType
 
 from pipeline.dataset import Dataset
-from pipeline.definitions import build_definitions
-from pipeline.orchestration import DeltaSparkResource, dataset_asset
+from pipeline.orchestration import DeltaSparkResource, build_definitions, dataset_asset
 from pipeline.settings import load_settings
 
 HERE = Path(__file__).parent

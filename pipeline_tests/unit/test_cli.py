@@ -47,7 +47,8 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", [*sys.path])
     monkeypatch.setenv("SPARK_REMOTE", "sc://127.0.0.1:1")
-    (tmp_path / "pyproject.toml").write_text("", encoding="utf-8")
+    named = '[tool.pipeline]\ndatasets = "pipeline.assets.shipped:datasets"\n'
+    (tmp_path / "pyproject.toml").write_text(named, encoding="utf-8")
 
     def invoke(*arguments: str, **environment: str) -> Result:
         result = CliRunner().invoke(main, list(arguments), env=environment)
@@ -170,6 +171,18 @@ def test_a_run_of_which_nothing_is_kept_is_named(run, verb: str) -> None:
     result = run("manifest", verb, "nonsense")
     assert result.exit_code == 1
     assert result.stderr.splitlines()[0].startswith("Error: No records of run 'nonsense' lie under ")
+
+
+def test_a_project_that_names_no_datasets_is_told_where_to_name_them_and_sees_none_that_ship(
+    run, tmp_path: Path
+) -> None:
+    (tmp_path / "pyproject.toml").write_text("", encoding="utf-8")
+    result = run("registry")
+    assert (result.exit_code, result.stdout) == (1, "")
+    assert result.stderr.splitlines() == [
+        "Error: The setting datasets can't be used: no datasets are named",
+        '  -> Expected: datasets = "package.module:name" in [tool.pipeline] of pyproject.toml, or PIPELINE_DATASETS.',
+    ]
 
 
 def test_a_collection_may_be_a_module_in_the_project_s_folder(run, tmp_path: Path) -> None:

@@ -19,7 +19,7 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", [*sys.path])
     monkeypatch.setenv("SPARK_REMOTE", "sc://127.0.0.1:1")
-    monkeypatch.setenv("PIPELINE_DATASETS", "pipeline.assets.portfolio_datasets:datasets")
+    monkeypatch.setenv("PIPELINE_DATASETS", "pipeline.assets.portfolio.datasets:datasets")
     (tmp_path / "pyproject.toml").write_text("", encoding="utf-8")
 
     def invoke(*arguments: str) -> Result:

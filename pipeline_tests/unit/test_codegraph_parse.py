@@ -6,7 +6,7 @@ import textwrap
 
 import pytest
 
-from pipeline.assets.codegraph_parse import Parsed, module_name, parse
+from pipeline.assets.codegraph.parse import Parsed, module_name, parse
 
 
 def parsed(source: str, path: str = "pkg/sub/mod.py") -> Parsed:

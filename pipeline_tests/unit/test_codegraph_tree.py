@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.assets.codegraph_tree import STALE, base_of, installed_package, parsed_file, snapshot
+from pipeline.assets.codegraph.tree import STALE, base_of, installed_package, parsed_file, snapshot
 from pipeline.errors import SourceTreeError
 
 

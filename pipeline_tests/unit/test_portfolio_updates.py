@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from pipeline.assets.portfolio_datasets import POSITION_UPDATES, POSITIONS, SYMBOLS
-from pipeline.assets.portfolio_updates import (
+from pipeline.assets.portfolio.datasets import POSITION_UPDATES, POSITIONS, SYMBOLS
+from pipeline.assets.portfolio.updates import (
     Mishaps,
     PositionStream,
     newest_positions,

@@ -1,7 +1,7 @@
 """Portfolio: market prices, the newest positions from the stored updates, and where a broker's snapshot differs.
 
-Plain functions from frame to frame above, thin assets below. The declarations are `portfolio_datasets`'s, the stream
-`portfolio_updates`'s. What a sink writes is no asset of these: Dagster is told of its commits. Updates that come as
+Plain functions from frame to frame above, thin assets below. The declarations are `datasets`'s, the stream
+`updates`'s. What a sink writes is no asset of these: Dagster is told of its commits. Updates that come as
 files go into the same table as those of the sink, each once whichever way it comes.
 """
 
@@ -14,8 +14,8 @@ from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F  # noqa: N812  Spark's own name for it
 from pyspark.sql.types import DoubleType, LongType, StringType, StructType
 
-from pipeline.assets.aviation import LandingFolder
-from pipeline.assets.portfolio_datasets import (
+from pipeline.assets.aviation.assets import LandingFolder
+from pipeline.assets.portfolio.datasets import (
     MARKET_PRICES,
     POSITION_BREAKS,
     POSITION_UPDATES,
@@ -24,7 +24,7 @@ from pipeline.assets.portfolio_datasets import (
     SYMBOLS,
     datasets,
 )
-from pipeline.assets.source_files import read_csv_files, stream_json_files
+from pipeline.delta.frames.source_files import read_csv_files, stream_json_files
 from pipeline.delta.read.changes import CHANGE_TYPE, DELETE
 from pipeline.orchestration import Changes, DeltaSparkResource, dataset_asset
 

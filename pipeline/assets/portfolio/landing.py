@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from pipeline.assets.landing import csv_content, lay, package_folder
-from pipeline.assets.portfolio_datasets import SYMBOLS
+from pipeline.assets.portfolio.datasets import SYMBOLS
 from pipeline.errors import DemoError
 
 PACKAGE = "vega_datasets"

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from pipeline.assets.codegraph_parse import PACKAGE_FILE, SUFFIX, parse
+from pipeline.assets.codegraph.parse import PACKAGE_FILE, SUFFIX, parse
 from pipeline.errors import SourceTreeError
 
 DEFAULT_PACKAGE = "dagster"

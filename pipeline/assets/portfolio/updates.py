@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from decimal import Decimal
 from typing import Any
 
-from pipeline.assets.portfolio_datasets import SYMBOLS
+from pipeline.assets.portfolio.datasets import SYMBOLS
 from pipeline.delta.sink.sink import UpdateHandler
 
 Update = Mapping[str, Any]

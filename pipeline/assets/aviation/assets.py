@@ -1,6 +1,6 @@
 """Aviation: flights of the landing folder become sightings a day, and those the traffic of each airport.
 
-Plain functions from frame to frame above, thin assets below. The declarations are `aviation_datasets`'s, and how a file
+Plain functions from frame to frame above, thin assets below. The declarations are `datasets`'s, and how a file
 is read and refused is `source_files`'s.
 """
 
@@ -13,8 +13,8 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812  Spark's own name for it
 from pyspark.sql.types import DoubleType, IntegerType, StringType, StructType, TimestampType
 
-from pipeline.assets.aviation_datasets import AIRPORT_TRAFFIC, AIRPORTS, PLANES, SIGHTINGS, datasets
-from pipeline.assets.source_files import read_csv_files
+from pipeline.assets.aviation.datasets import AIRPORT_TRAFFIC, AIRPORTS, PLANES, SIGHTINGS, datasets
+from pipeline.delta.frames.source_files import read_csv_files
 from pipeline.orchestration import Changes, DeltaSparkResource, Touched, dataset_asset
 
 __all__ = ["DAILY", "LandingFolder", "assets", "datasets"]

@@ -1,7 +1,7 @@
 """The code graph of a Python source tree: files become modules, and those definitions, imports, calls, nodes and edges.
 
-Plain functions from frame to frame above, thin assets below. The declarations are `codegraph_datasets`'s, and how files
-are found and read is `codegraph_tree`'s. Each asset replaces the rows of the files that have changed, and no
+Plain functions from frame to frame above, thin assets below. The declarations are `datasets`'s, and how files
+are found and read is `tree`'s. Each asset replaces the rows of the files that have changed, and no
 others.
 """
 
@@ -17,7 +17,7 @@ from pyspark.sql import functions as F  # noqa: N812  Spark's own name for it
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StringType, StructField, StructType
 
-from pipeline.assets.codegraph_datasets import (
+from pipeline.assets.codegraph.datasets import (
     CALLS,
     DEFINITIONS,
     EDGES,
@@ -27,7 +27,7 @@ from pipeline.assets.codegraph_datasets import (
     SOURCE_FILES,
     datasets,
 )
-from pipeline.assets.codegraph_tree import STALE, base_of, installed_package, parser_of, snapshot
+from pipeline.assets.codegraph.tree import STALE, base_of, installed_package, parser_of, snapshot
 from pipeline.delta.read.changes import CHANGE_TYPE, DELETE, TOUCHED_VALUES
 from pipeline.delta.sql.slices import Slice, of_rows
 from pipeline.errors import SourceTreeError

@@ -1,0 +1,116 @@
+"""The settings, datasets and assets of a project put together as Dagster definitions.
+
+Here belongs what is true of any project; what ships is put together in `pipeline.definitions`. Building starts no JVM
+and asks no network: Spark starts when a step first asks for a session.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from dagster import AssetKey, AssetsDefinition, AssetSpec, Definitions, SensorDefinition, in_process_executor
+
+from pipeline.dataset import Dataset
+from pipeline.errors import RegistryError, SettingsError
+from pipeline.orchestration.automation import CHANGE_SENSOR, TABLE_SENSOR, change_sensor, table_sensor
+from pipeline.orchestration.checks import dataset_checks
+from pipeline.orchestration.consumers import refuse_partitions
+from pipeline.orchestration.dataset_asset import IO_MANAGER, dataset_spec
+from pipeline.orchestration.foreign import AssetTable, asset_tables
+from pipeline.orchestration.io_manager import DeltaIOManager
+from pipeline.orchestration.maintenance import maintenance_jobs, maintenance_schedules
+from pipeline.orchestration.metadata import DATASET
+from pipeline.orchestration.resources import DeltaSparkResource
+from pipeline.registry import Registry, load_datasets
+from pipeline.settings import Settings
+
+
+def build_definitions(
+    settings: Settings,
+    *,
+    datasets: Iterable[Dataset] | None = None,
+    assets: Iterable[AssetsDefinition] = (),
+    sensors: Iterable[SensorDefinition] = (),
+    schedules: Iterable[Any] = (),
+    resources: Mapping[str, Any] | None = None,
+) -> Definitions:
+    """The definitions of a project: its assets with the IO manager, checks, maintenance jobs and the sensor of tables.
+
+    Args:
+        datasets: the declared datasets; those that the settings name if None.
+        assets: the assets that write them. A dataset that no asset writes is shown all the same.
+        sensors: further sensors.
+        schedules: further schedules, as `Definitions` takes them.
+        resources: further resources, or others under the names of ours.
+
+    Raises:
+        RegistryError: the datasets can't stand together, or an asset's dataset is declared under another name than the
+            asset's key, so that the command line would look for its table elsewhere.
+        DeclarationError: a consumer of changes is partitioned.
+        SettingsError: neither the call nor the settings name datasets, or a schedule or sensor is to run that these
+            definitions don't have.
+    """
+    registry = Registry(load_datasets(settings.datasets) if datasets is None else datasets)
+    written = list(assets)
+    _refuse_undeclared(registry, written)
+    covered = {key for asset in written for key in asset.keys}
+    # The IO manager itself reports what it sets apart.
+    reported = {AssetKey(q.asset_key) for d in registry if AssetKey(d.asset_key) in covered and (q := d.quarantine)}
+    specs: list[AssetSpec] = [dataset_spec(d) for d in registry if AssetKey(d.asset_key) not in covered]
+    spark = DeltaSparkResource.from_settings(settings.spark)
+    manager = DeltaIOManager(root=settings.root, spark=spark, local_frame_max_bytes=settings.local_frame_max_bytes)
+    bound: dict[str, Any] = {"spark": spark, IO_MANAGER: manager}
+    jobs = maintenance_jobs(registry, settings.root)
+    kept = maintenance_schedules(jobs, apply_vacuum=settings.vacuum == "apply", running=settings.running)
+    watched = [registry.by_asset_key(spec.key.path) for spec in specs if spec.key not in reported]
+    quarantines = [registry.by_asset_key(key.path) for key in reported]
+    all_schedules = [*kept, *schedules]
+    all_sensors = [*sensors, *_sensors(settings, written, watched, quarantines)]
+    _refuse_unknown(settings.running, [part.name for part in (*all_schedules, *all_sensors)])
+    return Definitions(
+        assets=[*written, *specs],
+        asset_checks=dataset_checks(registry),
+        resources=bound | dict(resources or {}),
+        jobs=jobs,
+        schedules=all_schedules,
+        sensors=all_sensors,
+        # One JVM a run: the default executor gives each step a process, and each process would start its own
+        # (10 s and 2 GB a step). Spark brings the parallelism inside a step; runs are processes of their own.
+        executor=in_process_executor,
+    )
+
+
+def _sensors(
+    settings: Settings, written: list[AssetsDefinition], watched: list[Dataset], quarantines: list[Dataset]
+) -> list[SensorDefinition]:
+    sensors: list[SensorDefinition] = []
+    shared: list[Dataset | AssetTable] = [*asset_tables(written, IO_MANAGER), *quarantines]
+    if watched or shared:
+        sensors.append(table_sensor(watched, settings.root, shared=shared, running=TABLE_SENSOR in settings.running))
+    if any(spec.automation_condition is not None for asset in written for spec in asset.specs):
+        sensors.append(change_sensor(running=CHANGE_SENSOR in settings.running))
+    return sensors
+
+
+def _refuse_unknown(running: Iterable[str], known: list[str]) -> None:
+    """Refuse a name that stands for nothing, which would pass for something that runs."""
+    for name in running:
+        if name not in known:
+            near = difflib.get_close_matches(name, known, n=3) or known
+            problem = f"no schedule or sensor has the name {name!r}"
+            raise SettingsError(setting="running", problem=problem, expected=" or ".join(near))
+
+
+def _refuse_undeclared(registry: Registry, written: Iterable[AssetsDefinition]) -> None:
+    """Refuse assets that were given another key than their dataset's name, and consumers that are partitioned."""
+    problems = []
+    for spec in (spec for asset in written for spec in asset.specs):
+        name = "/".join(spec.key.path)
+        if DATASET in spec.metadata and name not in registry:
+            problems.append(f"the asset {name} is written as a dataset, and none is declared under that name")
+        elif DATASET in spec.metadata:
+            refuse_partitions(registry.get(name), spec.partitions_def)
+    if problems:
+        raise RegistryError(problems=tuple(problems))
