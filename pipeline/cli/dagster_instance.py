@@ -24,7 +24,7 @@ def report_changes(settings: Settings, names: Sequence[str]) -> None:
     home = os.environ.get("DAGSTER_HOME") or _home(settings)
     if not names or home is None or dagster_module(settings.project) is None:
         return
-    command = [sys.executable, "-m", "pipeline.table_report", *names]
+    command = [sys.executable, "-m", "pipeline.orchestration.commands.table_report", *names]
     try:
         done = subprocess.run(  # noqa: S603  our own module
             command, cwd=settings.project, env=os.environ | {"DAGSTER_HOME": home}, stdin=subprocess.DEVNULL,

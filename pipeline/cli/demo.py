@@ -75,7 +75,7 @@ def _where(log: object, verbose: bool) -> str:
 def _child(settings: Settings, days: int, errors: Any) -> Iterator[subprocess.Popen[str]]:
     """The child process, in a session of its own so that an interrupt reaches it once; it never outlives this block."""
     environment = {"DAGSTER_HOME": str(settings.project)} | os.environ
-    command = [sys.executable, "-m", "pipeline.demo", "--days", str(days)]
+    command = [sys.executable, "-m", "pipeline.assets.demo", "--days", str(days)]
     before = signal.signal(signal.SIGTERM, _terminated)
     try:
         with subprocess.Popen(  # noqa: S603  our own module

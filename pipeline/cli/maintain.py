@@ -13,7 +13,7 @@ import click
 from pyspark.sql import SparkSession
 
 from pipeline.cli.registry import declared
-from pipeline.dataset import Dataset
+from pipeline.dataset import Dataset, Registry
 from pipeline.delta.log.mark import CommitNote, Mark
 from pipeline.delta.maintain.checkpoint import Checkpoints
 from pipeline.delta.maintain.maintain import (
@@ -28,7 +28,6 @@ from pipeline.delta.maintain.retention import Unread, consumers_of
 from pipeline.delta.read.changes import Source
 from pipeline.delta.spark.session import open_session
 from pipeline.errors import PipelineError, TableNotFoundError
-from pipeline.registry import Registry
 from pipeline.settings import Settings, load_settings
 
 Result = TypeVar("Result", VacuumResult, OptimizeResult, CheckpointResult)

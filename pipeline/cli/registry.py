@@ -10,9 +10,8 @@ from typing import Any
 import click
 
 from pipeline.cli.output import print_json, print_table
-from pipeline.dataset import Dataset
-from pipeline.expectations import expectation_name
-from pipeline.registry import Registry, load_datasets
+from pipeline.dataset import Dataset, Registry, load_datasets
+from pipeline.dataset.expectations import expectation_name
 from pipeline.settings import Settings, load_settings
 
 

@@ -7,10 +7,10 @@ of a dataset.
 
 from pipeline.delta.read.changes import Changes
 from pipeline.delta.write.consume import Touched
-from pipeline.orchestration.checks import dataset_checks
+from pipeline.orchestration.checks.table_checks import dataset_checks
 from pipeline.orchestration.dataset_asset import dataset_asset, dataset_metadata, dataset_out, dataset_spec
 from pipeline.orchestration.definitions import build_definitions
-from pipeline.orchestration.io_manager import DeltaIOManager
+from pipeline.orchestration.io.io_manager import DeltaIOManager
 from pipeline.orchestration.resources import DeltaSparkResource
 
 __all__ = [

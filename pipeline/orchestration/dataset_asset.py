@@ -30,11 +30,11 @@ from dagster_shared.check import CheckError
 
 from pipeline.dataset import Dataset, FreshByCron, FreshWithin, require_dataset
 from pipeline.errors import DeclarationError
-from pipeline.orchestration.automation import on_changed_source
-from pipeline.orchestration.consumers import ONE_OUTPUT, REFRESH_CONFIG, refuse_partitions, release_changes
+from pipeline.orchestration.automation.pools import pool
+from pipeline.orchestration.automation.sensors import on_changed_source
+from pipeline.orchestration.io.consumers import ONE_OUTPUT, REFRESH_CONFIG, refuse_partitions, release_changes
 from pipeline.orchestration.metadata import DATASET, FED_ELSEWHERE, carried, column_schema
 from pipeline.orchestration.partitions import PARTITION_EXPR, partition_columns
-from pipeline.orchestration.pools import pool
 
 IO_MANAGER = "delta_io_manager"
 KINDS = {"delta", "pyspark"}

@@ -12,18 +12,17 @@ from typing import Any
 
 from dagster import AssetKey, AssetsDefinition, AssetSpec, Definitions, SensorDefinition, in_process_executor
 
-from pipeline.dataset import Dataset
+from pipeline.dataset import Dataset, Registry, load_datasets
 from pipeline.errors import RegistryError, SettingsError
-from pipeline.orchestration.automation import CHANGE_SENSOR, TABLE_SENSOR, change_sensor, table_sensor
-from pipeline.orchestration.checks import dataset_checks
-from pipeline.orchestration.consumers import refuse_partitions
+from pipeline.orchestration.automation.foreign import AssetTable, asset_tables
+from pipeline.orchestration.automation.maintenance import maintenance_jobs, maintenance_schedules
+from pipeline.orchestration.automation.sensors import CHANGE_SENSOR, TABLE_SENSOR, change_sensor, table_sensor
+from pipeline.orchestration.checks.table_checks import dataset_checks
 from pipeline.orchestration.dataset_asset import IO_MANAGER, dataset_spec
-from pipeline.orchestration.foreign import AssetTable, asset_tables
-from pipeline.orchestration.io_manager import DeltaIOManager
-from pipeline.orchestration.maintenance import maintenance_jobs, maintenance_schedules
+from pipeline.orchestration.io.consumers import refuse_partitions
+from pipeline.orchestration.io.io_manager import DeltaIOManager
 from pipeline.orchestration.metadata import DATASET
 from pipeline.orchestration.resources import DeltaSparkResource
-from pipeline.registry import Registry, load_datasets
 from pipeline.settings import Settings
 
 

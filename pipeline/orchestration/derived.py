@@ -14,12 +14,12 @@ from typing import Any, cast
 from dagster import AssetKey
 from pyspark.sql.types import StructField, StructType
 
-from pipeline.dataset import Append, Check, Dataset, InsertNew, Merge, Replace, WriteMode
+from pipeline.dataset import Append, Check, ColumnMapping, Dataset, Features, InsertNew, Merge, Replace, WriteMode
+from pipeline.dataset.features import MAPPING_MODE
 from pipeline.delta.frames.arrow_types import stored
 from pipeline.delta.log.table_state import TableState
 from pipeline.delta.table.plan import CHANGE_FEED, observed
 from pipeline.errors import DeclarationError
-from pipeline.features import MAPPING_MODE, ColumnMapping, Features
 from pipeline.orchestration.metadata import plain
 from pipeline.orchestration.partitions import PARTITION_EXPR
 

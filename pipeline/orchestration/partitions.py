@@ -37,7 +37,8 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from pipeline.dataset import Dataset, is_string
+from pipeline.dataset import Dataset
+from pipeline.dataset.schema import is_string
 from pipeline.delta import sql
 from pipeline.delta.sql.slices import Box, Interval, Slice, Values, merged, partition_value
 from pipeline.errors import DeclarationError, PartitionKeyError

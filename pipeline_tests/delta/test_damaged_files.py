@@ -9,7 +9,7 @@ import pytest
 from pyspark.sql import SparkSession
 from pyspark.sql.types import LongType, StringType, StructField, StructType
 
-from pipeline.dataset import Append, Check, Dataset, ErrorIfExists, Merge, Replace, WriteMode
+from pipeline.dataset import Append, Check, Dataset, ErrorIfExists, Merge, Replace, SchemaPolicy, WriteMode
 from pipeline.delta.log.mark import CommitNote, Mark
 from pipeline.delta.maintain.maintain import optimize
 from pipeline.delta.maintain.restore import plan_restore, restore
@@ -19,7 +19,6 @@ from pipeline.delta.sql.slices import of_values
 from pipeline.delta.write.quarantine import take_out
 from pipeline.delta.write.write import write
 from pipeline.errors import DamagedTableError, VersionVacuumedError
-from pipeline.policy import SchemaPolicy
 from pipeline_tests.delta.sample import frame_of, note, put, versions_of
 
 SCHEMA = StructType([StructField("k", LongType()), StructField("n", LongType())])

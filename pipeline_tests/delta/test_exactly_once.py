@@ -13,17 +13,7 @@ import pytest
 from pyspark.sql import SparkSession
 from pyspark.sql.types import LongType, StringType, StructField, StructType
 
-from pipeline.dataset import (
-    Append,
-    Changelog,
-    Dataset,
-    ErrorIfExists,
-    Ignore,
-    InsertNew,
-    Merge,
-    Replace,
-    WriteMode,
-)
+from pipeline.dataset import Append, Changelog, Dataset, ErrorIfExists, Ignore, InsertNew, Merge, Replace, WriteMode
 from pipeline.delta import sql
 from pipeline.delta.log.commits import commit_file, token_of
 from pipeline.delta.log.mark import CommitNote, Mark, clone_session, release_session

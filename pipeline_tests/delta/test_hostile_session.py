@@ -23,7 +23,7 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from pipeline.dataset import Append, Check, Dataset, Merge, Replace, Unique
+from pipeline.dataset import Append, Check, Dataset, Features, Merge, Replace, Unique
 from pipeline.delta.inspect.check import findings
 from pipeline.delta.log.mark import clone_session, release_session
 from pipeline.delta.read.changes import Source
@@ -33,7 +33,6 @@ from pipeline.delta.sql import slices
 from pipeline.delta.write.consume import consume
 from pipeline.delta.write.write import write
 from pipeline.errors import DamagedTableError, SessionConfError
-from pipeline.features import Features
 from pipeline_tests.delta.sample import actions_of, frame_in, note, put, rows_of, versions_of
 from pipeline_tests.tiers import first_is_quick
 

@@ -14,17 +14,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812  the name that everybody knows it by
 from pyspark.sql.types import LongType, StringType, StructField, StructType
 
-from pipeline.dataset import (
-    Append,
-    Changelog,
-    Check,
-    Dataset,
-    ErrorIfExists,
-    InsertNew,
-    Merge,
-    Replace,
-    WriteMode,
-)
+from pipeline.dataset import Append, Changelog, Check, Dataset, ErrorIfExists, InsertNew, Merge, Replace, WriteMode
 from pipeline.delta.log.mark import CommitNote, Mark
 from pipeline.delta.read.changes import Source, SourceChanges
 from pipeline.delta.spark.session import embedded_environment

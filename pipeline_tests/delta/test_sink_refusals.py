@@ -18,12 +18,11 @@ from hypothesis import strategies as st
 from pyspark.sql import SparkSession
 from pyspark.sql.types import IntegerType, LongType, StringType, StructField, StructType
 
-from pipeline.dataset import Append, Check, Dataset
+from pipeline.dataset import Append, Check, Dataset, Features
 from pipeline.delta.log.epochs import epochs
 from pipeline.delta.sink import durable
 from pipeline.delta.sink.journal import Journal
 from pipeline.delta.sink.sink import DeltaSink, SinkSettings, sink_folders
-from pipeline.features import Features
 from pipeline.settings import Settings
 from pipeline_tests.delta.sample import rows_of
 from pipeline_tests.delta.test_sink import BY_HAND, PATIENCE, letters, table

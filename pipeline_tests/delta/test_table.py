@@ -36,7 +36,8 @@ from pyspark.sql.types import (
     VarcharType,
 )
 
-from pipeline.dataset import Append, Check, Dataset, Replace, schema_fingerprint
+from pipeline.dataset import Append, Check, Dataset, Replace
+from pipeline.dataset.schema import schema_fingerprint
 from pipeline.delta.log.mark import clone_session, release_session
 from pipeline.delta.table import open_table
 from pipeline.delta.table.open_table import compare, observe, open_or_create

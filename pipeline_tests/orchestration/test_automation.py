@@ -16,7 +16,7 @@ from pyspark.sql.types import LongType, StringType, StructField, StructType
 from pipeline.dataset import Dataset
 from pipeline.definitions import shipped_definitions
 from pipeline.delta.log.commits import FORMAT, entry_at
-from pipeline.orchestration.automation import RUNS_PER_TICK, landing_sensor, table_sensor
+from pipeline.orchestration.automation.sensors import RUNS_PER_TICK, landing_sensor, table_sensor
 from pipeline.settings import Settings
 
 DAILY = DailyPartitionsDefinition("2026-01-01", end_date="2026-03-01")

@@ -17,7 +17,8 @@ from pipeline.delta.maintain import restore
 from pipeline.delta.read.version import ReadOptions
 from pipeline.delta.write import write as write_module
 from pipeline.errors import AfterCommitError, CommitConflictError
-from pipeline.orchestration import DeltaSparkResource, dataset_asset, io_manager
+from pipeline.orchestration import DeltaSparkResource, dataset_asset
+from pipeline.orchestration.io import io_manager
 from pipeline.settings import SparkSettings
 from pipeline_tests.delta.sample import frame_in, note, rows_of, versions_of
 from pipeline_tests.orchestration.conftest import Project, materializations

@@ -35,7 +35,7 @@ from dagster import (
 )
 from pyspark.sql import DataFrame, SparkSession
 
-from pipeline.dataset import Dataset
+from pipeline.dataset import Dataset, Registry
 from pipeline.delta.sql.slices import of_values
 from pipeline.errors import ChangeFeedOffError, DeclarationError, FrameKindError, RegistryError, TouchedSliceError
 from pipeline.orchestration import (
@@ -48,9 +48,8 @@ from pipeline.orchestration import (
     dataset_out,
     dataset_spec,
 )
-from pipeline.orchestration.consumers import _HELD, _LEFT, FULL_REFRESH, _release_all
+from pipeline.orchestration.io.consumers import _HELD, _LEFT, FULL_REFRESH, _release_all
 from pipeline.record import DatasetRecord
-from pipeline.registry import Registry
 from pipeline.settings import Settings, SparkSettings
 from pipeline_tests.children.consumer import Job, start
 from pipeline_tests.conftest import brief_conf

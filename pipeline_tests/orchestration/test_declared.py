@@ -21,11 +21,10 @@ from dagster import (
 )
 from pyspark.sql.types import LongType, StringType, StructField, StructType
 
-from pipeline.dataset import Append, Dataset, FreshByCron, FreshWithin
+from pipeline.dataset import Append, Dataset, FreshByCron, FreshWithin, SchemaPolicy
 from pipeline.errors import DeclarationError
 from pipeline.orchestration import dataset_asset, dataset_out, dataset_spec
-from pipeline.orchestration.automation import on_changed_source
-from pipeline.policy import SchemaPolicy
+from pipeline.orchestration.automation.sensors import on_changed_source
 from pipeline_tests.delta.sample import rows_of
 from pipeline_tests.orchestration.conftest import Project, materializations
 

@@ -41,11 +41,11 @@ from pyspark.sql.types import DateType, LongType, StringType, StructField, Struc
 from pipeline.dataset import Append, Dataset
 from pipeline.delta.log.commits import FORMAT, commit_file, entry_at
 from pipeline.orchestration import build_definitions, dataset_asset
-from pipeline.orchestration.automation import on_changed_source, table_sensor
+from pipeline.orchestration.automation.foreign import AssetTable
+from pipeline.orchestration.automation.sensors import on_changed_source, table_sensor
+from pipeline.orchestration.commands.table_report import report
 from pipeline.orchestration.dataset_asset import IO_MANAGER
-from pipeline.orchestration.foreign import AssetTable
 from pipeline.settings import Settings
-from pipeline.table_report import report
 
 DAYS = DailyPartitionsDefinition("2026-01-01", end_date="2026-01-11")
 BY_DAY = Dataset(

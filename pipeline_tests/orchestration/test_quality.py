@@ -7,11 +7,11 @@ import pytest
 from dagster import AssetKey, AssetsDefinition, DagsterEventType, build_sensor_context
 from pyspark.sql.types import LongType, StringType, StructField, StructType
 
-from pipeline.dataset import Append, Check, Dataset, Merge, NotNull, References, Unique
+from pipeline.dataset import Append, Check, Dataset, Merge, NotNull, References, Registry, Unique
 from pipeline.errors import DeclarationError, RegistryError
-from pipeline.orchestration import DeltaIOManager, DeltaSparkResource, build_definitions, dataset_asset, quality_checks
+from pipeline.orchestration import DeltaIOManager, DeltaSparkResource, build_definitions, dataset_asset
+from pipeline.orchestration.checks import quality_checks
 from pipeline.record import manifest
-from pipeline.registry import Registry
 from pipeline.settings import Settings
 from pipeline_tests.orchestration.conftest import Project
 

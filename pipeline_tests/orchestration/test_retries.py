@@ -25,7 +25,7 @@ from pyspark.sql.types import LongType, StructField, StructType
 
 from pipeline.dataset import Append, Dataset, Merge, WriteMode
 from pipeline.orchestration import DeltaIOManager, DeltaSparkResource, dataset_asset
-from pipeline.orchestration.identity import first_try
+from pipeline.orchestration.io.identity import first_try
 from pipeline.settings import SparkSettings
 from pipeline_tests.delta.sample import rows_of, versions_of
 from pipeline_tests.tiers import first_is_quick

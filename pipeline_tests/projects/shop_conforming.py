@@ -6,8 +6,7 @@ from dataclasses import replace
 
 from pyspark.sql.types import LongType, StructType
 
-from pipeline.dataset import Check
-from pipeline.features import Features
+from pipeline.dataset import Check, Features
 from pipeline_tests.projects.shop_datasets import customers
 
 wider = StructType([*customers.schema.fields]).add("age", LongType(), True)

@@ -25,6 +25,7 @@ from pipeline.dataset import (
     Merge,
     NotNull,
     References,
+    Registry,
     Replace,
     RowCount,
     SchemaCheck,
@@ -35,7 +36,6 @@ from pipeline.dataset import (
 from pipeline.delta.sink.sink import DeltaSink, SinkSettings
 from pipeline.errors import DeclarationError, PipelineError, RegistryError, SettingsError
 from pipeline.orchestration import dataset_asset, dataset_metadata, dataset_out
-from pipeline.registry import Registry
 from pipeline_tests.unit.sink_sample import settings_in
 
 SCHEMA = StructType([StructField("id", LongType()), StructField("text", StringType())])

@@ -23,10 +23,10 @@ from pyspark.sql.types import (
 )
 
 from pipeline.dataset import Changelog, Dataset, Features, InsertNew, Merge
+from pipeline.dataset.schema import case_duplicates, folded, free_name
 from pipeline.delta import sql
 from pipeline.delta.write import changelog
 from pipeline.errors import DeclarationError
-from pipeline.schema import case_duplicates, folded, free_name
 
 
 def declared(data_type: DataType = StringType(), name: str = "c", **fields: Any) -> Dataset:  # noqa: B008

@@ -19,22 +19,8 @@ from pyspark.sql.types import (
     VarcharType,
 )
 
-from pipeline.dataset import (
-    REFUSED_CHARACTERS,
-    RESERVED_COLUMNS,
-    Append,
-    Check,
-    Dataset,
-    FreshByCron,
-    FreshWithin,
-    Ignore,
-    Replace,
-    RowCount,
-    SchemaCheck,
-    case_duplicates,
-    is_string,
-    walk,
-)
+from pipeline.dataset import Append, Check, Dataset, FreshByCron, FreshWithin, Ignore, Replace, RowCount, SchemaCheck
+from pipeline.dataset.schema import REFUSED_CHARACTERS, RESERVED_COLUMNS, case_duplicates, is_string, walk
 from pipeline.errors import DeclarationError
 
 SCHEMA = StructType(

@@ -10,12 +10,12 @@ import pytest
 from pyspark.sql.types import IntegerType, LongType, StringType, StructField, StructType
 
 from pipeline.dataset import Append, Check, Dataset, Features, SchemaPolicy, StoragePolicy
+from pipeline.dataset.features import KNOWN_FEATURES
+from pipeline.dataset.policy import storage_confs, storage_properties
 from pipeline.delta.log.table_state import TableState
 from pipeline.delta.table.compatibility import CLIENTS, READER_FEATURES, loss
 from pipeline.delta.table.plan import compare, declared, observed, plan
 from pipeline.errors import DeclarationError
-from pipeline.features import KNOWN_FEATURES
-from pipeline.policy import storage_confs, storage_properties
 
 ROWS = StructType([StructField("id", LongType(), False), StructField("text", StringType())])
 PLAIN = Dataset(name="plain", schema=ROWS, write=Append())

@@ -33,7 +33,8 @@ from pyspark.sql.types import (
     VarcharType,
 )
 
-from pipeline.dataset import Dataset, schema_fingerprint
+from pipeline.dataset import Dataset
+from pipeline.dataset.schema import schema_fingerprint
 
 ATOMS: tuple[DataType, ...] = (
     BinaryType(),

@@ -39,13 +39,12 @@ from pyspark.sql.types import (
     VarcharType,
 )
 
-from pipeline.dataset import Append, Changelog, Dataset, Merge
+from pipeline.dataset import Append, Changelog, Dataset, Features, Merge
 from pipeline.delta.frames.records import MAX_DEPTH, size_of
 from pipeline.delta.sink.buffer import Item
 from pipeline.delta.sink.dead_letters import DeadLetter
 from pipeline.delta.sink.intake import Intake, Taken
 from pipeline.delta.sink.ndjson import lines, parser, record_of
-from pipeline.features import Features
 from pipeline_tests.unit.sink_sample import UPDATES, update
 
 LIMIT = 1 << 20

@@ -22,11 +22,10 @@ from pyspark.sql.types import (
     StructType,
 )
 
-from pipeline.dataset import Append, Changelog, Dataset, Merge
+from pipeline.dataset import Append, Changelog, Dataset, Features, Merge
 from pipeline.delta.sink.buffer import Item, Receipt
 from pipeline.delta.sink.dead_letters import EXCERPT, DeadLetter, plain, raw_letter
 from pipeline.delta.sink.intake import Intake, Taken
-from pipeline.features import Features
 from pipeline_tests.unit.sink_sample import AT, UPDATES, update
 
 LIMIT = 1 << 20

@@ -10,9 +10,8 @@ import pytest
 from pyspark.sql.types import LongType, StructField, StructType
 
 from pipeline.cli.registry import declaration
-from pipeline.dataset import Dataset, FreshByCron, RowCount
+from pipeline.dataset import Dataset, FreshByCron, Registry, RowCount, load_datasets
 from pipeline.errors import DeclarationError, RegistryError, SettingsError, UnknownDatasetError
-from pipeline.registry import Registry, load_datasets
 from pipeline_tests.projects import collected
 
 SCHEMA = StructType([StructField("id", LongType())])

@@ -8,8 +8,8 @@ import pytest
 from pyspark.sql.types import ArrayType, LongType, MapType, StringType, StructField, StructType, VariantType
 
 from pipeline.dataset import Changelog, Dataset, InsertNew, Merge, Replace, WriteMode
+from pipeline.dataset.write_mode import is_comparable
 from pipeline.errors import DeclarationError
-from pipeline.write_mode import is_comparable
 
 SCHEMA = StructType(
     [

@@ -14,7 +14,7 @@ from dagster import (
 )
 
 from pipeline.assets.aviation.assets import DAILY, LandingFolder
-from pipeline.orchestration.automation import landing_sensor, schedule_status
+from pipeline.orchestration.automation.sensors import landing_sensor, schedule_status
 
 # The files of a day may be expected by then.
 HOUR = 4

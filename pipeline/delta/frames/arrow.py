@@ -33,13 +33,13 @@ from pyspark.sql.types import (
     VariantType,
 )
 
-from pipeline.dataset import RESERVED_COLUMNS, Dataset, is_string
+from pipeline.dataset import Dataset
+from pipeline.dataset.schema import RESERVED_COLUMNS, folded, is_string, same_names
 from pipeline.delta import sql
 from pipeline.delta.frames.arrow_types import INTEGER_DIGITS, arrow_type, is_list
 from pipeline.delta.frames.fit import passed_over
 from pipeline.errors import FrameMismatchError
 from pipeline.listing import listed
-from pipeline.schema import folded, same_names
 
 # Spark documents DATE and TIMESTAMP for the years 1 to 9999; the integers behind them reach further.
 _EPOCH = dt.date(1970, 1, 1)

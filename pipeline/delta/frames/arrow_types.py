@@ -28,7 +28,7 @@ from pyspark.sql.types import (
     VariantType,
 )
 
-from pipeline.dataset import is_string, walk
+from pipeline.dataset.schema import is_string, walk
 from pipeline.errors import FrameMismatchError
 
 # What an integer of any width needs, unsigned ones included.

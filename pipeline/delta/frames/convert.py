@@ -18,12 +18,12 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import IntegralType, StructType
 
 from pipeline.dataset import Dataset
+from pipeline.dataset.schema import folded
 from pipeline.delta.frames.arrow import LEFT_OUT, fitting
 from pipeline.delta.frames.arrow_types import arrow_type, holds_variant, spark_schema
 from pipeline.delta.frames.objects import entries_of_dicts, refuse_loss
 from pipeline.delta.frames.staging import Staging
 from pipeline.errors import FrameKindError, FrameMismatchError, FrameTooLargeError
-from pipeline.schema import folded
 
 SPARK = "pyspark.sql.DataFrame"
 PANDAS = "pandas.DataFrame"

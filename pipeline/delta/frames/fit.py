@@ -24,11 +24,11 @@ from pyspark.sql.types import (
     StructType,
 )
 
-from pipeline.dataset import RESERVED_COLUMNS, Dataset, case_duplicates, is_string
+from pipeline.dataset import Dataset
+from pipeline.dataset.schema import RESERVED_COLUMNS, case_duplicates, folded, is_string
 from pipeline.delta import sql
 from pipeline.errors import FrameMismatchError
 from pipeline.listing import listed
-from pipeline.schema import folded
 
 # Digits that the values of an integral type may need.
 _DIGITS: dict[type[DataType], int] = {ByteType: 3, ShortType: 5, IntegerType: 10, LongType: 19}

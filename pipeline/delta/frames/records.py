@@ -36,7 +36,7 @@ from pyspark.sql.types import (
     VarcharType,
 )
 
-from pipeline.dataset import is_string
+from pipeline.dataset.schema import is_string
 from pipeline.delta import sql
 from pipeline.listing import listed
 

@@ -14,7 +14,19 @@ from typing import Any
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812  Spark's own name for it
 
-from pipeline.dataset import Append, Dataset, FreshWithin, References, RowCount, Unique, table_location
+from pipeline.dataset import (
+    Append,
+    Dataset,
+    Expectation,
+    FreshWithin,
+    References,
+    RowCount,
+    Severity,
+    Unique,
+    table_location,
+)
+from pipeline.dataset.expectations import expectation_name, label, null_label
+from pipeline.dataset.schema import free_name
 from pipeline.delta import sql
 from pipeline.delta.inspect.describe import TableDescription, describe
 from pipeline.delta.log.commits import PartitionValues
@@ -25,9 +37,7 @@ from pipeline.delta.sql.constraints import EXAMPLES, Broken
 from pipeline.delta.sql.slices import count_by_values, partition_value
 from pipeline.delta.table.open_table import load, look_at
 from pipeline.errors import TableNotFoundError
-from pipeline.expectations import Expectation, Severity, expectation_name, label, null_label
 from pipeline.listing import listed
-from pipeline.schema import free_name
 
 _ROWS = "rows of values"
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pyspark.sql import DataFrame, SparkSession
 
 from pipeline.dataset import Dataset
+from pipeline.dataset.write_mode import is_comparable
 from pipeline.delta import sql
 from pipeline.delta.inspect.query import Answer, answer_of, query_session
 from pipeline.delta.log.mark import Cursor
@@ -27,7 +28,6 @@ from pipeline.delta.read.verdict import Verdict, judge
 from pipeline.delta.read.version import ReadOptions, resolve
 from pipeline.delta.table.open_table import existing, load
 from pipeline.errors import VersionNotFoundError
-from pipeline.write_mode import is_comparable
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -13,7 +13,7 @@ from typing import Any
 
 from pyspark.sql import DataFrame
 
-from pipeline.dataset import RESERVED_COLUMNS
+from pipeline.dataset.schema import RESERVED_COLUMNS
 from pipeline.delta.log.snapshot import local_folder
 from pipeline.delta.spark.failures import SPARK_ERRORS
 from pipeline.delta.spark.session import is_connect

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from pyspark.sql.types import StructType
 
-from pipeline.schema import schema_fingerprint
+from pipeline.dataset.schema import schema_fingerprint
 
 # Where a mapped column's own name stands in the metadata of its field (Delta protocol, "Column Mapping").
 PHYSICAL_NAME = "delta.columnMapping.physicalName"

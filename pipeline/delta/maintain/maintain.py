@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pyspark.sql import SparkSession
 
 from pipeline.dataset import Dataset
+from pipeline.dataset.policy import storage_confs
 from pipeline.delta import sql
 from pipeline.delta.log.mark import CommitNote, private_session, write_confs
 from pipeline.delta.maintain.checkpoint import CheckpointFailedError, Checkpoints
@@ -23,7 +24,6 @@ from pipeline.delta.spark.failures import SPARK_ERRORS, read_failure, storage_fa
 from pipeline.delta.table.open_table import TableState, existing
 from pipeline.delta.write.transaction import INCARNATION, incarnation
 from pipeline.errors import CommitConflictError, ConsumerBehindError, StorageError
-from pipeline.policy import storage_confs
 
 _SMALL_FILE = "spark.databricks.delta.optimize.minFileSize"
 

@@ -15,6 +15,7 @@ from typing import Any
 from pyspark.sql import DataFrame, SparkSession
 
 from pipeline.dataset import Dataset
+from pipeline.dataset.schema import free_name
 from pipeline.delta import sql
 from pipeline.delta.log.mark import Cursor, commit_entry
 from pipeline.delta.read.cursors import InForce
@@ -35,7 +36,6 @@ from pipeline.delta.sql.slices import Slice, Unaddressable, of_rows
 from pipeline.delta.table.open_table import existing, load
 from pipeline.errors import TableMismatchError
 from pipeline.listing import bounded
-from pipeline.schema import free_name
 
 CHANGE_TYPE, COMMIT_VERSION = "_change_type", "_commit_version"
 INSERT, UPDATED, DELETE = "insert", "update_postimage", "delete"

@@ -17,7 +17,8 @@ from typing import Any
 
 from pyspark.sql.types import CharType, DataType, DoubleType, FloatType, StructType, VarcharType
 
-from pipeline.dataset import Dataset, Merge, is_string, walk
+from pipeline.dataset import Dataset, Merge
+from pipeline.dataset.schema import folded, is_string, walk
 from pipeline.delta.frames.arrow import fitting
 from pipeline.delta.frames.arrow_types import arrow_type
 from pipeline.delta.frames.convert import ARROW, PANDAS, POLARS, index_as_columns, kind_of, reader_of
@@ -27,7 +28,6 @@ from pipeline.delta.sink.buffer import Item, Receipt
 from pipeline.delta.sink.dead_letters import DeadLetter, plain
 from pipeline.errors import FrameMismatchError
 from pipeline.listing import listed
-from pipeline.schema import folded
 
 FRAMES = (PANDAS, POLARS, ARROW)
 TOO_DEEP = f"lists and objects lie in one another more than {MAX_DEPTH} deep"

@@ -19,7 +19,8 @@ from typing import Any, BinaryIO
 
 from pyspark.sql.types import DecimalType
 
-from pipeline.dataset import Dataset, walk
+from pipeline.dataset import Dataset
+from pipeline.dataset.schema import walk
 from pipeline.delta.frames.records import is_deep
 from pipeline.delta.sink.dead_letters import EXCERPT, raw_letter
 from pipeline.delta.sink.intake import TOO_DEEP

@@ -22,14 +22,14 @@ from pyspark.sql.types import (
     VariantType,
 )
 
-from pipeline.dataset import Dataset, is_string
+from pipeline.dataset import Dataset
+from pipeline.dataset.expectations import null_label
+from pipeline.dataset.schema import free_name, is_string
+from pipeline.dataset.write_mode import is_comparable
 from pipeline.delta import sql
 from pipeline.delta.spark.failures import SPARK_ERRORS, read_failure
 from pipeline.delta.sql.slices import Slice
 from pipeline.errors import DeclarationError
-from pipeline.expectations import null_label
-from pipeline.schema import free_name
-from pipeline.write_mode import is_comparable
 
 # How many distinct stray values an error names.
 NAMED_VALUES = 10

@@ -33,9 +33,8 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from pipeline.dataset import Dataset, is_string
-from pipeline.features import Features
-from pipeline.schema import free_name
+from pipeline.dataset import Dataset, Features
+from pipeline.dataset.schema import free_name, is_string
 
 _INTEGERS: tuple[tuple[type[DataType], int, str], ...] = (
     (ByteType, 8, "Y"),

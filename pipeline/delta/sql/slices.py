@@ -29,7 +29,8 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from pipeline.dataset import Dataset, is_string
+from pipeline.dataset import Dataset
+from pipeline.dataset.schema import is_string
 from pipeline.delta import sql
 from pipeline.listing import listed
 

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pyspark.sql import DataFrame, SparkSession
 
 from pipeline.dataset import Dataset
+from pipeline.dataset.schema import schema_fingerprint
 from pipeline.delta import sql
 from pipeline.delta.log.mark import CommitNote, Mark, private_session, write_confs
 from pipeline.delta.log.retry import RetryPolicy, retried
@@ -27,7 +28,6 @@ from pipeline.errors import (
     ExpressionError,
     TableMismatchError,
 )
-from pipeline.schema import schema_fingerprint
 
 # How many of the rows in the way an error shows.
 NAMED_ROWS = 3

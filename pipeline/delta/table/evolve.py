@@ -24,6 +24,8 @@ from pyspark.sql.types import (
     StructType,
 )
 
+from pipeline.dataset import SchemaPolicy
+from pipeline.dataset.schema import folded, is_string
 from pipeline.delta import sql
 from pipeline.delta.table.steps import (
     AddColumn,
@@ -39,8 +41,6 @@ from pipeline.delta.table.steps import (
     not_null_check,
     shown,
 )
-from pipeline.policy import SchemaPolicy
-from pipeline.schema import folded, is_string
 
 # The rules: which steps a write makes by itself, by the mode of the schema policy. All others wait for
 # `pipeline conform apply`; under "overwrite" a write that replaces the whole table brings its own schema.

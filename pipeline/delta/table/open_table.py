@@ -13,6 +13,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
 from pipeline.dataset import Dataset
+from pipeline.dataset.features import SUPPORTED, wanted_features
 from pipeline.delta import sql
 from pipeline.delta.log.commits import remove_empty_log, versions
 from pipeline.delta.log.entry import of_dataset
@@ -36,7 +37,6 @@ from pipeline.errors import (
     TableMismatchError,
     TableNotFoundError,
 )
-from pipeline.features import SUPPORTED, wanted_features
 
 __all__ = [
     "CHANGE_FEED",

@@ -14,6 +14,18 @@ from typing import Any
 from pyspark.sql.types import StructType
 
 from pipeline.dataset import Dataset
+from pipeline.dataset.features import (
+    MAPPING_MODE,
+    REMOVABLE,
+    SWITCHES,
+    brought_by,
+    feature_properties,
+    unwanted_features,
+    wanted_features,
+    with_required,
+)
+from pipeline.dataset.policy import OURS, storage_properties
+from pipeline.dataset.schema import schema_fingerprint, walk
 from pipeline.delta import sql
 from pipeline.delta.log.table_state import TableState
 from pipeline.delta.table.compatibility import READER_FEATURES, Loss, loss
@@ -38,18 +50,6 @@ from pipeline.delta.table.steps import (
     WidenColumn,
     not_null_check,
 )
-from pipeline.features import (
-    MAPPING_MODE,
-    REMOVABLE,
-    SWITCHES,
-    brought_by,
-    feature_properties,
-    unwanted_features,
-    wanted_features,
-    with_required,
-)
-from pipeline.policy import OURS, storage_properties
-from pipeline.schema import schema_fingerprint, walk
 
 CHANGE_FEED = "delta.enableChangeDataFeed"
 # What a table gets when it is created, unless the declaration says otherwise; one that lacks it is as good.

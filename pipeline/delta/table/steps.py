@@ -10,8 +10,8 @@ from typing import Any, ClassVar
 
 from pyspark.sql.types import StructField
 
+from pipeline.dataset.features import SUPPORTED
 from pipeline.delta import sql
-from pipeline.features import SUPPORTED
 
 Path = tuple[str, ...]
 # NOT NULL of a column that was made without it: Delta can't alter a column so, and holds it as a check of this name.

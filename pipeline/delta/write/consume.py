@@ -16,6 +16,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StringType, StructField, StructType
 
 from pipeline.dataset import Dataset, Replace
+from pipeline.dataset.write_mode import consumer_problems
 from pipeline.delta.log.mark import CommitNote
 from pipeline.delta.log.retry import NO_RETRY, RetryPolicy, retried
 from pipeline.delta.read.changes import Source, SourceChanges, changes_since
@@ -27,7 +28,6 @@ from pipeline.delta.write.result import WriteResult, nothing
 from pipeline.delta.write.write import write
 from pipeline.errors import ChangeFeedOffError, DeclarationError, TouchedSliceError
 from pipeline.listing import listed
-from pipeline.write_mode import consumer_problems
 
 
 @dataclass(frozen=True)

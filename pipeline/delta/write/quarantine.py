@@ -20,7 +20,8 @@ from typing import Any, Literal
 
 from pyspark.sql import DataFrame, SparkSession
 
-from pipeline.dataset import Dataset, Merge
+from pipeline.dataset import Dataset, Merge, OnViolation
+from pipeline.dataset.expectations import EPOCH, REASONS, TOKEN, WRITER, label, null_label
 from pipeline.delta import sql
 from pipeline.delta.log.commits import Commit
 from pipeline.delta.log.mark import CommitNote, own_commit, private_session, write_confs
@@ -32,7 +33,6 @@ from pipeline.delta.table.open_table import look
 from pipeline.delta.write import merge
 from pipeline.delta.write.changelog import stands_alone
 from pipeline.errors import CommitConflictError
-from pipeline.expectations import EPOCH, REASONS, TOKEN, WRITER, OnViolation, label, null_label
 
 # The writer of what a consumer sets apart: its batches are told by its cursors, whatever run wrote them.
 CURSORS = "cursors"

@@ -11,6 +11,7 @@ from collections.abc import Collection
 from pyspark.sql import DataFrame
 
 from pipeline.dataset import Dataset
+from pipeline.dataset.expectations import null_label
 from pipeline.delta.sql import constraints
 from pipeline.delta.sql.slices import Slice
 from pipeline.delta.write import merge
@@ -22,7 +23,6 @@ from pipeline.errors import (
     PipelineError,
     StrayRowsError,
 )
-from pipeline.expectations import null_label
 
 
 def violation_of(frame: DataFrame, dataset: Dataset, within: Slice | None) -> PipelineError | None:

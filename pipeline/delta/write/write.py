@@ -17,6 +17,9 @@ from dataclasses import replace as changed
 from pyspark.sql import DataFrame, SparkSession
 
 from pipeline.dataset import Dataset, ErrorIfExists, Ignore, Replace
+from pipeline.dataset.expectations import QUARANTINE_SUFFIX
+from pipeline.dataset.policy import storage_confs
+from pipeline.dataset.schema import folded
 from pipeline.delta import sql
 from pipeline.delta.frames.fit import select_list
 from pipeline.delta.log.commits import Commit
@@ -51,9 +54,6 @@ from pipeline.delta.write.result import WriteResult, commit_result, nothing
 from pipeline.delta.write.statement import write_statement
 from pipeline.delta.write.transaction import Identifier, cursor_identifier, first_load, holder, identifier
 from pipeline.errors import AfterCommitError, CommitConflictError, CommitUnknownError, PipelineError, TableExistsError
-from pipeline.expectations import QUARANTINE_SUFFIX
-from pipeline.policy import storage_confs
-from pipeline.schema import folded
 
 # What a conflict says of a run whose cursors another run has moved on.
 CURSOR_MOVED = "CURSOR_MOVED"

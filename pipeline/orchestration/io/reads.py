@@ -14,12 +14,12 @@ from dagster import AssetKey, DagsterEventType, StepExecutionContext, TableColum
 from pyspark.sql import DataFrame
 
 from pipeline.dataset import Dataset
+from pipeline.dataset.schema import folded
 from pipeline.delta.inspect.lineage import column_lineage, plain_location
 from pipeline.delta.read.changes import SourceChanges
 from pipeline.delta.read.verdict import Kind
 from pipeline.delta.read.version import ReadFacts
 from pipeline.orchestration.metadata import VERSION
-from pipeline.schema import folded
 
 COLUMN_LINEAGE = "dagster/column_lineage"
 

@@ -13,46 +13,29 @@ from dataclasses import dataclass
 from pyspark.sql.types import StructField, StructType
 
 from pipeline.arguments import type_problems
-from pipeline.errors import DeclarationError
-from pipeline.expectations import (
+from pipeline.dataset.expectations import (
     QUARANTINE_SUFFIX,
     Check,
     Constraint,
     Expectation,
-    FreshByCron,
     Freshness,
-    FreshWithin,
     NotNull,
-    References,
     RowCount,
     SchemaCheck,
-    Severity,
-    Unique,
     constraint_problems,
     expectation_problems,
     quarantine_schema,
     sets_apart,
 )
-from pipeline.features import Features, feature_problems, feature_properties, property_problems
-from pipeline.policy import SchemaPolicy, StoragePolicy, schema_problems, storage_problems, storage_properties
-from pipeline.schema import (
-    REFUSED_CHARACTERS,
-    RESERVED_COLUMNS,
-    case_duplicates,
+from pipeline.dataset.features import Features, feature_problems, feature_properties, property_problems
+from pipeline.dataset.policy import SchemaPolicy, StoragePolicy, schema_problems, storage_problems, storage_properties
+from pipeline.dataset.schema import (
     column_problems,
-    is_string,
     partition_problems,
     same_names,
     schema_fingerprint,
-    walk,
 )
-from pipeline.write_mode import (
-    Append,
-    Changelog,
-    ErrorIfExists,
-    Ignore,
-    InsertNew,
-    Merge,
+from pipeline.dataset.write_mode import (
     Replace,
     WriteMode,
     consumer_problems,
@@ -60,37 +43,7 @@ from pipeline.write_mode import (
     merge_problems,
     mode_problems,
 )
-
-__all__ = [
-    "REFUSED_CHARACTERS",
-    "RESERVED_COLUMNS",
-    "Append",
-    "Changelog",
-    "Check",
-    "Dataset",
-    "ErrorIfExists",
-    "Features",
-    "FreshByCron",
-    "FreshWithin",
-    "Freshness",
-    "Ignore",
-    "InsertNew",
-    "Merge",
-    "NotNull",
-    "References",
-    "Replace",
-    "RowCount",
-    "SchemaCheck",
-    "SchemaPolicy",
-    "Severity",
-    "StoragePolicy",
-    "Unique",
-    "WriteMode",
-    "case_duplicates",
-    "is_string",
-    "schema_fingerprint",
-    "walk",
-]
+from pipeline.errors import DeclarationError
 
 _PROTOCOL_PROPERTIES = ("delta.feature.", "delta.minreaderversion", "delta.minwriterversion")
 _REPLACE = Replace()

@@ -14,14 +14,13 @@ from dagster import (
     op,
 )
 
-from pipeline.dataset import Dataset
+from pipeline.dataset import Dataset, Registry
 from pipeline.delta.maintain.checkpoint import Checkpoints
 from pipeline.delta.maintain.maintain import checkpoint, vacuum
 from pipeline.delta.maintain.retention import Unread, consumers_of
 from pipeline.errors import PipelineError, TableNotFoundError
-from pipeline.orchestration.automation import schedule_status
+from pipeline.orchestration.automation.sensors import schedule_status
 from pipeline.orchestration.resources import DeltaSparkResource
-from pipeline.registry import Registry
 
 VACUUM_CRON = "0 3 * * 0"
 CHECKPOINT_CRON = "30 2 * * *"

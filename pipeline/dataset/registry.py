@@ -12,7 +12,8 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from graphlib import CycleError, TopologicalSorter
 
-from pipeline.dataset import Dataset, References
+from pipeline.dataset.declaration import Dataset
+from pipeline.dataset.expectations import References
 from pipeline.errors import RegistryError, SettingsError, UnknownDatasetError
 
 

@@ -36,12 +36,12 @@ from dagster._core.instance.utils import RUNLESS_RUN_ID
 from pipeline.dataset import Dataset
 from pipeline.delta.table.open_table import TableState, compare, observe, state_in_log
 from pipeline.errors import TableNotFoundError
-from pipeline.orchestration import quality_checks, row_counts
+from pipeline.orchestration.checks import quality_checks, row_counts
+from pipeline.orchestration.checks.row_counts import ROW_COUNT
 from pipeline.orchestration.dataset_asset import IO_MANAGER
-from pipeline.orchestration.io_manager import DeltaIOManager
+from pipeline.orchestration.io.io_manager import DeltaIOManager
 from pipeline.orchestration.metadata import VERSION, at_key, column_schema, plain, table_schema
 from pipeline.orchestration.partitions import PARTITION_EXPR
-from pipeline.orchestration.row_counts import ROW_COUNT
 
 SCHEMA = "schema"
 _LOSSY = re.compile(r"[.-]|__")

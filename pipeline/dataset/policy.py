@@ -12,7 +12,7 @@ from typing import Literal, get_args
 
 from pyspark.sql.types import StructType
 
-from pipeline.schema import walk
+from pipeline.dataset.schema import walk
 
 Codec = Literal["snappy", "zstd", "gzip", "lz4", "lz4_raw", "uncompressed"]
 SchemaMode = Literal["exact", "add columns", "widen types", "evolve", "overwrite"]

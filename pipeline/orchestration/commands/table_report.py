@@ -1,8 +1,8 @@
 """What was just done to tables, told to the project's Dagster instance at once.
 
-Run as a child process of the command line, `python -m pipeline.table_report NAME…`, in the project's folder with
-`DAGSTER_HOME` set. Here belongs the finding of the project's assets; what a commit means to Dagster is
-`pipeline.orchestration.foreign`'s. Where nobody runs this, the sensor `table_versions` tells the same later.
+Run as a child process of the command line in the project's folder, with `DAGSTER_HOME` set and the names of datasets as
+arguments. What a commit means to Dagster is `foreign`'s. If nobody runs this, the sensor `table_versions` tells the
+same later.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from dagster import AssetsDefinition, DagsterInstance
 from dagster._core.definitions.reconstruct import repository_def_from_target_def
 from dagster._core.workspace.autodiscovery import loadable_targets_from_python_module
 
+from pipeline.orchestration.automation.foreign import asset_tables, newest_unreported
 from pipeline.orchestration.dataset_asset import IO_MANAGER
-from pipeline.orchestration.foreign import asset_tables, newest_unreported
 from pipeline.settings import dagster_module, load_settings
 
 

@@ -13,13 +13,13 @@ from typing import Any
 
 from dagster import AssetCheckResult, AssetCheckSeverity, AssetCheckSpec, AssetKey, MetadataValue
 
-from pipeline.dataset import Check, Dataset, References, Severity
+from pipeline.dataset import Check, Constraint, Dataset, Expectation, References, Severity
+from pipeline.dataset.expectations import expectation_name, label
 from pipeline.delta.inspect.check import broken_by
 from pipeline.delta.sql.constraints import Broken
 from pipeline.delta.table.open_table import look
 from pipeline.errors import TableNotFoundError
-from pipeline.expectations import Constraint, Expectation, expectation_name, label
-from pipeline.orchestration.io_manager import DeltaIOManager
+from pipeline.orchestration.io.io_manager import DeltaIOManager
 from pipeline.orchestration.metadata import SOURCES, VERSION, VIOLATIONS, of_commit
 
 _PLAIN = re.compile(r"[A-Za-z0-9_]+")

@@ -1,8 +1,8 @@
 """The demonstration: real flights through the aviation assets, in one Dagster run of the project's own instance.
 
-Run as a child process, `python -m pipeline.demo --days N`, with `DAGSTER_HOME` set. Here belong the run and its report,
-one JSON document a line on standard output; everything else that is printed goes to standard error. How a report is
-shown is the command line's.
+Run as a child process, `python -m pipeline.assets.demo --days N`, with `DAGSTER_HOME` set. Here belong the run and its
+report, one JSON document a line on standard output; everything else that is printed goes to standard error. How a
+report is shown is the command line's.
 """
 
 from __future__ import annotations
@@ -34,13 +34,12 @@ from pyspark.sql import SparkSession
 from pipeline.assets.aviation import assets as aviation
 from pipeline.assets.aviation.landing import DAYS, prepare_landing
 from pipeline.assets.portfolio.landing import prepare_prices
-from pipeline.dataset import Dataset
+from pipeline.dataset import Dataset, Registry
 from pipeline.delta.read.version import ReadOptions, read
 from pipeline.delta.spark.session import open_session
 from pipeline.delta.table.open_table import existing
 from pipeline.errors import DemoError, PipelineError
 from pipeline.orchestration import build_definitions
-from pipeline.registry import Registry
 from pipeline.settings import Settings, load_settings
 
 Report = Callable[[dict[str, Any]], None]
@@ -168,7 +167,7 @@ def _own_output() -> Iterator[Report]:
 
 def main(arguments: list[str]) -> int:
     """The child process; returns its exit status."""
-    parser = argparse.ArgumentParser(prog="python -m pipeline.demo", description=demonstrate.__doc__)
+    parser = argparse.ArgumentParser(prog="python -m pipeline.assets.demo", description=demonstrate.__doc__)
     parser.add_argument("--days", type=int, default=7, help=f"1 to {DAYS}")
     days = parser.parse_args(arguments).days
     # As an interrupt does: Dagster then records that the run has ended.

@@ -39,10 +39,20 @@ from pipeline.delta.write.consume import Reading, Touched, write_consumed
 from pipeline.delta.write.result import WriteResult
 from pipeline.delta.write.write import write
 from pipeline.errors import FrameKindError, FrameMismatchError, PartitionKeyError, PipelineError, TableNotFoundError
-from pipeline.orchestration.consumers import consumer_of, read_changes, sources_of, written
 from pipeline.orchestration.derived import dataset_of_table, derived_dataset, refuse_lost_partitions
-from pipeline.orchestration.identity import writer
-from pipeline.orchestration.inputs import annotated_kind, input_slice, may_be_missing, shown, tell_input
+from pipeline.orchestration.io.consumers import consumer_of, read_changes, sources_of, written
+from pipeline.orchestration.io.identity import writer
+from pipeline.orchestration.io.inputs import annotated_kind, input_slice, may_be_missing, shown, tell_input
+from pipeline.orchestration.io.reads import (
+    InputRead,
+    changes_read,
+    lineage_metadata,
+    note_read,
+    reads_of,
+    version_written_in_run,
+)
+from pipeline.orchestration.io.reporting import Partitions, changed_since, report_of, rows_that_replace, tell
+from pipeline.orchestration.io.streams import is_stream, write_stream
 from pipeline.orchestration.metadata import (
     VERDICT,
     VERSION,
@@ -56,17 +66,7 @@ from pipeline.orchestration.metadata import (
     write_metadata,
 )
 from pipeline.orchestration.partitions import PARTITION_EXPR, slice_of
-from pipeline.orchestration.reads import (
-    InputRead,
-    changes_read,
-    lineage_metadata,
-    note_read,
-    reads_of,
-    version_written_in_run,
-)
-from pipeline.orchestration.reporting import Partitions, changed_since, report_of, rows_that_replace, tell
 from pipeline.orchestration.resources import DeltaSparkResource
-from pipeline.orchestration.streams import is_stream, write_stream
 from pipeline.record import write_record
 from pipeline.settings import LOCAL_FRAME_MAX_BYTES
 

@@ -26,7 +26,7 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from pipeline.write_mode import Merge, WriteMode, is_comparable
+from pipeline.dataset.write_mode import Merge, WriteMode, is_comparable
 
 Severity = Literal["warn", "error"]
 OnViolation = Literal["fail", "drop", "quarantine"]

@@ -19,8 +19,8 @@ from pipeline.delta.log.commits import read_commit_file
 from pipeline.delta.log.mark import read_commit
 from pipeline.delta.log.snapshot import local_folder
 from pipeline.delta.table.open_table import observe, state_in_log
-from pipeline.orchestration import quality_checks
-from pipeline.orchestration.io_manager import DeltaIOManager
+from pipeline.orchestration.checks import quality_checks
+from pipeline.orchestration.io.io_manager import DeltaIOManager
 from pipeline.orchestration.metadata import COMMITTED, PARTITION_ROWS, ROWS_WRITTEN, SKIPPED, TABLE_ROWS, VERSION
 from pipeline.orchestration.partitions import KeyFinder, summed
 

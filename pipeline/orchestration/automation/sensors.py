@@ -29,7 +29,7 @@ from pipeline.dataset import Dataset
 from pipeline.delta.log.commits import list_files
 from pipeline.errors import PipelineError
 from pipeline.listing import listed
-from pipeline.orchestration.foreign import AssetTable, unreported
+from pipeline.orchestration.automation.foreign import AssetTable, unreported
 
 CHANGE_SENSOR = "changed_sources"
 TABLE_SENSOR = "table_versions"

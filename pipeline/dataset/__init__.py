@@ -1,0 +1,58 @@
+"""What is declared of a dataset, said once; no input or output, no JVM.
+
+Every name that a project needs for its declarations is here.
+"""
+
+from pipeline.dataset.declaration import Dataset, require_dataset, table_location
+from pipeline.dataset.expectations import (
+    Check,
+    Constraint,
+    Expectation,
+    FreshByCron,
+    Freshness,
+    FreshWithin,
+    NotNull,
+    OnViolation,
+    References,
+    RowCount,
+    SchemaCheck,
+    Severity,
+    Unique,
+)
+from pipeline.dataset.features import ColumnMapping, Features
+from pipeline.dataset.policy import SchemaPolicy, StoragePolicy
+from pipeline.dataset.registry import Registry, load_datasets
+from pipeline.dataset.write_mode import Append, Changelog, ErrorIfExists, Ignore, InsertNew, Merge, Replace, WriteMode
+
+__all__ = [
+    "Append",
+    "Changelog",
+    "Check",
+    "ColumnMapping",
+    "Constraint",
+    "Dataset",
+    "ErrorIfExists",
+    "Expectation",
+    "Features",
+    "FreshByCron",
+    "FreshWithin",
+    "Freshness",
+    "Ignore",
+    "InsertNew",
+    "Merge",
+    "NotNull",
+    "OnViolation",
+    "References",
+    "Registry",
+    "Replace",
+    "RowCount",
+    "SchemaCheck",
+    "SchemaPolicy",
+    "Severity",
+    "StoragePolicy",
+    "Unique",
+    "WriteMode",
+    "load_datasets",
+    "require_dataset",
+    "table_location",
+]

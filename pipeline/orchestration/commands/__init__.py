@@ -1,0 +1,1 @@
+"""Child processes of the command line that need Dagster."""
