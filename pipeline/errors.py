@@ -194,7 +194,7 @@ class TableNotFoundError(TableError):
     """A table was to be read that has never been written."""
 
     sentence = "Dataset {dataset!r} has no table yet at {location}."
-    next_step = "dagster asset materialize --select {dataset}"
+    next_step = "pipeline materialize {dataset}"
 
 
 @dataclass(eq=False, kw_only=True)
@@ -366,7 +366,7 @@ class ConsumerBehindError(TableError):
 
     def remedy(self) -> str:
         """To run the consumers, or to let them read the whole source."""
-        return f"dagster asset materialize --select {','.join(self.behind)}; or --force, and they read all of it anew."
+        return f"pipeline materialize {','.join(self.behind)}; or --force, and they read all of it anew."
 
 
 @dataclass(eq=False, kw_only=True)
@@ -660,6 +660,17 @@ class AfterCommitError(TableError):
 @dataclass(eq=False, kw_only=True)
 class DemoError(PipelineError):
     """The demonstration could not be run to its end."""
+
+    reason: str
+    hint: str = ""
+
+    sentence = "{reason}"
+    next_step = "{hint}"
+
+
+@dataclass(eq=False, kw_only=True)
+class MaterializeError(PipelineError):
+    """Assets were not materialized: the selection or partition is none of the project's, or the run failed."""
 
     reason: str
     hint: str = ""

@@ -31,7 +31,6 @@ LAYERS = {
     "orchestration": 4,
     "assets": 5,
     "definitions": 6,
-    "dagster_command": 6,
     "cli": 6,
 }
 # Inside layer 1 each part says what it may import; `errors` is a layer below.

@@ -8,27 +8,14 @@ report is shown is the command line's.
 from __future__ import annotations
 
 import argparse
-import json
-import os
-import signal
 import sys
 import uuid
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
-from dagster import (
-    AssetKey,
-    DagsterEvent,
-    DagsterEventType,
-    DagsterInstance,
-    EventLogEntry,
-    ExecuteInProcessResult,
-)
+from dagster import AssetKey, DagsterInstance, ExecuteInProcessResult
 from dagster._core.storage.tags import ASSET_PARTITION_RANGE_END_TAG, ASSET_PARTITION_RANGE_START_TAG
-from dagster_shared.error import SerializableErrorInfo
 from pyspark.sql import SparkSession
 
 from pipeline.assets.aviation import assets as aviation
@@ -38,17 +25,10 @@ from pipeline.dataset import Dataset, Registry
 from pipeline.delta.read.version import ReadOptions, read
 from pipeline.delta.spark.session import open_session
 from pipeline.delta.table.open_table import existing
-from pipeline.errors import DemoError, PipelineError
+from pipeline.errors import DemoError
 from pipeline.orchestration import build_definitions
+from pipeline.orchestration.commands.reports import Report, child, failure_of, step_key, step_listener
 from pipeline.settings import Settings, load_settings
-
-Report = Callable[[dict[str, Any]], None]
-INTERRUPTED = 130
-_STEP_EVENTS = {
-    DagsterEventType.STEP_START: "step_started",
-    DagsterEventType.STEP_SUCCESS: "step_succeeded",
-    DagsterEventType.STEP_FAILURE: "step_failed",
-}
 
 
 def demonstrate(settings: Settings, days: int, report: Report) -> None:
@@ -65,13 +45,14 @@ def demonstrate(settings: Settings, days: int, report: Report) -> None:
     first, last, following = (landing.flights[number].stem for number in (0, days - 1, -1))
     report({"event": "landing", "folder": str(landing.folder), "files_written": written})
     seconds: dict[str, float] = {}
+    names = {step_key(AssetKey(dataset.asset_key)): dataset.name for dataset in registry}
     with DagsterInstance.get() as instance:
         run_id = str(uuid.uuid4())
-        instance.add_event_listener(run_id, _listener(registry, seconds, report))
+        instance.add_event_listener(run_id, step_listener(names, seconds, report))
         report({"event": "run", "run_id": run_id, "first_day": first, "last_day": last, "next_day": following})
         result = _run(settings, registry, instance, run_id, (first, last))
     if not result.success:
-        raise DemoError(reason=f"Run {run_id} failed: {_reason(result)}")
+        raise DemoError(reason=f"Run {run_id} failed: {failure_of(result)}")
     session = open_session(settings.spark)
     for dataset in registry:
         report(_table(session, dataset, settings) | {"seconds": seconds[dataset.name]})
@@ -102,44 +83,6 @@ def _local_folder(uri: str) -> Path:
     return Path(unquote(parts.path)) if parts.scheme else Path(uri)
 
 
-def _listener(registry: Registry, seconds: dict[str, float], report: Report) -> Callable[[EventLogEntry], None]:
-    """What Dagster calls with each event of the run; `seconds` gets the duration of every step that ended."""
-    names = {AssetKey(dataset.asset_key).to_python_identifier(): dataset.name for dataset in registry}
-    started: dict[str, float] = {}
-
-    def listen(entry: EventLogEntry) -> None:
-        event = entry.dagster_event
-        told = _STEP_EVENTS.get(event.event_type) if event is not None else None
-        name = names.get(entry.step_key or "")
-        if told is None or name is None:
-            return
-        started.setdefault(name, entry.timestamp)
-        seconds[name] = round(entry.timestamp - started[name], 1)
-        report({"event": told, "dataset": name, "seconds": seconds[name]})
-
-    return listen
-
-
-def _reason(result: ExecuteInProcessResult) -> str:
-    """The text of the first failure: of our own error where one is among its causes, else of the outermost."""
-    failures = [event for event in result.all_events if event.is_failure]
-    error = next(filter(None, map(_error, failures)), None)
-    if error is None:
-        return "Dagster recorded no reason"
-    cause: SerializableErrorInfo | None = error
-    while cause is not None:
-        name, _, text = cause.message.partition(": ")
-        if name.startswith(f"{PipelineError.__module__}."):
-            return text.strip()
-        cause = cause.cause
-    return error.message.strip()
-
-
-def _error(event: DagsterEvent) -> SerializableErrorInfo | None:
-    found = getattr(event.event_specific_data, "error", None)
-    return found if isinstance(found, SerializableErrorInfo) else None
-
-
 def _table(session: SparkSession, dataset: Dataset, settings: Settings) -> dict[str, Any]:
     """What stands in the table now; `partitions` is None where it has no partition columns. Two small Spark jobs."""
     location = dataset.location(settings.root)
@@ -155,32 +98,17 @@ def _table(session: SparkSession, dataset: Dataset, settings: Settings) -> dict[
     }
 
 
-@contextmanager
-def _own_output() -> Iterator[Report]:
-    """Standard output for the report alone: what anybody else prints, the JVM included, goes to standard error."""
-    sys.stdout.flush()
-    own = os.dup(sys.stdout.fileno())
-    os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
-    with os.fdopen(own, "w", encoding="utf-8") as stream:
-        yield lambda line: print(json.dumps(line), file=stream, flush=True)
-
-
 def main(arguments: list[str]) -> int:
     """The child process; returns its exit status."""
     parser = argparse.ArgumentParser(prog="python -m pipeline.assets.demo", description=demonstrate.__doc__)
     parser.add_argument("--days", type=int, default=7, help=f"1 to {DAYS}")
     days = parser.parse_args(arguments).days
-    # As an interrupt does: Dagster then records that the run has ended.
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
-    with _own_output() as report:
-        try:
-            demonstrate(load_settings(), days, report)
-        except PipelineError as error:
-            report({"error": str(error)})
-            return 1
-        except KeyboardInterrupt:
-            return INTERRUPTED
-    return 0
+
+    def work(report: Report) -> bool:
+        demonstrate(load_settings(), days, report)
+        return True
+
+    return child(work)
 
 
 if __name__ == "__main__":

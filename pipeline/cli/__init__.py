@@ -22,6 +22,7 @@ INTERRUPTED = 130
 # By command, the module that holds it under the same name, and the line that help shows of it.
 _COMMANDS: Mapping[str, tuple[str, str]] = {
     "demo": ("pipeline.cli.demo", "Run real flights through the aviation datasets."),
+    "materialize": ("pipeline.cli.materialize", "Run assets, with their progress and what they have written."),
     "up": ("pipeline.cli.up", "Run the UI, the daemon and a warm Spark together."),
     "spark": ("pipeline.cli.spark", "A warm local Spark in the background: start, status, stop."),
     "show": ("pipeline.cli.show", "Every table at a glance, or one of them in full."),

@@ -10,7 +10,7 @@ import difflib
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from dagster import AssetKey, AssetsDefinition, AssetSpec, Definitions, SensorDefinition, in_process_executor
+from dagster import AssetKey, AssetsDefinition, AssetSpec, Definitions, SensorDefinition
 
 from pipeline.dataset import Dataset, Registry, load_datasets
 from pipeline.errors import RegistryError, SettingsError
@@ -19,6 +19,7 @@ from pipeline.orchestration.automation.maintenance import maintenance_jobs, main
 from pipeline.orchestration.automation.sensors import CHANGE_SENSOR, TABLE_SENSOR, change_sensor, table_sensor
 from pipeline.orchestration.checks.table_checks import dataset_checks
 from pipeline.orchestration.dataset_asset import IO_MANAGER, dataset_spec
+from pipeline.orchestration.executor import one_process_executor
 from pipeline.orchestration.io.consumers import refuse_partitions
 from pipeline.orchestration.io.io_manager import DeltaIOManager
 from pipeline.orchestration.metadata import DATASET
@@ -75,9 +76,7 @@ def build_definitions(
         jobs=jobs,
         schedules=all_schedules,
         sensors=all_sensors,
-        # One JVM a run: the default executor gives each step a process, and each process would start its own
-        # (10 s and 2 GB a step). Spark brings the parallelism inside a step; runs are processes of their own.
-        executor=in_process_executor,
+        executor=one_process_executor,
     )
 
 

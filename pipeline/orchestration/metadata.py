@@ -35,6 +35,7 @@ DATASET = "pipeline/dataset"
 FED_ELSEWHERE = "pipeline/fed_elsewhere"
 VERSION = "delta/version"
 ROWS_WRITTEN = "delta/rows_written"
+FINGERPRINT = "delta/schema_fingerprint"
 VERDICT = "delta/verdict"
 TABLE_ROWS = "dagster/row_count"
 PARTITION_ROWS = "dagster/partition_row_count"
@@ -180,7 +181,7 @@ def write_metadata(dataset: Dataset, result: WriteResult, sources: Mapping[str, 
     commit: dict[str, Any] = {
         VERSION: MetadataValue.int(result.version),
         "delta/table_id": result.table_id,
-        "delta/schema_fingerprint": result.schema_fingerprint,
+        FINGERPRINT: result.schema_fingerprint,
         "delta/operation": result.operation,
         COMMITTED: MetadataValue.bool(result.committed),
         SKIPPED: MetadataValue.bool(result.skipped),

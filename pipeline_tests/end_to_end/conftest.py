@@ -70,9 +70,10 @@ class ProjectFolder:
     environment: Mapping[str, str] = field(default_factory=dict)
 
     def command(self, name: str, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
-        """Run an installed command from the project's root, with `DAGSTER_HOME` unset."""
+        """Run an installed command from the project's root; Dagster's own are told of the project's instance."""
+        home = {"DAGSTER_HOME": str(self.folder)} if name in ("dagster", "dg") else {}
         return subprocess.run(
-            [str(SCRIPTS / name), *arguments], cwd=self.folder, env=self.variables() | environment,
+            [str(SCRIPTS / name), *arguments], cwd=self.folder, env=self.variables() | home | environment,
             capture_output=True, text=True, timeout=COMMAND_SECONDS, check=False,
         )  # fmt: skip
 

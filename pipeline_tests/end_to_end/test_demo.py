@@ -20,6 +20,6 @@ def test_the_demonstration_ends_with_a_table_of_what_is_in_delta(project_folder:
         assert float(rows[name][4]) > 0
     assert project_folder.rows_by_day()["2013-01-01"] == NEW_YEAR_ROWS
     assert len(project_folder.rows_by_day()) == int(rows["sightings"][1]) == 2
-    assert "dagster asset materialize --select sightings --partition 2013-01-03" in done.stdout
+    assert "pipeline materialize sightings --partition 2013-01-03" in done.stdout
     (run,) = project_folder.runs()
     assert run.is_success

@@ -68,7 +68,7 @@ def killed_while_it_runs(project: ProjectFolder, server: Server, name: str) -> s
     log = project.folder / f"{name}.log"
     with armed(project), log.open("w") as output, subprocess.Popen(
         [str(SCRIPTS / program), *arguments], cwd=project.folder, stdout=output, stderr=output,
-        env=project.variables() | {"SPARK_REMOTE": server.remote},
+        env=project.variables() | {"SPARK_REMOTE": server.remote, "DAGSTER_HOME": str(project.folder)},
     ) as process:  # fmt: skip
         until((project.folder / "here").exists, lambda: process.poll() is None)
         kill_jvm(server)

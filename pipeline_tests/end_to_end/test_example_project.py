@@ -38,7 +38,7 @@ def example(tmp_path_factory: pytest.TempPathFactory, spark_settings: SparkSetti
         ("readings", "--partition-range", "2025-01-01...2025-01-03"),
         ("lab/mean",),
     ):
-        done = example.command("dagster", "asset", "materialize", "--select", *selected)
+        done = example.command("pipeline", "materialize", *selected)
         assert done.returncode == 0, done.stderr
     return example
 
@@ -47,7 +47,7 @@ def test_the_module_of_the_readme_is_a_project_as_it_stands_there(
     tmp_path: Path, spark_settings: SparkSettings, remote_url: str
 ) -> None:
     alone = project(tmp_path, spark_settings.cache, remote_url)
-    done = alone.command("dagster", "asset", "materialize", "--select", "readings", "--partition", "2025-01-01")
+    done = alone.command("pipeline", "materialize", "readings", "--partition", "2025-01-01")
     assert done.returncode == 0, done.stderr
     assert alone.table("readings").to_pyarrow_table().column("value").to_pylist() == [20.5]
 
@@ -80,7 +80,7 @@ def test_an_asset_with_a_prefix_is_known_under_its_full_key_to_every_command(exa
 @pytest.mark.parametrize(
     ("selected", "said"),
     [
-        (("readings", "--partition", "nonsense"), "DagsterUnknownPartitionError"),
+        (("readings", "--partition", "nonsense"), "Asset 'readings' has no partition 'nonsense'."),
         (("lab/wrong", "--partition", "2025-01-01"), "column day: missing, declared date"),
         (("lab/nothing",), "the frame has no columns"),
     ],
@@ -91,7 +91,7 @@ def test_what_is_wrong_fails_the_command_by_name_and_writes_nothing(
 ) -> None:
     tables = example.folder / ".pipeline" / "tables"
     before = (sorted(path.name for path in (tables / "lab").iterdir()), example.table("readings").version())
-    done = example.command("dagster", "asset", "materialize", "--select", *selected)
+    done = example.command("pipeline", "materialize", *selected)
     assert done.returncode == 1
     assert said in done.stderr
     assert (sorted(path.name for path in (tables / "lab").iterdir()), example.table("readings").version()) == before

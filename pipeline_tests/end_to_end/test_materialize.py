@@ -1,5 +1,6 @@
-"""`dagster asset materialize` and `dg launch`, as a user runs them; the first embedded, the rest against a server."""
+"""`dagster asset materialize`, `pipeline materialize` and `dg launch`; the first embedded, the rest on a server."""
 
+import json
 import subprocess
 from pathlib import Path
 
@@ -17,7 +18,15 @@ WEEK = [f"2013-01-0{day}" for day in range(1, 8)]
 def first_command(project_folder: ProjectFolder) -> subprocess.CompletedProcess[str]:
     """The project's first command, on an embedded Spark."""
     return project_folder.command(
-        "dagster", "asset", "materialize", "--select", "sightings", "--partition", "2013-01-01"
+        "dagster",
+        "asset",
+        "materialize",
+        "-m",
+        "pipeline.definitions",
+        "--select",
+        "sightings",
+        "--partition",
+        "2013-01-01",
     )
 
 
@@ -72,7 +81,17 @@ def test_the_console_shows_dagster_and_nothing_of_the_jvm(
 def test_the_same_partition_again_is_one_new_version_with_the_same_rows(served: ProjectFolder) -> None:
     version, before = served.table("sightings").version(), served.rows_by_day()
     files = {a["path"] for a in served.files("sightings")}
-    done = served.command("dagster", "asset", "materialize", "--select", "sightings", "--partition", "2013-01-01")
+    done = served.command(
+        "dagster",
+        "asset",
+        "materialize",
+        "-m",
+        "pipeline.definitions",
+        "--select",
+        "sightings",
+        "--partition",
+        "2013-01-01",
+    )
     assert done.returncode == 0, done.stderr
     assert served.table("sightings").version() == version + 1
     assert served.rows_by_day() == before
@@ -83,10 +102,11 @@ def test_the_same_partition_again_is_one_new_version_with_the_same_rows(served: 
 def test_a_range_is_one_run_with_seven_counts_and_one_commit(served: ProjectFolder) -> None:
     version, runs = served.table("sightings").version(), len(served.runs())
     done = served.command(
-        "dagster", "asset", "materialize", "--select", "sightings", "--partition-range", "2013-01-01...2013-01-07"
+        "pipeline", "materialize", "sightings", "--partition-range", "2013-01-01...2013-01-07", "--json"
     )
     assert done.returncode == 0, done.stderr
-    assert len(served.runs()) == runs + 1
+    printed = json.loads(done.stdout)
+    assert [printed["run_id"]] == [run.run_id for run in served.runs()[:-runs]]
     assert served.table("sightings").version() == version + 1
     found = dict(served.materializations("sightings")[:7])
     assert sorted(found) == WEEK
@@ -94,6 +114,14 @@ def test_a_range_is_one_run_with_seven_counts_and_one_commit(served: ProjectFold
     assert counts == {day: served.rows_by_day()[day] for day in WEEK}
     assert counts["2013-01-01"] == NEW_YEAR_ROWS
     assert {metadata["delta/version"] for metadata in found.values()} == {version + 1}
+    (result,) = printed["assets"]
+    assert result["seconds"] > 0
+    assert {name: value for name, value in result.items() if name != "seconds"} == {
+        "dataset": "sightings", "rows_written": sum(counts.values()), "partitions": 7, "version": version + 1,
+        "committed": True, "fingerprint": SIGHTINGS.fingerprint, "checks_failed": [],
+        "checks_passed": ["schema", "row_count", "check_distance_is_positive"],
+    }  # fmt: skip
+    assert "sightings: started" in done.stderr
 
 
 @pytest.mark.exhaustive
@@ -112,7 +140,17 @@ def test_a_corrupt_line_is_named_and_the_day_is_not_half_written(served: Project
     lines[41] = lines[41].replace(",", ";", 3)
     path.write_text("\n".join(lines) + "\n", encoding="utf-8")
     version = served.table("sightings").version()
-    done = served.command("dagster", "asset", "materialize", "--select", "sightings", "--partition", "2013-01-10")
+    done = served.command(
+        "dagster",
+        "asset",
+        "materialize",
+        "-m",
+        "pipeline.definitions",
+        "--select",
+        "sightings",
+        "--partition",
+        "2013-01-10",
+    )
     assert done.returncode != 0
     assert "SourceFileError" in done.stderr
     assert "2013-01-10.csv, line 42" in done.stderr
@@ -123,7 +161,17 @@ def test_a_corrupt_line_is_named_and_the_day_is_not_half_written(served: Project
 @pytest.mark.exhaustive
 def test_a_day_that_was_not_delivered_is_named(served: ProjectFolder) -> None:
     version = served.table("sightings").version()
-    done = served.command("dagster", "asset", "materialize", "--select", "sightings", "--partition", "2013-02-20")
+    done = served.command(
+        "dagster",
+        "asset",
+        "materialize",
+        "-m",
+        "pipeline.definitions",
+        "--select",
+        "sightings",
+        "--partition",
+        "2013-02-20",
+    )
     assert done.returncode != 0
     assert "2013-02-20.csv" in done.stderr
     assert served.table("sightings").version() == version

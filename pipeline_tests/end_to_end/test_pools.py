@@ -19,7 +19,8 @@ def test_the_slot_of_a_killed_run_is_given_back_before_the_next_run_and_the_run_
     command = [str(SCRIPTS / "dagster"), "asset", "materialize", "-m", "holding", "--select", "held"]
     started: Path = project_folder.folder / "started"
     with subprocess.Popen(
-        command, cwd=project_folder.folder, env=project_folder.variables(),
+        command, cwd=project_folder.folder,
+        env=project_folder.variables() | {"DAGSTER_HOME": str(project_folder.folder)},
         stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
     ) as killed:  # fmt: skip
         deadline = time.monotonic() + COMMAND_SECONDS

@@ -29,13 +29,13 @@ from pipeline_tests.end_to_end.conftest import COMMAND_SECONDS, REPOSITORY, SCRI
 
 STOP_SECONDS = 60
 POLL_SECONDS = 0.3
-MATERIALIZE = "dagster asset materialize --select sightings --partition 2013-01-01"
+MATERIALIZE = "dagster asset materialize -m pipeline.definitions --select sightings --partition 2013-01-01"
 # By command line, the test that runs it. Where it needs a port, that test gives it one of its own.
 ELSEWHERE = {
     'python3 -m venv .venv && .venv/bin/pip install --quiet -e ".[demo]" && .venv/bin/pipeline demo': (
         "test_demo.test_the_demonstration_ends_with_a_table_of_what_is_in_delta"
     ),
-    "dagster asset materialize --select sightings --partition-range 2013-01-01...2013-01-07": (
+    "pipeline materialize sightings --partition-range 2013-01-01...2013-01-07": (
         "test_materialize.test_a_range_is_one_run_with_seven_counts_and_one_commit"
     ),
     "dagster dev": "test_readme.test_dagster_dev_shows_the_project_and_nothing_is_left_after_ctrl_c",
@@ -51,6 +51,7 @@ AROUND = {
     "export SPARK_REMOTE=sc://127.0.0.1:15002",
     "pipeline spark status",
     "pipeline spark stop",
+    'export DAGSTER_HOME="$PWD"',
     MATERIALIZE,
 }
 
@@ -64,7 +65,7 @@ def commands() -> list[str]:
 
 COMMANDS = commands()
 # Verbs whose own tests run them as a command; those of the README follow in the tier full.
-DEAR = ("pipeline restore", "pipeline maintain vacuum sightings --apply", "pipeline check")
+DEAR = ("pipeline materialize", "pipeline restore", "pipeline maintain vacuum sightings --apply", "pipeline check")
 HERE = [line for line in COMMANDS if line not in ELSEWHERE and line not in AROUND]
 
 
@@ -140,7 +141,8 @@ def test_dagster_dev_shows_the_project_and_nothing_is_left_after_ctrl_c(
     port, log = free_port(), tmp_path / "dev.log"
     command = [str(SCRIPTS / "dagster"), "dev", "--port", str(port)]
     with log.open("w") as output, subprocess.Popen(
-        command, cwd=project_folder.folder, env=project_folder.variables(),
+        command, cwd=project_folder.folder,
+        env=project_folder.variables() | {"DAGSTER_HOME": str(project_folder.folder)},
         stdout=output, stderr=subprocess.STDOUT, start_new_session=True,
     ) as process:  # fmt: skip
         try:

@@ -26,7 +26,7 @@ def test_the_ui_and_a_warm_spark_come_up_together_and_nothing_is_left_after_ctrl
     project_folder: ProjectFolder,
 ) -> None:
     with project_folder.up() as up:
-        materialize = ("dagster", "asset", "materialize", "--select", "airports")
+        materialize = ("dagster", "asset", "materialize", "-m", "pipeline.definitions", "--select", "airports")
         done = project_folder.command(*materialize, SPARK_REMOTE=up.remote)
         assert done.returncode == 0, done.stderr
         runs = ask(up.url, "{ runsOrError { ... on Runs { results { status assetSelection { path } } } } }")

@@ -5,11 +5,12 @@ from __future__ import annotations
 import time
 from pathlib import Path
 
-from dagster import Definitions, InputContext, IOManager, OutputContext, in_process_executor
+from dagster import Definitions, InputContext, IOManager, OutputContext
 from pyspark.sql.types import LongType, StructField, StructType
 
 from pipeline.dataset import Dataset
 from pipeline.orchestration import dataset_asset
+from pipeline.orchestration.executor import one_process_executor
 
 HELD = Dataset(name="held", schema=StructType([StructField("n", LongType())]))
 
@@ -33,4 +34,4 @@ def held() -> int:
     return 1
 
 
-defs = Definitions(assets=[held], resources={"delta_io_manager": Nowhere()}, executor=in_process_executor)
+defs = Definitions(assets=[held], resources={"delta_io_manager": Nowhere()}, executor=one_process_executor)

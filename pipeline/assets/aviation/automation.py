@@ -10,7 +10,6 @@ from dagster import (
     SensorDefinition,
     build_schedule_from_partitioned_job,
     define_asset_job,
-    in_process_executor,
 )
 
 from pipeline.assets.aviation.assets import DAILY, LandingFolder
@@ -23,7 +22,7 @@ HOUR = 4
 def daily_sightings(running: Container[str]) -> Any:
     """The schedule that runs the day which has just ended; it runs by itself if `running` names it."""
     name = "daily_sightings"
-    job = define_asset_job(name, selection=["sightings"], executor_def=in_process_executor)
+    job = define_asset_job(name, selection=["sightings"])
     status = schedule_status(name, running)
     return build_schedule_from_partitioned_job(job, name=name, hour_of_day=HOUR, default_status=status)
 

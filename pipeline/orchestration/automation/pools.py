@@ -6,7 +6,12 @@ write without asking.
 
 from __future__ import annotations
 
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
 from dagster import DagsterInstance, DagsterRun
+from dagster._core.instance import InstanceRef
 from dagster._core.storage.event_log.sqlite import SqliteEventLogStorage
 from psutil import NoSuchProcess, Process
 
@@ -14,6 +19,8 @@ from pipeline.dataset import Dataset
 
 # Clocks of a process's start and of an event may differ by this much.
 _CLOCK_SECONDS = 2.0
+# A whole run of a small asset on a warm server takes less than that if nobody is in its way.
+_LOOK_SECONDS = 8.0
 
 
 def pool(dataset: Dataset) -> str:
@@ -60,3 +67,36 @@ def _began_before(pid: int, timestamp: float) -> bool:
         return Process(pid).create_time() <= timestamp + _CLOCK_SECONDS
     except NoSuchProcess:
         return False
+
+
+@contextmanager
+def dead_released(instance: DagsterInstance, told: Callable[[str], object]) -> Iterator[None]:
+    """Inside the block, give back what killed runs have held: if no daemon runs, nobody else does.
+
+    A block that ends before the first look has waited for nobody, and costs nothing.
+
+    Args:
+        told: called with a sentence for each run that is given up.
+    """
+    if not instance.is_persistent or not isinstance(instance.event_log_storage, SqliteEventLogStorage):
+        yield
+        return
+    ended = threading.Event()
+    watcher = threading.Thread(target=_release_until, args=(ended, instance.get_ref(), told), daemon=True)
+    watcher.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        watcher.join()
+
+
+def _release_until(ended: threading.Event, ref: InstanceRef, told: Callable[[str], object]) -> None:
+    if ended.wait(_LOOK_SECONDS):
+        return
+    with DagsterInstance.from_ref(ref) as instance:
+        while True:
+            for run_id in release_dead(instance):
+                told(f"The process of run {run_id} is gone; its slots are given back.")
+            if ended.wait(_LOOK_SECONDS):
+                return

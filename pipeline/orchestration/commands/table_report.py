@@ -11,13 +11,10 @@ import sys
 from collections.abc import Collection
 from pathlib import Path
 
-from dagster import AssetsDefinition, DagsterInstance
-
-# Dagster's own way from the name of a module to its definitions; not public.
-from dagster._core.definitions.reconstruct import repository_def_from_target_def
-from dagster._core.workspace.autodiscovery import loadable_targets_from_python_module
+from dagster import DagsterInstance
 
 from pipeline.orchestration.automation.foreign import asset_tables, newest_unreported
+from pipeline.orchestration.commands.project import assets
 from pipeline.orchestration.dataset_asset import IO_MANAGER
 from pipeline.settings import dagster_module, load_settings
 
@@ -33,21 +30,13 @@ def report(names: Collection[str], folder: Path, instance: DagsterInstance) -> i
     root = load_settings(start=folder).root
     events = [
         event
-        for table in asset_tables(_assets(module, folder), IO_MANAGER)
+        for table in asset_tables(assets(module, folder), IO_MANAGER)
         if table.name in names
         for event in newest_unreported(table, root, instance)
     ]
     for event in events:
         instance.report_runless_asset_event(event)
     return len(events)
-
-
-def _assets(module: str, folder: Path) -> list[AssetsDefinition]:
-    """The assets of a module's definitions."""
-    targets = loadable_targets_from_python_module(module, str(folder))
-    repositories = [repository_def_from_target_def(target.target_definition) for target in targets]
-    assets = [asset for found in repositories if found is not None for asset in found.assets_defs_by_key.values()]
-    return list({id(asset): asset for asset in assets}.values())
 
 
 def main() -> None:

@@ -1,0 +1,84 @@
+"""`pipeline materialize`: a selection of assets in one Dagster run, with its progress and its result."""
+
+from __future__ import annotations
+
+from contextlib import closing
+from typing import Any
+
+import click
+
+from pipeline.cli.child import FINGERPRINT_DIGITS, StepProgress, reports
+from pipeline.cli.output import count, print_json, print_table
+from pipeline.errors import MaterializeError
+from pipeline.settings import load_settings
+
+_SENTENCES = {"run": "Run {run_id}."}
+
+
+@click.command()
+@click.argument("selection")
+@click.option("--partition", metavar="KEY", help="The partition to run.")
+@click.option("--partition-range", metavar="A...B", help="The partitions from A to B, in one run.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON document of the run and its results.")
+@click.pass_context
+def materialize(
+    ctx: click.Context, selection: str, partition: str | None, partition_range: str | None, as_json: bool
+) -> None:
+    """Run the assets of SELECTION, as Dagster spells it: names, `group:…`, `upstream+`, several with commas."""
+    if partition is not None and partition_range is not None:
+        raise click.UsageError("--partition and --partition-range can't be used together")
+    settings = load_settings()
+    verbose = bool(ctx.find_root().params["verbose"])
+    given = {"--partition": partition, "--partition-range": partition_range}
+    arguments = [f"{option}={value}" for option, value in given.items() if value is not None]
+    module = "pipeline.orchestration.commands.materialize"
+    told = reports(module, [*arguments, "--", selection], settings, verbose=verbose, failed=_failed)
+    with closing(told) as lines:
+        shown = StepProgress(_SENTENCES, quiet=verbose).follow(lines)
+    run_id = next(report["run_id"] for report in shown if report["event"] == "run")
+    results = [_result(report) for report in shown if report["event"] == "result"]
+    if as_json:
+        print_json({"run_id": run_id, "assets": results})
+    else:
+        _print_results(results)
+
+
+def _failed(reason: str, hint: str) -> MaterializeError:
+    return MaterializeError(reason=reason, hint=hint)
+
+
+def _result(report: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in report.items() if name != "event"}
+
+
+def _print_results(results: list[dict[str, Any]]) -> None:
+    print_table(
+        ("dataset", "rows written", "partitions", "version", "fingerprint", "checks", "seconds"),
+        [
+            (
+                result["dataset"],
+                count(result["rows_written"]),
+                str(result["partitions"] or "-"),
+                _version(result),
+                (result["fingerprint"] or "-")[:FINGERPRINT_DIGITS],
+                _checks(result),
+                "-" if result["seconds"] is None else f"{result['seconds']:.1f}",
+            )
+            for result in results
+        ],
+        right=("rows written", "partitions", "version", "seconds"),
+    )
+
+
+def _version(result: dict[str, Any]) -> str:
+    """The version of the table; marked if the run made no commit because nothing was to be changed."""
+    if result["version"] is None:
+        return "-"
+    return str(result["version"]) if result["committed"] else f"{result['version']} (unchanged)"
+
+
+def _checks(result: dict[str, Any]) -> str:
+    failed, passed = result["checks_failed"], result["checks_passed"]
+    if failed:
+        return f"failed: {', '.join(failed)}"
+    return f"{len(passed)} passed" if passed else "-"

@@ -1,0 +1,217 @@
+"""A selection of the project's assets in one Dagster run, told step by step.
+
+Run as a child process of the command line, `python -m pipeline.orchestration.commands.materialize SELECTION`, in the
+project's folder with `DAGSTER_HOME` set. The run is one of the project's instance, and what it does is what
+`dagster asset materialize` does.
+"""
+
+from __future__ import annotations
+
+import argparse
+import atexit
+import difflib
+import gc
+import sys
+import uuid
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from dagster import (
+    AssetKey,
+    AssetSelection,
+    DagsterEventType,
+    DagsterInstance,
+    ExecuteInProcessResult,
+    JobDefinition,
+    PartitionKeyRange,
+    PartitionsDefinition,
+    RepositoryDefinition,
+)
+from dagster._core.definitions.asset_selection import DagsterInvalidAssetSelectionError
+from dagster._core.definitions.partitions.context import partition_loading_context
+from dagster._core.errors import DagsterInvalidSubsetError
+from dagster._core.storage.tags import ASSET_PARTITION_RANGE_END_TAG, ASSET_PARTITION_RANGE_START_TAG
+
+from pipeline.errors import MaterializeError
+from pipeline.listing import listed
+from pipeline.orchestration.automation.pools import dead_released
+from pipeline.orchestration.commands.project import repositories
+from pipeline.orchestration.commands.reports import Report, child, failure_of, step_key, step_listener
+from pipeline.orchestration.metadata import COMMITTED, FINGERPRINT, ROWS_WRITTEN, VERSION, plain
+from pipeline.settings import dagster_module
+
+# Objects that are made before the collector looks at the youngest; Python's own number is 700. Dagster makes a million
+# that live as long as the process: to look through them costs a third of a short command.
+_COLLECT_EVERY = 100_000
+RANGE = "..."
+
+
+@dataclass(frozen=True)
+class Request:
+    """What is to be materialized: Dagster's text of a selection, and a partition key or both ends of a range."""
+
+    selection: str
+    partition: str | None = None
+    partition_range: str | None = None
+
+
+def materialize(folder: Path, instance: DagsterInstance, request: Request, report: Report) -> bool:
+    """Run the selected assets of the project in this process; whether the run succeeded.
+
+    Reports the run, the start and end of each step, and at the end a line for each asset that was materialized.
+
+    Raises:
+        MaterializeError: the project names no definitions, the selection or the partition is none of theirs, or the
+            run failed.
+    """
+    repository = _repository(folder)
+    keys = _selected(repository, request.selection)
+    job = repository.get_implicit_job_def_for_assets(keys)
+    if job is None:
+        problem = f"The selection {request.selection!r} holds assets that are not partitioned alike."
+        raise MaterializeError(reason=problem, hint="Materialize each kind by a command of its own.")
+    run_id, seconds = str(uuid.uuid4()), dict[str, float]()
+    with partition_loading_context(dynamic_partitions_store=instance):
+        arguments = _partition_arguments(job, keys, request)
+    instance.add_event_listener(run_id, step_listener({step_key(key): _name(key) for key in keys}, seconds, report))
+    report({"event": "run", "run_id": run_id, "assets": sorted(map(_name, keys))})
+    with dead_released(instance, _say):
+        result = job.execute_in_process(
+            instance=instance, run_id=run_id, asset_selection=sorted(keys), raise_on_error=False, **arguments
+        )
+    for line in _results(result, seconds):
+        report(line)
+    if not result.success:
+        raise MaterializeError(reason=f"Run {run_id} failed: {failure_of(result)}")
+    return True
+
+
+def _say(text: str) -> None:
+    print(text, file=sys.stderr)
+
+
+def _name(key: AssetKey) -> str:
+    return "/".join(key.path)
+
+
+def _repository(folder: Path) -> RepositoryDefinition:
+    module = dagster_module(folder)
+    if module is None:
+        hint = 'In pyproject.toml: [tool.dagster] module_name = "…", the module that has the definitions.'
+        raise MaterializeError(reason=f"The project in {folder} names no definitions.", hint=hint)
+    found = repositories(module, folder)
+    if len(found) != 1:
+        problem = f"The module {module} has {len(found)} sets of definitions."
+        raise MaterializeError(reason=problem, hint="Expected: one, as `build_definitions` returns it.")
+    return found[0]
+
+
+def _selected(repository: RepositoryDefinition, selection: str) -> set[AssetKey]:
+    graph = repository.asset_graph
+    try:
+        keys = AssetSelection.from_coercible(selection.split(",")).resolve(graph)
+    except (DagsterInvalidAssetSelectionError, DagsterInvalidSubsetError) as error:
+        known = sorted(_name(key) for key in graph.materializable_asset_keys)
+        near = difflib.get_close_matches(selection, known, n=3)
+        hint = f"Did you mean {' or '.join(near)}?" if near else f"The project's assets are: {listed(known)}."
+        reason = f"The selection {selection!r} can't be used: {str(error).splitlines()[0]}"
+        raise MaterializeError(reason=reason, hint=hint) from error
+    runnable = keys & graph.materializable_asset_keys
+    if not runnable:
+        problem = "no asset of the project" if not keys else f"only what no run writes: {listed(map(_name, keys))}"
+        raise MaterializeError(reason=f"The selection {selection!r} holds {problem}.", hint="pipeline registry")
+    return set(runnable)
+
+
+def _partition_arguments(job: JobDefinition, keys: Iterable[AssetKey], request: Request) -> dict[str, Any]:
+    """The arguments of a run for its partitions, each of which there is.
+
+    Raises:
+        MaterializeError: a partition is missing, unknown or not wanted.
+    """
+    found = {key: job.asset_layer.get(key).partitions_def for key in keys}
+    partitioned = {_name(key): parts for key, parts in found.items() if parts is not None}
+    asked = request.partition or request.partition_range
+    if not partitioned:
+        if asked is not None:
+            problem = f"No asset of {request.selection!r} is partitioned, and the partition {asked!r} was asked for."
+            raise MaterializeError(reason=problem, hint=f"pipeline materialize {request.selection}")
+        return {}
+    name, parts = next(iter(partitioned.items()))
+    if asked is None:
+        newest = parts.get_last_partition_key()
+        problem = f"Asset {name!r} is partitioned, and no partition was asked for."
+        raise MaterializeError(reason=problem, hint=f"--partition {newest or 'KEY'}, or --partition-range A{RANGE}B")
+    if request.partition is not None:
+        _refuse_unknown(name, parts, request.partition)
+        return {"partition_key": request.partition}
+    first, dots, last = asked.partition(RANGE)
+    if not dots or not first or not last:
+        raise MaterializeError(reason=f"The range {asked!r} can't be used.", hint=f"Expected: FIRST{RANGE}LAST.")
+    for key in (first, last):
+        _refuse_unknown(name, parts, key)
+    if not parts.get_partition_keys_in_range(PartitionKeyRange(first, last)):
+        raise MaterializeError(reason=f"The range {asked!r} holds no partition.", hint=f"{last}{RANGE}{first}")
+    return {"tags": {ASSET_PARTITION_RANGE_START_TAG: first, ASSET_PARTITION_RANGE_END_TAG: last}}
+
+
+def _refuse_unknown(name: str, parts: PartitionsDefinition[Any], key: str) -> None:
+    if parts.has_partition_key(key):
+        return
+    known = parts.get_partition_keys()
+    near = difflib.get_close_matches(key, known, n=3)
+    hint = f"Did you mean {' or '.join(near)}?" if near else f"The partitions are {listed(known)}."
+    raise MaterializeError(reason=f"Asset {name!r} has no partition {key!r}.", hint=hint)
+
+
+def _results(result: ExecuteInProcessResult, seconds: dict[str, float]) -> list[dict[str, Any]]:
+    """A line for each asset: what the run has told Dagster of its write and of its checks."""
+    lines: dict[str, dict[str, Any]] = {}
+    for event in result.all_events:
+        if event.event_type == DagsterEventType.ASSET_MATERIALIZATION and event.asset_key is not None:
+            told = {name: plain(value) for name, value in event.materialization.metadata.items()}
+            name = _name(event.asset_key)
+            line = lines.setdefault(name, _line(name, seconds.get(name)))
+            line["partitions"] += event.partition is not None
+            rows = told.get(ROWS_WRITTEN)
+            if isinstance(rows, int):
+                line["rows_written"] = (line["rows_written"] or 0) + rows
+            line |= {"version": told.get(VERSION), "committed": told.get(COMMITTED)}
+            line["fingerprint"] = told.get(FINGERPRINT)
+        elif event.event_type == DagsterEventType.ASSET_CHECK_EVALUATION:
+            check = event.asset_check_evaluation_data
+            name = _name(check.asset_key)
+            line = lines.setdefault(name, _line(name, seconds.get(name)))
+            line["checks_passed" if check.passed else "checks_failed"].append(check.check_name)
+    return list(lines.values())
+
+
+def _line(name: str, seconds: float | None) -> dict[str, Any]:
+    return {
+        "event": "result", "dataset": name, "rows_written": None, "partitions": 0, "version": None, "committed": None,
+        "fingerprint": None, "checks_passed": [], "checks_failed": [], "seconds": seconds,
+    }  # fmt: skip
+
+
+def main(arguments: list[str]) -> int:
+    """What the child process runs; returns its exit status."""
+    gc.set_threshold(_COLLECT_EVERY)
+    atexit.register(gc.freeze)
+    parser = argparse.ArgumentParser(description=materialize.__doc__)
+    parser.add_argument("selection")
+    parser.add_argument("--partition")
+    parser.add_argument("--partition-range")
+    given = parser.parse_args(arguments)
+    request = Request(given.selection, given.partition, given.partition_range)
+
+    def work(report: Report) -> bool:
+        with DagsterInstance.get() as instance:
+            return materialize(Path.cwd(), instance, request, report)
+
+    return child(work)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

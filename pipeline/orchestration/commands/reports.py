@@ -1,0 +1,102 @@
+"""What a child process reports of a run: one JSON document a line on standard output, and nothing else there.
+
+Here belong the lines and the output; how a report is shown is the command line's.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+from dagster import AssetKey, DagsterEvent, DagsterEventType, EventLogEntry, ExecuteInProcessResult
+from dagster_shared.error import SerializableErrorInfo
+
+from pipeline.errors import PipelineError
+
+Report = Callable[[dict[str, Any]], None]
+INTERRUPTED = 130
+_STEP_EVENTS = {
+    DagsterEventType.STEP_START: "step_started",
+    DagsterEventType.STEP_SUCCESS: "step_succeeded",
+    DagsterEventType.STEP_FAILURE: "step_failed",
+}
+
+
+def child(work: Callable[[Report], bool]) -> int:
+    """Do the work of a child process; returns its exit status.
+
+    An error of ours is the last line, `{"error": …}`.
+    """
+    # As an interrupt does: Dagster then records that the run has ended.
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    with _own_output() as report:
+        try:
+            return 0 if work(report) else 1
+        except PipelineError as error:
+            report({"error": str(error)})
+            return 1
+        except KeyboardInterrupt:
+            return INTERRUPTED
+
+
+@contextmanager
+def _own_output() -> Iterator[Report]:
+    """Standard output for the report alone: what anybody else prints, the JVM included, goes to standard error."""
+    sys.stdout.flush()
+    own = os.dup(sys.stdout.fileno())
+    os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
+    with os.fdopen(own, "w", encoding="utf-8") as stream:
+        yield lambda line: print(json.dumps(line), file=stream, flush=True)
+
+
+def step_listener(
+    names: Mapping[str, str], seconds: dict[str, float], report: Report
+) -> Callable[[EventLogEntry], None]:
+    """What Dagster calls with each event of a run; `seconds` gets the duration of every step that ended.
+
+    Args:
+        names: what a step is called in the report, by its key; other steps are not reported.
+    """
+    started: dict[str, float] = {}
+
+    def listen(entry: EventLogEntry) -> None:
+        event = entry.dagster_event
+        told = _STEP_EVENTS.get(event.event_type) if event is not None else None
+        name = names.get(entry.step_key or "")
+        if told is None or name is None:
+            return
+        started.setdefault(name, entry.timestamp)
+        seconds[name] = round(entry.timestamp - started[name], 1)
+        report({"event": told, "dataset": name, "seconds": seconds[name]})
+
+    return listen
+
+
+def step_key(key: AssetKey) -> str:
+    """The key of the step of an asset that has one of its own."""
+    return key.to_python_identifier()
+
+
+def failure_of(result: ExecuteInProcessResult) -> str:
+    """The text of the first failure: of our own error if one is among its causes, else of the outermost."""
+    failures = [event for event in result.all_events if event.is_failure]
+    error = next(filter(None, map(_error, failures)), None)
+    if error is None:
+        return "Dagster recorded no reason"
+    cause: SerializableErrorInfo | None = error
+    while cause is not None:
+        name, _, text = cause.message.partition(": ")
+        if name.startswith(f"{PipelineError.__module__}."):
+            return text.strip()
+        cause = cause.cause
+    return error.message.strip()
+
+
+def _error(event: DagsterEvent) -> SerializableErrorInfo | None:
+    found = getattr(event.event_specific_data, "error", None)
+    return found if isinstance(found, SerializableErrorInfo) else None

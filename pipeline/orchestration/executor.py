@@ -1,0 +1,41 @@
+"""The executor of a project's runs: Dagster's own for one process, which also gives back what dead runs have held."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from dagster import DagsterEvent, Executor, ExecutorDefinition, InitExecutorContext, RetryMode, in_process_executor
+
+from pipeline.orchestration.automation.pools import dead_released
+
+
+class _OneProcess(Executor):
+    """While a step waits for the slot of its table, the slots of runs whose process is gone are given back."""
+
+    def __init__(self, own: Executor) -> None:
+        self._own = own
+
+    @property
+    def retries(self) -> RetryMode:
+        return self._own.retries
+
+    def execute(self, plan_context: Any, execution_plan: Any) -> Iterator[DagsterEvent]:
+        with dead_released(plan_context.instance, plan_context.log.warning):
+            yield from self._own.execute(plan_context, execution_plan)
+
+
+def _create(context: InitExecutorContext) -> Executor:
+    make: Any = in_process_executor.executor_creation_fn
+    return _OneProcess(make(context))
+
+
+_CONFIG: Any = in_process_executor.config_schema
+# One JVM a run: Dagster's default gives each step a process, and each process would start its own (10 s and 2 GB a
+# step). Spark brings the parallelism inside a step; runs are processes of their own.
+one_process_executor = ExecutorDefinition(
+    name="in_process",
+    config_schema=_CONFIG,
+    executor_creation_fn=_create,
+    description="Execute all steps in a single process.",
+)
