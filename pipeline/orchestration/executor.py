@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from dagster import DagsterEvent, Executor, ExecutorDefinition, InitExecutorContext, RetryMode, in_process_executor
+from dagster import DagsterEvent, Executor, ExecutorDefinition, InitExecutorContext, in_process_executor
+from dagster._core.execution.retries import RetryMode
 
 from pipeline.orchestration.automation.pools import dead_released
 

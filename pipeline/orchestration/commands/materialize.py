@@ -70,8 +70,7 @@ def materialize(folder: Path, instance: DagsterInstance, request: Request, repor
     keys = _selected(repository, request.selection)
     job = repository.get_implicit_job_def_for_assets(keys)
     if job is None:
-        problem = f"The selection {request.selection!r} holds assets that are not partitioned alike."
-        raise MaterializeError(reason=problem, hint="Materialize each kind by a command of its own.")
+        raise _not_alike(request.selection)
     run_id, seconds = str(uuid.uuid4()), dict[str, float]()
     with partition_loading_context(dynamic_partitions_store=instance):
         arguments = _partition_arguments(job, keys, request)
@@ -140,6 +139,8 @@ def _partition_arguments(job: JobDefinition, keys: Iterable[AssetKey], request: 
             raise MaterializeError(reason=problem, hint=f"pipeline materialize {request.selection}")
         return {}
     name, parts = next(iter(partitioned.items()))
+    if any(other != parts for other in partitioned.values()):
+        raise _not_alike(request.selection)
     if asked is None:
         newest = parts.get_last_partition_key()
         problem = f"Asset {name!r} is partitioned, and no partition was asked for."
@@ -155,6 +156,11 @@ def _partition_arguments(job: JobDefinition, keys: Iterable[AssetKey], request: 
     if not parts.get_partition_keys_in_range(PartitionKeyRange(first, last)):
         raise MaterializeError(reason=f"The range {asked!r} holds no partition.", hint=f"{last}{RANGE}{first}")
     return {"tags": {ASSET_PARTITION_RANGE_START_TAG: first, ASSET_PARTITION_RANGE_END_TAG: last}}
+
+
+def _not_alike(selection: str) -> MaterializeError:
+    problem = f"The selection {selection!r} holds assets that are not partitioned alike."
+    return MaterializeError(reason=problem, hint="Materialize each kind by a command of its own.")
 
 
 def _refuse_unknown(name: str, parts: PartitionsDefinition[Any], key: str) -> None:

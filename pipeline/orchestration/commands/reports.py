@@ -83,13 +83,14 @@ def step_key(key: AssetKey) -> str:
 
 
 def failure_of(result: ExecuteInProcessResult) -> str:
-    """The text of the first failure: of our own error if one is among its causes, else of the outermost."""
+    """The text of the first failure: of our own error if one is among its causes, else of the innermost."""
     failures = [event for event in result.all_events if event.is_failure]
     error = next(filter(None, map(_error, failures)), None)
     if error is None:
         return "Dagster recorded no reason"
     cause: SerializableErrorInfo | None = error
     while cause is not None:
+        error = cause
         name, _, text = cause.message.partition(": ")
         if name.startswith(f"{PipelineError.__module__}."):
             return text.strip()
