@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 import threading
@@ -371,6 +372,58 @@ def test_two_threads_that_create_at_once_make_one_table_and_both_append(
     assert sorted(result.version for result in results) == [1, 2]
     assert versions_of(APPENDED, root) == [0, 1, 2]
     assert rows_of(APPENDED, root) == [(day(1), 0, "t"), (day(2), 1, "t")]
+
+
+def test_a_table_that_another_process_is_about_to_create_is_waited_for(
+    classic: SparkSession, root: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its log is there, with a first commit that has no name yet, and then that process is done."""
+    location, looks = APPENDED.location(root), []
+    log = Path(location) / "_delta_log"
+    log.mkdir(parents=True)
+    unnamed = log / ".00000000000000000000.json.11111111-2222-3333-4444-555555555555.tmp"
+    unnamed.touch()
+    look = open_table.has_log_folder
+
+    def done_at_the_third_look(place: str) -> bool:
+        looks.append(place)
+        if len(looks) == 3:
+            unnamed.unlink()
+            monkeypatch.setattr(open_table, "has_log_folder", look)
+            open_or_create(classic, APPENDED, location)
+        return look(place)
+
+    monkeypatch.setattr(open_table, "has_log_folder", done_at_the_third_look)
+    result = put(classic, APPENDED, root, [(day(1), 1, "t")])
+
+    assert (result.version, versions_of(APPENDED, root), len(looks)) == (1, [0, 1], 3)
+
+
+def test_what_a_process_has_left_that_was_killed_in_its_first_commit_is_removed(
+    classic: SparkSession, root: str
+) -> None:
+    log = Path(APPENDED.location(root)) / "_delta_log"
+    log.mkdir(parents=True)
+    for name in (".00000000000000000000.json.{}.tmp", "..00000000000000000000.json.{}.tmp.crc"):
+        left = log / name.format("11111111-2222-3333-4444-555555555555")
+        left.touch()
+        os.utime(left, (0, 0))
+
+    assert put(classic, APPENDED, root, [(day(1), 1, "t")]).version == 1
+    assert [path.name for path in log.iterdir() if path.name.endswith((".tmp", ".tmp.crc"))] == []
+
+
+def test_a_folder_whose_log_never_gets_a_commit_is_a_storage_error_after_the_wait(
+    classic: SparkSession, root: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = Path(APPENDED.location(root)) / "_delta_log"
+    log.mkdir(parents=True)
+    (log / "_somebody_s").touch()
+    monkeypatch.setattr(open_table, "CREATION_SECONDS", 0.5)
+
+    with pytest.raises(StorageError):
+        put(classic, APPENDED, root, [(day(1), 1, "t")])
+    assert [path.name for path in log.iterdir()] == ["_somebody_s"]
 
 
 @pytest.mark.exhaustive

@@ -11,6 +11,7 @@ import hashlib
 import json
 import os
 import re
+import time
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -22,6 +23,10 @@ from pipeline.delta.log.entry import Action, actions_of, few_actions_of, info_of
 FORMAT = 1
 # How often a folder is looked at that comes or goes at that moment, before its error is raised.
 _LOOKS = 5
+# How long the first commit of a table may take once its log folder is there.
+CREATION_SECONDS = 30.0
+# The first commit before it is given its name, as Delta's log store and Hadoop's file system of this machine call it.
+_UNNAMED = re.compile(r"\.{1,2}\d{20}\.json\.[0-9a-f-]{36}\.tmp(?:\.crc)?")
 _COMMIT_NAME = re.compile(r"(\d{20})\.json")
 _KIND_LENGTH = 16  # of the name of an action at the head of its line
 _ENTRY_LENGTH = 32
@@ -317,21 +322,44 @@ def entry_at(location: str, number: int) -> str | None:
     return entry_of(content.decode("utf-8").split("\n"))
 
 
-def remove_empty_log(location: str) -> bool:
-    """Remove the empty log folder that a process leaves which is killed in its first write; whether there was one.
+def _remove_unnamed_commits(folder: str) -> None:
+    for entry in os.scandir(folder):
+        if _UNNAMED.fullmatch(entry.name) and time.time() - entry.stat().st_mtime > CREATION_SECONDS:
+            os.unlink(entry.path)
 
-    Only on a disk of this machine (elsewhere there are no empty folders), and only if it is empty at that moment.
+
+def remove_empty_log(location: str) -> bool:
+    """Remove the log folder without a commit that a process leaves if it is killed in its first write.
+
+    Only on a disk of this machine (elsewhere there are no empty folders), and only if nothing is in it but a commit
+    that was never given its name, and that nobody has touched for `CREATION_SECONDS`. Whether there was such a folder.
     """
     system, path = file_system(location)
     if system.type_name != "local":
         return False
+    log = f"{path}/_delta_log"
+    if not os.path.isdir(log):
+        return False
     try:
-        for folder in (f"{path}/_delta_log/_staged_commits", f"{path}/_delta_log"):
-            if os.path.isdir(folder):
-                os.rmdir(folder)
+        _remove_unnamed_commits(log)
+        if os.path.isdir(f"{log}/_staged_commits"):
+            os.rmdir(f"{log}/_staged_commits")
+        os.rmdir(log)
     except OSError:
         return False
     return True
+
+
+def has_log_folder(location: str) -> bool:
+    """Whether there is a log folder, with commits or without.
+
+    Raises:
+        OSError, ValueError: as `file_system`.
+    """
+    from pyarrow import fs
+
+    system, path = file_system(location)
+    return bool(system.get_file_info(f"{path}/_delta_log").type == fs.FileType.Directory)
 
 
 def file_system(location: str) -> tuple[Any, str]:

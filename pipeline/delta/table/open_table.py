@@ -7,6 +7,7 @@ Only "there is no table here" may lead to creating one.
 
 from __future__ import annotations
 
+import time
 from functools import partial
 
 from pyspark.sql import DataFrame, SparkSession
@@ -15,7 +16,7 @@ from pyspark.sql.types import StructType
 from pipeline.dataset import Dataset
 from pipeline.dataset.features import SUPPORTED, wanted_features
 from pipeline.delta import sql
-from pipeline.delta.log.commits import remove_empty_log, versions
+from pipeline.delta.log.commits import CREATION_SECONDS, has_log_folder, remove_empty_log, versions
 from pipeline.delta.log.entry import of_dataset
 from pipeline.delta.log.integrity import require_sound
 from pipeline.delta.log.mark import private_session
@@ -57,6 +58,10 @@ __all__ = [
     "plan_of",
     "state_in_log",
 ]
+
+
+# How long a process waits that finds another one at the creation of its table, before it looks again.
+_LOOK_SECONDS = 0.2
 
 
 def declared_properties(dataset: Dataset) -> dict[str, str]:
@@ -265,24 +270,44 @@ def open_or_create(session: SparkSession, dataset: Dataset, location: str) -> Ta
     return opened(session, dataset, location).after
 
 
-def _create(session: SparkSession, dataset: Dataset, location: str, *, again: bool = True) -> TableState:
-    try:
-        with private_session(session, {}) as clone:
-            refuse_bad_expressions(clone, dataset)
-            clone.sql(sql.create_table(dataset, location, _properties_at_creation(dataset)))
-    except SPARK_ERRORS as error:
-        # Whatever was refused: where a table stands now, somebody else has created it in the meantime.
-        state = observe(session, dataset, location)
-        if state is not None:
-            return state
-        failure = read_failure(error)
-        if failure.has(NOT_EMPTY_LOCATION):
+def _create(session: SparkSession, dataset: Dataset, location: str) -> TableState:
+    """Make the table; what stands there then, if somebody else has made it in the meantime.
+
+    A log without a commit is one that another process makes at this moment, or one of a process that was killed. The
+    first is waited for, the second removed.
+    """
+    ends = time.monotonic() + CREATION_SECONDS + _LOOK_SECONDS
+    while True:
+        try:
+            with private_session(session, {}) as clone:
+                refuse_bad_expressions(clone, dataset)
+                clone.sql(sql.create_table(dataset, location, _properties_at_creation(dataset)))
+            return existing(session, dataset, location)
+        except SPARK_ERRORS as error:
+            # Whatever was refused: if a table stands there now, somebody else has created it.
+            state = observe(session, dataset, location)
+            if state is not None:
+                return state
+            failure = read_failure(error)
+            if not failure.has(NOT_EMPTY_LOCATION):
+                raise storage_failure(dataset.name, location, failure) from error
             if _holds_files(session, location):
+                state = observe(session, dataset, location)  # the files may be the first rows of that table
+                if state is not None:
+                    return state
                 raise NotADeltaTableError(dataset=dataset.name, location=location) from error
-            if again and remove_empty_log(location):
-                return _create(session, dataset, location, again=False)
-        raise storage_failure(dataset.name, location, failure) from error
-    return existing(session, dataset, location)
+            removed = remove_empty_log(location)
+            if time.monotonic() > ends or not (removed or _is_begun(location)):
+                raise storage_failure(dataset.name, location, failure) from error
+            if not removed:
+                time.sleep(_LOOK_SECONDS)
+
+
+def _is_begun(location: str) -> bool:
+    try:
+        return has_log_folder(location)
+    except (OSError, ValueError):  # a storage that only Spark reaches
+        return False
 
 
 def _holds_files(session: SparkSession, location: str) -> bool:
