@@ -191,6 +191,9 @@ def _results(result: ExecuteInProcessResult, seconds: dict[str, float]) -> list[
             name = _name(check.asset_key)
             line = lines.setdefault(name, _line(name, seconds.get(name)))
             line["checks_passed" if check.passed else "checks_failed"].append(check.check_name)
+    for line in lines.values():
+        line["checks_passed"].sort()
+        line["checks_failed"].sort()
     return list(lines.values())
 
 
