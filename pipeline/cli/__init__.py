@@ -75,6 +75,7 @@ class PipelineGroup(click.Group):
 
 
 @click.group(cls=PipelineGroup, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(package_name="delta-first-pipeline", prog_name="pipeline")
 @click.option("--verbose", is_flag=True, help="Show stack traces and what child processes print.")
 def main(verbose: bool) -> None:
     """A Delta-first data pipeline on Dagster and Spark.

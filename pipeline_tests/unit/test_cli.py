@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 import sys
 from collections.abc import Callable, Iterator
+from importlib.metadata import version
 from pathlib import Path
 
 import click
@@ -171,6 +172,11 @@ def test_a_run_of_which_nothing_is_kept_is_named(run, verb: str) -> None:
     result = run("manifest", verb, "nonsense")
     assert result.exit_code == 1
     assert result.stderr.splitlines()[0].startswith("Error: No records of run 'nonsense' lie under ")
+
+
+def test_the_version_is_that_of_the_installed_package(run) -> None:
+    result = run("--version")
+    assert (result.exit_code, result.stdout) == (0, f"pipeline, version {version('delta-first-pipeline')}\n")
 
 
 def test_a_project_that_names_no_datasets_is_told_where_to_name_them_and_sees_none_that_ship(
