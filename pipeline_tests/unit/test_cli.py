@@ -17,6 +17,7 @@ from pipeline_tests.projects import beside_the_project
 
 # What a subcommand needs to get past its usage; those that are not named need nothing.
 ARGUMENTS = {
+    ("materialize",): ["sightings"],
     ("history",): ["sightings"],
     ("diff",): ["sightings", "--from", "0", "--to", "1"],
     ("sql",): ["select 1"],
