@@ -7,7 +7,8 @@ from dagster import AssetCheckResult, AssetSelection, Definitions, RunRequest, a
 from pyspark.sql.types import LongType, StructField, StructType
 
 from pipeline.dataset import Check, Dataset
-from pipeline.orchestration import build_definitions, dataset_asset, dataset_checks, dataset_spec
+from pipeline.definitions import shipped_definitions
+from pipeline.orchestration import dataset_asset, dataset_checks, dataset_spec
 from pipeline.settings import load_settings
 
 WEIGHTS = Dataset(
@@ -41,4 +42,4 @@ def defs() -> Definitions:
         asset_checks=[all_in_europe, *dataset_checks([WEIGHTS])],
         schedules=[every_minute],
     )
-    return Definitions.merge(build_definitions(load_settings()), ours)
+    return Definitions.merge(shipped_definitions(load_settings()), ours)
