@@ -1,7 +1,7 @@
 """The Delta log as files: commits read without Spark, and what a commit says in either way.
 
 Here belong the list of versions in `_delta_log`, the reading of one commit file through the root's file system, and the
-value that a commit's actions make. Which commit is ours, and what is written into one, belongs to `commit`.
+value that a commit's actions make. Which commit is ours, and what is written into one, belongs to `mark`.
 """
 
 from __future__ import annotations

@@ -13,7 +13,7 @@ import difflib
 import gc
 import sys
 import uuid
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -113,9 +113,8 @@ def _selected(repository: RepositoryDefinition, selection: str) -> set[AssetKey]
         keys = AssetSelection.from_coercible(selection.split(",")).resolve(graph)
     except (DagsterInvalidAssetSelectionError, DagsterInvalidSubsetError) as error:
         known = sorted(_name(key) for key in graph.materializable_asset_keys)
-        near = difflib.get_close_matches(selection, known, n=3)
-        hint = f"Did you mean {' or '.join(near)}?" if near else f"The project's assets are: {listed(known)}."
         reason = f"The selection {selection!r} can't be used: {str(error).splitlines()[0]}"
+        hint = _near(selection, known, "The project's assets are:")
         raise MaterializeError(reason=reason, hint=hint) from error
     runnable = keys & graph.materializable_asset_keys
     if not runnable:
@@ -167,9 +166,14 @@ def _refuse_unknown(name: str, parts: PartitionsDefinition[Any], key: str) -> No
     if parts.has_partition_key(key):
         return
     known = parts.get_partition_keys()
-    near = difflib.get_close_matches(key, known, n=3)
-    hint = f"Did you mean {' or '.join(near)}?" if near else f"The partitions are {listed(known)}."
+    hint = _near(key, known, "The partitions are")
     raise MaterializeError(reason=f"Asset {name!r} has no partition {key!r}.", hint=hint)
+
+
+def _near(asked: str, known: Sequence[str], all_are: str) -> str:
+    """The near misses, or else all names."""
+    near = difflib.get_close_matches(asked, known, n=3)
+    return f"Did you mean {' or '.join(near)}?" if near else f"{all_are} {listed(known)}."
 
 
 def _results(result: ExecuteInProcessResult, seconds: dict[str, float]) -> list[dict[str, Any]]:
