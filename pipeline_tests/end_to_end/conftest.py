@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import http
 import os
 import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping
+import time
+import urllib.request
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -18,6 +21,7 @@ import pytest
 from click.testing import CliRunner
 from dagster import AssetKey, DagsterInstance, DagsterRun
 from deltalake import DeltaTable
+from playwright.sync_api import Locator, Page, sync_playwright
 
 from pipeline.assets.aviation.landing import prepare_landing
 from pipeline.assets.portfolio.landing import prepare_prices
@@ -32,6 +36,12 @@ FILES = ("pyproject.toml", "dagster.yaml", "workspace.yaml")
 SCRIPTS = Path(sys.executable).parent
 COMMAND_SECONDS = 300
 STOP_SECONDS = 90
+BROWSER_SECONDS = 240
+BROWSER_ARGUMENTS = (
+    "--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run",
+    "--disable-background-networking", "--disable-component-update", "--disable-sync",
+)  # fmt: skip
+WINDOW = {"width": 1500, "height": 950}
 # For a server of a test's own; Java says that it has picked this up, so not where the console is looked at.
 BRIEF = {"JDK_JAVA_OPTIONS": BRIEF_JVM}
 
@@ -45,6 +55,57 @@ def in_folder(folder: Path) -> Iterator[None]:
         yield
     finally:
         os.chdir(before)
+
+
+@contextmanager
+def browser(url: str, profile: Path) -> Iterator[Page]:
+    """A page of a real browser, for which addresses are relative to the URL."""
+    program = shutil.which("chromium")
+    if program is None:
+        pytest.fail(
+            "There is no `chromium` on the PATH: apt-get install chromium, or leave its tests out with "
+            '-m "quick and not browser".'
+        )
+    with (
+        sync_playwright() as playwright,
+        playwright.chromium.launch_persistent_context(
+            profile, executable_path=program, args=BROWSER_ARGUMENTS, viewport=WINDOW, base_url=url,
+            timeout=BROWSER_SECONDS * 1000,
+        ) as context,
+    ):  # fmt: skip
+        context.set_default_timeout(BROWSER_SECONDS * 1000)
+        yield context.pages[0]
+
+
+def metadata_row(page: Page, key: str) -> Locator:
+    """A line of a table of metadata, by its key."""
+    return page.locator("tr").filter(has=page.get_by_text(key, exact=True)).first
+
+
+def keep_screenshot(page: Page, name: str, folder: Path) -> None:
+    """What the page shows, in the folder and in the one that BROWSER_SCREENSHOTS names."""
+    shot = folder / f"{name}.png"
+    page.screenshot(path=shot)
+    if "BROWSER_SCREENSHOTS" in os.environ:
+        shutil.copy(shot, os.environ["BROWSER_SCREENSHOTS"])
+
+
+def until(condition: Callable[[], bool], possible: Callable[[], bool]) -> None:
+    """Wait for a condition for as long as it is possible."""
+    end = time.monotonic() + COMMAND_SECONDS
+    while not condition():
+        assert possible()
+        assert time.monotonic() < end
+        time.sleep(0.1)
+
+
+def answers(url: str) -> bool:
+    """Whether a web server does."""
+    try:
+        with urllib.request.urlopen(url, timeout=5) as answer:
+            return bool(answer.status == http.HTTPStatus.OK)
+    except OSError:
+        return False
 
 
 @dataclass(frozen=True)
@@ -120,6 +181,23 @@ class ProjectFolder:
                 if process.poll() is None:
                     found.interrupt()
                 process.kill()
+
+    @contextmanager
+    def web(self) -> Iterator[str]:
+        """Run Dagster's web server alone on the project, and give its URL."""
+        port = free_port()
+        log = self.folder / "web.log"
+        command = [str(SCRIPTS / "dagster-webserver"), "-m", "pipeline.definitions", "--port", str(port)]
+        with log.open("w") as output, subprocess.Popen(
+            command, cwd=self.folder, env=self.variables() | {"DAGSTER_HOME": str(self.folder)}, stdout=output,
+            stderr=output, start_new_session=True,
+        ) as process:  # fmt: skip
+            try:
+                until(lambda: answers(f"http://127.0.0.1:{port}/server_info"), lambda: process.poll() is None)
+                yield f"http://127.0.0.1:{port}"
+            finally:
+                process.terminate()
+                process.wait(STOP_SECONDS)
 
     def variables(self) -> dict[str, str]:
         """The environment of a command: this process's, without what would name another project or Spark."""

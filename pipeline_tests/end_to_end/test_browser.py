@@ -4,7 +4,6 @@ One project for all tests, one that adds to the shipped definitions as a user's 
 each finds what those before it have made.
 """
 
-import os
 import re
 import shutil
 from collections.abc import Iterator
@@ -12,20 +11,22 @@ from pathlib import Path
 
 import psutil
 import pytest
-from playwright.sync_api import Locator, Page, expect, sync_playwright
+from playwright.sync_api import Locator, Page, expect
 
 from pipeline.assets.aviation.datasets import AIRPORTS
-from pipeline_tests.end_to_end.conftest import PROJECTS, ProjectFolder, Up
+from pipeline_tests.end_to_end.conftest import (
+    BROWSER_SECONDS,
+    PROJECTS,
+    ProjectFolder,
+    Up,
+    browser,
+    keep_screenshot,
+    metadata_row,
+)
 
-pytestmark = pytest.mark.browser
+pytestmark = [pytest.mark.browser, pytest.mark.exhaustive]
 
-WAIT_SECONDS = 240
 INTERRUPTED = 130
-ARGUMENTS = (
-    "--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run",
-    "--disable-background-networking", "--disable-component-update", "--disable-sync",
-)  # fmt: skip
-WINDOW = {"width": 1500, "height": 950}
 AIRPORTS_ROWS = 1458
 DAYS = ["2013-01-01", "2013-01-02", "2013-01-03"]
 ARRIVING = "2013-01-04"
@@ -59,31 +60,15 @@ def up(outside: ProjectFolder) -> Iterator[Up]:
 
 @pytest.fixture(scope="module")
 def page(up: Up, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Page]:
-    program = shutil.which("chromium")
-    if program is None:
-        pytest.fail(
-            "There is no `chromium` on the PATH: apt-get install chromium, or leave its tests out with "
-            '-m "quick and not browser".'
-        )
-    with (
-        sync_playwright() as playwright,
-        playwright.chromium.launch_persistent_context(
-            tmp_path_factory.mktemp("profile"), executable_path=program, args=ARGUMENTS, viewport=WINDOW,
-            base_url=up.url, timeout=WAIT_SECONDS * 1000,
-        ) as context,
-    ):  # fmt: skip
-        context.set_default_timeout(WAIT_SECONDS * 1000)
-        yield context.pages[0]
+    with browser(up.url, tmp_path_factory.mktemp("profile")) as found:
+        yield found
 
 
 @pytest.fixture(autouse=True)
 def _screenshot(request: pytest.FixtureRequest, page: Page, tmp_path: Path) -> Iterator[None]:
-    """What the page shows when a test ends, also in the folder that BROWSER_SCREENSHOTS names."""
+    """What the page shows when a test ends."""
     yield
-    shot = tmp_path / f"{request.node.name}.png"
-    page.screenshot(path=shot)
-    if "BROWSER_SCREENSHOTS" in os.environ:
-        shutil.copy(shot, os.environ["BROWSER_SCREENSHOTS"])
+    keep_screenshot(page, request.node.name, tmp_path)
 
 
 def deliver(project: ProjectFolder, day: str) -> None:
@@ -123,19 +108,12 @@ def run_of_a_tick(page: Page) -> Locator:
     return page.get_by_role("link", name=re.compile("^[0-9a-f]{8}$")).first
 
 
-def row(page: Page, key: str) -> Locator:
-    """A line of a table of metadata, by its key."""
-    return page.locator("tr").filter(has=page.get_by_text(key, exact=True)).first
-
-
-@pytest.mark.exhaustive
 def test_the_graph_shows_the_assets_of_a_subject(page: Page) -> None:
     page.goto("/locations/outside/asset-groups/aviation")
     for name in ("airports", "planes", "sightings", "airport_traffic"):
         page.get_by_role("link", name=name, exact=True).or_(page.get_by_text(name, exact=True)).first.wait_for()
 
 
-@pytest.mark.exhaustive
 def test_a_schedule_that_is_due_starts_a_run(page: Page, outside: ProjectFolder) -> None:
     schedule = "/locations/outside/schedules/every_minute"
     page.goto(schedule)
@@ -153,13 +131,12 @@ def test_a_materialization_is_shown_with_version_fingerprint_and_rows(page: Page
     materialize(page)
     succeed(page, launched(page))
     page.goto("/assets/airports")
-    assert "1" in row(page, "delta/version").inner_text().split()
-    assert AIRPORTS.fingerprint in row(page, "delta/schema_fingerprint").inner_text()
-    assert str(AIRPORTS_ROWS) in row(page, "delta/rows_written").inner_text().split()
-    row(page, "delta/version").scroll_into_view_if_needed()
+    assert "1" in metadata_row(page, "delta/version").inner_text().split()
+    assert AIRPORTS.fingerprint in metadata_row(page, "delta/schema_fingerprint").inner_text()
+    assert str(AIRPORTS_ROWS) in metadata_row(page, "delta/rows_written").inner_text().split()
+    metadata_row(page, "delta/version").scroll_into_view_if_needed()
 
 
-@pytest.mark.exhaustive
 def test_numeric_metadata_is_plotted(page: Page) -> None:
     page.goto("/assets/airports")
     page.get_by_role("button", name="Plots").click()
@@ -168,28 +145,25 @@ def test_numeric_metadata_is_plotted(page: Page) -> None:
     page.locator("canvas").first.scroll_into_view_if_needed()
 
 
-@pytest.mark.exhaustive
 def test_a_check_that_failed_is_shown_as_failed(page: Page) -> None:
     page.goto("/assets/airports?view=checks")
     page.get_by_text("Evaluation result").wait_for()
-    assert row(page, "airports_elsewhere").inner_text().split() == ["airports_elsewhere", "1458"]
+    assert metadata_row(page, "airports_elsewhere").inner_text().split() == ["airports_elsewhere", "1458"]
     # In the list and of the check that is open; the two are asked for apart.
-    expect(page.get_by_text("Failed", exact=True)).to_have_count(2, timeout=WAIT_SECONDS * 1000)
+    expect(page.get_by_text("Failed", exact=True)).to_have_count(2, timeout=BROWSER_SECONDS * 1000)
 
 
-@pytest.mark.exhaustive
 def test_what_a_write_has_set_apart_is_counted_in_the_check_and_shown_as_an_asset(page: Page) -> None:
     page.goto("/assets/weights")
     materialize(page)
     succeed(page, launched(page))
     page.goto("/assets/weights?view=checks&checkDetail=check_positive")
     page.get_by_text("Evaluation result").wait_for()
-    assert row(page, "rows").inner_text().split() == ["rows", "3"]
+    assert metadata_row(page, "rows").inner_text().split() == ["rows", "3"]
     page.goto("/assets/weights__quarantine")
-    assert "3" in row(page, "delta/rows_written").inner_text().split()
+    assert "3" in metadata_row(page, "delta/rows_written").inner_text().split()
 
 
-@pytest.mark.exhaustive
 def test_a_backfill_over_three_days_writes_exactly_these(page: Page, outside: ProjectFolder) -> None:
     for day in DAYS:
         deliver(outside, day)
@@ -211,7 +185,6 @@ def test_a_backfill_over_three_days_writes_exactly_these(page: Page, outside: Pr
     assert sorted(outside.rows_by_day()) == DAYS
 
 
-@pytest.mark.exhaustive
 def test_a_file_that_arrives_starts_a_run_of_its_day(page: Page, outside: ProjectFolder) -> None:
     for file in (outside.folder / ".pipeline" / "landing" / "flights").iterdir():
         file.unlink()

@@ -3,7 +3,6 @@
 import json
 import shutil
 import subprocess
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -18,7 +17,7 @@ from pipeline.delta.spark import server as servers
 from pipeline.delta.spark.server_record import Server
 from pipeline_tests.conftest import free_port
 from pipeline_tests.delta.sample import put
-from pipeline_tests.end_to_end.conftest import BRIEF, COMMAND_SECONDS, PROJECTS, SCRIPTS, ProjectFolder
+from pipeline_tests.end_to_end.conftest import BRIEF, COMMAND_SECONDS, PROJECTS, SCRIPTS, ProjectFolder, until
 from pipeline_tests.projects.waiting import FIRST
 
 
@@ -75,14 +74,6 @@ def killed_while_it_runs(project: ProjectFolder, server: Server, name: str) -> s
         (project.folder / "armed").unlink()
         assert process.wait(COMMAND_SECONDS) != 0
     return log.read_text(encoding="utf-8")
-
-
-def until(condition: Callable[[], bool], possible: Callable[[], bool]) -> None:
-    end = time.monotonic() + COMMAND_SECONDS
-    while not condition():
-        assert possible()
-        assert time.monotonic() < end
-        time.sleep(0.1)
 
 
 def numbers(project: ProjectFolder, name: str) -> tuple[int, list[int]]:

@@ -8,7 +8,7 @@ import pytest
 from dagster import DagsterEventType
 
 from pipeline.assets.aviation.datasets import SIGHTINGS
-from pipeline_tests.end_to_end.conftest import ProjectFolder
+from pipeline_tests.end_to_end.conftest import ProjectFolder, browser, keep_screenshot, metadata_row
 
 NEW_YEAR_ROWS = 842
 WEEK = [f"2013-01-0{day}" for day in range(1, 8)]
@@ -59,6 +59,19 @@ def test_its_checks_ran_with_it(first: ProjectFolder) -> None:
     assert {one.check_name: one.passed for one in found} == {
         "schema": True, "row_count": True, "check_distance_is_positive": True,
     }  # fmt: skip
+
+
+@pytest.mark.browser
+def test_a_browser_shows_the_run_s_rows_version_and_fingerprint(first: ProjectFolder, tmp_path: Path) -> None:
+    (run,) = first.runs()
+    with first.web() as url, browser(url, tmp_path / "profile") as page:
+        page.goto("/assets/sightings")
+        assert "1" in metadata_row(page, "delta/version").inner_text().split()
+        assert SIGHTINGS.fingerprint in metadata_row(page, "delta/schema_fingerprint").inner_text()
+        assert str(NEW_YEAR_ROWS) in metadata_row(page, "delta/rows_written").inner_text().split()
+        keep_screenshot(page, "sightings", tmp_path)
+        page.goto(f"/runs/{run.run_id}")
+        page.get_by_text("Success", exact=True).first.wait_for()
 
 
 @pytest.mark.exhaustive
