@@ -65,6 +65,7 @@ def test_new_year_s_day_has_its_842_sightings_as_declared(spark, landing: Landin
     assert sightings.filter("departure_hhmm IS NULL").count() == 4
 
 
+@pytest.mark.exhaustive
 def test_the_traffic_counts_every_departure_and_keeps_airports_without_a_name(spark, landing: LandingFolder) -> None:
     sightings = sightings_from_flights(read_csv_files(spark, landing.flights(["2013-01-01"]), FLIGHTS_FILE))
     airports = airports_from_file(read_csv_files(spark, landing.reference("airports"), AIRPORTS_FILE))

@@ -56,6 +56,7 @@ def test_the_newest_update_of_each_contract_is_its_position_whatever_the_order(c
     assert all(rows[conid]["price"] == update["price"] for conid, update in expected.items())
 
 
+@pytest.mark.exhaustive
 def test_breaks_are_told_by_kind_and_what_agrees_is_not(classic: SparkSession) -> None:
     ours = {
         1: (Decimal(10), 5.0), 2: (Decimal(10), 5.0), 3: (Decimal(10), 5.0), 4: (Decimal(10), 5.0),

@@ -181,6 +181,7 @@ def test_late_changes_lose_against_the_stored_sequence(classic: SparkSession, ro
     assert rows_of(dataset, root) == []
 
 
+@pytest.mark.exhaustive
 def test_a_truncation_empties_what_is_older_and_keeps_what_is_newer(spark: SparkSession, root: str) -> None:
     dataset = changelog("truncated")
     apply(spark, dataset, root, [(1, 1, "a", None, "c"), (2, 9, "b", None, "c")])

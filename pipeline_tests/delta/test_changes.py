@@ -190,6 +190,7 @@ def test_a_table_that_was_made_anew_at_the_same_place_is_told_by_its_id(classic:
 
 
 @case("C-NOT-ENABLED")
+@pytest.mark.exhaustive
 def test_a_window_in_which_the_feed_was_off_names_its_versions(classic: SparkSession, root: str) -> None:
     """Versions 2 and 3 change rows without it; a window without changes in its gap can be read."""
     switch = "ALTER TABLE {{table}} SET TBLPROPERTIES ('delta.enableChangeDataFeed' = '{}')"
@@ -438,6 +439,7 @@ def test_a_consumer_whose_log_lost_its_cursor_is_made_anew(classic: SparkSession
     assert run(classic, root).written is None
 
 
+@pytest.mark.exhaustive
 def test_of_several_sources_one_that_needs_a_full_snapshot_makes_all_full(classic: SparkSession, root: str) -> None:
     other = replace(APPENDED, name="other")
     sources = [at(APPENDED, root), at(other, root)]

@@ -192,6 +192,7 @@ def test_two_merges_into_one_partition_end_as_one_after_the_other(
 
 @case("T-SAME-PARTITION")
 @pytest.mark.parametrize("mode", first_is_quick([Merge(), Replace()]), ids=["merge", "replace"])
+@pytest.mark.exhaustive
 def test_writes_to_two_partitions_don_t_meet(
     classic: SparkSession, root: str, gates: tuple[Gate, Gate], mode: WriteMode
 ) -> None:

@@ -54,6 +54,7 @@ def rows(session: SparkSession, dataset: Dataset, root: str) -> list[tuple[Any, 
     return sorted((tuple(row) for row in found.collect()), key=str)
 
 
+@pytest.mark.exhaustive
 def test_after_a_rename_and_a_drop_a_new_column_of_the_old_name_has_none_of_the_old_values(
     classic: SparkSession, root: str
 ) -> None:

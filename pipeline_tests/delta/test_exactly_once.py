@@ -81,6 +81,7 @@ def test_a_batch_that_is_not_newer_than_what_was_written_is_skipped_and_told_as_
     assert (rows_in(dataset, root), versions_of(dataset, root)) == ([(1, 1, "thirty")], [0, 1])
 
 
+@pytest.mark.exhaustive
 def test_another_writer_and_a_write_without_an_epoch_are_no_repeats(classic: SparkSession, root: str) -> None:
     dataset = table_of(Append())
     batch = [(1, 1, "a")]
@@ -258,6 +259,7 @@ def test_a_restore_that_comes_between_a_look_at_the_table_and_the_write_is_notic
 # --- first loads ------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.exhaustive
 def test_a_first_load_happens_once_and_again_after_the_table_was_emptied(classic: SparkSession, root: str) -> None:
     refusing, passing = table_of(ErrorIfExists()), table_of(Ignore())
     first = deliver(classic, refusing, root, None, [(1, 1, "first")])

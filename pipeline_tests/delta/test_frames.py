@@ -212,6 +212,7 @@ def test_integers_decimals_and_instants_keep_their_types_in_pandas_and_polars(
 @case("I-DELETION-VECTOR")
 @case("I-EMPTY-PARTITIONED")
 @case("I-NANO-INT96")
+@pytest.mark.exhaustive
 def test_deleted_rows_stay_away_no_files_keep_their_columns_and_int96_is_the_same_instant(
     classic: SparkSession, root: str
 ) -> None:
@@ -522,6 +523,7 @@ def test_a_local_frame_above_the_limit_is_refused_with_its_size_and_a_reader_is_
     assert got(spark, EVERYTHING, everything, convert.ARROW_READER, max_bytes=10).read_all().num_rows == 3
 
 
+@pytest.mark.exhaustive
 def test_rows_that_are_small_on_disk_only_are_measured_in_memory(classic: SparkSession, root: str) -> None:
     dataset = column(StringType())
     rows = 50_000

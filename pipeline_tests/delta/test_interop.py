@@ -176,6 +176,7 @@ def test_rows_that_a_deletion_vector_hides_are_hidden_or_the_table_is_refused(cl
 
 
 @case("P-TS-TZ")
+@pytest.mark.exhaustive
 def test_an_instant_is_one_partition_whatever_zone_it_is_written_and_read_under(
     classic: SparkSession, root: str
 ) -> None:

@@ -55,6 +55,7 @@ def test_a_vacuum_lists_what_it_would_remove_and_removes_it_only_when_asked(spar
     assert rows_of(FORGETFUL, root) == rows == [(day(1), 1, "new"), (day(2), 2, "kept")]
 
 
+@pytest.mark.exhaustive
 def test_a_vacuum_leaves_what_the_tables_own_retention_protects(classic: SparkSession, root: str) -> None:
     """A week by default: older versions must stay readable, and running readers whole."""
     location = REPLACED.location(root)

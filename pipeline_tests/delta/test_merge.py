@@ -99,6 +99,7 @@ def test_a_merge_of_files_that_nobody_changes_copies_none_of_them_first(
         count=1,
     ),
 )
+@pytest.mark.exhaustive
 def test_files_that_nobody_changes_are_merged_also_where_their_rows_are_looked_at_first(
     classic: SparkSession, root: str, tmp_path: Path, dataset: Dataset
 ) -> None:
@@ -256,6 +257,7 @@ def test_rows_that_the_frame_lacks_are_deleted_inside_the_slice_of_the_run_only(
     assert rows_of(dataset, root) == [(day(2), 4, 1, "d")]
 
 
+@pytest.mark.exhaustive
 def test_a_whole_snapshot_writes_only_the_files_in_which_something_differs(classic: SparkSession, root: str) -> None:
     dataset = daily(Merge(update_when="source.v <> target.v", delete_missing=True), keys=("day", "k"))
     same = [(day(1), 1, 1, "a"), (None, 2, 1, "b")]

@@ -168,6 +168,7 @@ def kill_between_the_commits(remote: str, root: str, mode: str, epoch: int) -> N
     assert done.returncode == -signal.SIGKILL
 
 
+@pytest.mark.exhaustive
 def test_a_later_batch_of_a_writer_leaves_in_quarantine_what_its_earlier_ones_have_set_apart(
     classic: SparkSession, root: str
 ) -> None:

@@ -120,6 +120,7 @@ def zone_of(session: SparkSession, zone: str) -> Iterator[None]:
 
 
 @case("X-VACUUM-SHORT")
+@pytest.mark.exhaustive
 def test_a_version_whose_files_were_vacuumed_is_refused_by_name_before_anything_is_done(
     classic: SparkSession, root: str
 ) -> None:

@@ -333,6 +333,7 @@ def test_all_of_them_in_one_slice_leave_the_others_alone(classic: SparkSession, 
     assert result.rows_deleted == len(chosen)
 
 
+@pytest.mark.exhaustive
 def test_a_slice_over_two_columns_replaces_its_boxes_only(classic: SparkSession, root: str) -> None:
     dataset = Dataset(
         name="cells",

@@ -88,6 +88,7 @@ def test_a_vacuum_waits_for_the_consumers_of_what_it_would_remove_unless_it_is_f
     assert rows_of(CONSUMER, root) == rows_of(dataset, root) == [(1, "A"), (2, "B"), (4, "D")]
 
 
+@pytest.mark.exhaustive
 def test_nothing_is_removed_where_it_is_not_known_what_a_consumer_has_read(classic: SparkSession, root: str) -> None:
     dataset = source(deletedFileRetentionDuration="interval 0 hours")
     location, consumers = dataset.location(root), [at(CONSUMER, root)]

@@ -162,6 +162,7 @@ LOGGED = Dataset(
 )
 
 
+@pytest.mark.exhaustive
 def test_a_changelog_is_applied_batch_by_batch(classic: SparkSession, settings: Settings) -> None:
     async def run() -> DeltaSink:
         async with DeltaSink(LOGGED, "test", settings, BY_HAND) as sink:

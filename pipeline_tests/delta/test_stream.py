@@ -96,6 +96,7 @@ def test_a_query_whose_process_is_killed_is_gone_on_with_and_no_row_is_doubled(
     assert len({e.writer for e in epochs(location)}) == 1
 
 
+@pytest.mark.exhaustive
 def test_a_batch_that_is_refused_is_told_as_it_is_and_begun_with_the_next_time(
     spark: SparkSession, tmp_path: Path
 ) -> None:

@@ -157,6 +157,7 @@ def test_where_no_key_is_mapped_a_source_without_a_table_is_empty_and_another_is
         project.run(source, look, selection=[look], partition_key="x")
 
 
+@pytest.mark.exhaustive
 def test_a_key_that_was_deleted_in_dagster_is_read_alike_by_readers_of_everything(project: Project) -> None:
     """Its rows are in the table all the same; who names other keys does not get them."""
     table = pa.table({"n": pa.array([1, 2, 3, 4], pa.int64()), "letter": ["A", "B", "C", None]})

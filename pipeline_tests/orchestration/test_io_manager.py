@@ -195,6 +195,7 @@ def test_a_table_that_no_asset_writes_is_read_as_any_other(project: Project) -> 
     assert materializations(materialized, reader)[None]["delta/sources"] == {"fed": 0}
 
 
+@pytest.mark.exhaustive
 def test_a_value_is_loaded_outside_a_run_at_the_newest_version(project: Project) -> None:
     project.run_range("2026-01-02", "2026-01-03", days_asset({"2026-01-02": 3, "2026-01-03": 2}), total)
     built = Definitions(assets=[total, days_asset({})], resources=project.resources())

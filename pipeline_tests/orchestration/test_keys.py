@@ -168,6 +168,7 @@ def test_one_run_over_two_dimensions_writes_all_cells_in_one_commit(project: Pro
 
 
 @pytest.mark.case("P-DST-HOUR")
+@pytest.mark.exhaustive
 def test_each_of_the_25_hours_of_an_autumn_day_is_a_partition_and_is_run_again_alone(project: Project) -> None:
     keys = list(AUTUMN.get_partition_keys())
     assert len(keys) == 25

@@ -88,6 +88,7 @@ def readings(number: int, *values: float | None) -> pd.DataFrame:
     return pd.DataFrame({"day": [day(number)] * len(values), "value": list(values)})
 
 
+@pytest.mark.exhaustive
 def test_a_partitioned_asset_s_table_follows_its_frame_and_its_partition_expr_and_is_read_by_others(
     foreign: Foreign,
 ) -> None:
