@@ -26,13 +26,13 @@ from urllib.parse import quote
 from pyspark.sql import SparkSession
 
 from pipeline.dataset import Dataset
-from pipeline.delta.log.commits import Commit, note_of, read_commit_file
+from pipeline.delta.log.commits import Commit, commit_note, read_commit_file
 from pipeline.delta.log.mark import Mark, read_commit, runtime_profile
 from pipeline.delta.log.snapshot import TableFacts, local_folder, table_facts
 from pipeline.delta.log.text_files import read_texts, write_text
 from pipeline.delta.read.version import ReadFacts
-from pipeline.delta.spark.failures import SPARK_ERRORS, read_failure
-from pipeline.delta.table.open_table import existing
+from pipeline.delta.spark.failures import SPARK_ERRORS, failure_of
+from pipeline.delta.table.open_table import require_table
 from pipeline.delta.write.result import WriteResult
 from pipeline.errors import DamagedTableError, FileAccessError, RecordError, RunNotFoundError
 
@@ -185,7 +185,7 @@ def write_record(
         StorageError, OSError: the log could not be read.
     """
     facts, commit = _observed(session, dataset, result)
-    note = note_of(commit.user_metadata) or {}
+    note = commit_note(commit.user_metadata) or {}
     record = DatasetRecord(
         name=dataset.name,
         path=result.location,
@@ -223,7 +223,7 @@ def _observed(session: SparkSession, dataset: Dataset, result: WriteResult) -> t
     facts = None if folder is None else table_facts(folder, result.version)
     if facts is not None:
         return facts, read_commit_file(str(folder), result.version, dataset.partition_by)
-    state = existing(session, dataset, result.location)
+    state = require_table(session, dataset, result.location)
     facts = TableFacts(
         table_id=state.table_id,
         reader_version=state.reader_version,
@@ -377,4 +377,4 @@ def _problem(record: DatasetRecord, session: SparkSession | None) -> str | None:
 
 
 def _first_line(error: Exception) -> str:
-    return error.strerror or str(error) if isinstance(error, OSError) else read_failure(error).summary
+    return error.strerror or str(error) if isinstance(error, OSError) else failure_of(error).summary

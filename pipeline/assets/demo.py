@@ -24,7 +24,7 @@ from pipeline.assets.portfolio.landing import prepare_prices
 from pipeline.dataset import Dataset, Registry
 from pipeline.delta.read.version import ReadOptions, read
 from pipeline.delta.spark.session import open_session
-from pipeline.delta.table.open_table import existing
+from pipeline.delta.table.open_table import require_table
 from pipeline.errors import DemoError
 from pipeline.orchestration import build_definitions
 from pipeline.orchestration.commands.reports import Report, child, failure_of, step_key, step_listener
@@ -86,7 +86,7 @@ def _local_folder(uri: str) -> Path:
 def _table(session: SparkSession, dataset: Dataset, settings: Settings) -> dict[str, Any]:
     """What stands in the table now; `partitions` is None where it has no partition columns. Two small Spark jobs."""
     location = dataset.location(settings.root)
-    state = existing(session, dataset, location)
+    state = require_table(session, dataset, location)
     frame = read(session, dataset, location, ReadOptions(version=state.version)).frame
     return {
         "event": "table",

@@ -6,7 +6,7 @@ import click
 
 from pipeline.cli.output import count, print_json, print_table
 from pipeline.cli.registry import declared
-from pipeline.delta.inspect.check import Finding, findings
+from pipeline.delta.inspect.check import CheckOutcome, check_table
 from pipeline.delta.spark.session import open_session
 from pipeline.errors import TableNotFoundError
 from pipeline.settings import load_settings
@@ -26,10 +26,10 @@ def check(ctx: click.Context, names: tuple[str, ...], as_json: bool) -> None:
     settings = load_settings()
     registry = declared(settings)
     session = open_session(settings.spark)
-    found: list[Finding] = []
+    found: list[CheckOutcome] = []
     for dataset in [registry.get(name) for name in names] or list(registry):
         try:
-            found += findings(session, dataset, settings.root)
+            found += check_table(session, dataset, settings.root)
         except TableNotFoundError as error:
             if names:
                 raise
@@ -42,7 +42,7 @@ def check(ctx: click.Context, names: tuple[str, ...], as_json: bool) -> None:
         ctx.exit(1)
 
 
-def _print(found: list[Finding]) -> None:
+def _print(found: list[CheckOutcome]) -> None:
     rows = [
         (f.dataset, f.name, _JUDGED[f.passed] if f.passed is not False else f"failed ({f.severity})", str(f.version),
          count(f.rows), f.detail)

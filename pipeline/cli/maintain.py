@@ -25,13 +25,13 @@ from pipeline.delta.maintain.maintain import (
     vacuum,
 )
 from pipeline.delta.maintain.retention import Unread, consumers_of
-from pipeline.delta.read.changes import Source
+from pipeline.delta.read.changes import SourceTable
 from pipeline.delta.spark.session import open_session
 from pipeline.errors import PipelineError, TableNotFoundError
 from pipeline.settings import Settings, load_settings
 
 Result = TypeVar("Result", VacuumResult, OptimizeResult, CheckpointResult)
-Verb = Callable[[Source, tuple[Source, ...]], Result]
+Verb = Callable[[SourceTable, tuple[SourceTable, ...]], Result]
 
 _NAMES = click.argument("names", metavar="[DATASET]...", nargs=-1)
 _AS_JSON = click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
@@ -53,7 +53,7 @@ def vacuum_command(names: tuple[str, ...], apply: bool, force: bool, as_json: bo
     Nothing of a table is removed while a consumer of its changes has still to read some of that.
     """
 
-    def verb(table: Source, consumers: tuple[Source, ...]) -> VacuumResult:
+    def verb(table: SourceTable, consumers: tuple[SourceTable, ...]) -> VacuumResult:
         return vacuum(session, table.dataset, table.location, consumers=consumers, apply=apply, force=force)
 
     def show(result: VacuumResult) -> str:
@@ -75,7 +75,7 @@ def optimize_command(names: tuple[str, ...], as_json: bool) -> None:
     """Join small files into larger ones, as the storage policy of each dataset says."""
     run = f"optimize-{uuid.uuid4()}"
 
-    def verb(table: Source, consumers: tuple[Source, ...]) -> OptimizeResult:  # noqa: ARG001
+    def verb(table: SourceTable, consumers: tuple[SourceTable, ...]) -> OptimizeResult:  # noqa: ARG001
         note = CommitNote(mark=Mark(writer=f"{table.dataset.name}/{run}"), run_id=run)
         return optimize(session, table.dataset, table.location, note)
 
@@ -97,7 +97,7 @@ def checkpoint_command(names: tuple[str, ...], as_json: bool) -> None:
     session = targets.open_session()
     with Checkpoints(session) as checkpoints:
 
-        def verb(table: Source, consumers: tuple[Source, ...]) -> CheckpointResult:
+        def verb(table: SourceTable, consumers: tuple[SourceTable, ...]) -> CheckpointResult:
             return checkpoint(session, table.dataset, table.location, consumers=consumers, within=checkpoints)
 
         _each(targets, verb, _shown, as_json=as_json)
@@ -143,7 +143,7 @@ def _each(targets: _Targets, verb: Verb[Result], show: Callable[[Result], str], 
     failed: list[PipelineError] = []
     for dataset in targets.datasets:
         with _collected(failed, dataset, named=targets.named):
-            table = Source(dataset=dataset, location=dataset.location(root))
+            table = SourceTable(dataset=dataset, location=dataset.location(root))
             result = verb(table, consumers_of(dataset, targets.registry, root))
             results.append(result)
             if not as_json:

@@ -11,9 +11,9 @@ import click
 
 from pipeline.cli.output import count, instant, print_json, print_table
 from pipeline.cli.registry import declared
-from pipeline.delta.log.commits import versions
+from pipeline.delta.log.commits import commit_versions
 from pipeline.delta.log.epochs import epochs as read_epochs
-from pipeline.delta.sink.ndjson import Tail, pump
+from pipeline.delta.sink.ndjson import Tail, submit_lines
 from pipeline.delta.sink.receiver import SinkSettings
 from pipeline.delta.sink.sink import DeltaSink
 from pipeline.errors import PipelineError, SinkStoppedError, SourceFileError, TableNotFoundError
@@ -63,7 +63,7 @@ def _read(opened: DeltaSink, source: str, ended: threading.Event, failed: list[s
     try:
         if source == STDIN:
             # Not `sys.stdin`, which a thread that still reads it would keep Python from closing at its end.
-            pump(open(0, "rb", closefd=False), opened)  # noqa: SIM115
+            submit_lines(open(0, "rb", closefd=False), opened)  # noqa: SIM115
         elif once:
             Tail(Path(source).resolve(), opened).read()
         else:
@@ -90,7 +90,7 @@ def epochs(name: str, writer: str | None, as_json: bool) -> None:
     dataset = declared(settings).get(name)
     location = dataset.location(settings.root)
     found = read_epochs(location, writer)
-    if not found and not versions(location):
+    if not found and not commit_versions(location):
         raise TableNotFoundError(dataset=name, location=location)
     if as_json:
         print_json([asdict(epoch) | {"timestamp": epoch.timestamp.isoformat()} for epoch in found])

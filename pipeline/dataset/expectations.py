@@ -84,7 +84,7 @@ class NotNull:
 Constraint = Check | NotNull
 
 
-def label(constraint: Constraint) -> str:
+def constraint_name(constraint: Constraint) -> str:
     """The name of a constraint, as counts and reasons give it: the check's, or the column's with what it is not."""
     return constraint.name if isinstance(constraint, Check) else null_label(constraint.column)
 

@@ -99,7 +99,7 @@ def _walk(path: str, field: StructField) -> Iterator[tuple[str, StructField]]:
 
 
 @lru_cache(maxsize=4096)
-def folded(name: str) -> str:
+def casefolded(name: str) -> str:
     """A name as Spark compares it: two are the same if Java's `equalsIgnoreCase` says so (`CaseInsensitiveResolution`).
 
     Each character is taken to upper case and then to lower case, so that a dotless i is an i, and a final sigma any
@@ -121,7 +121,7 @@ def case_duplicates(schema: StructType) -> list[tuple[str, ...]]:
 def same_names(names: Sequence[str]) -> list[tuple[str, ...]]:
     """Groups of names that Spark, or Delta as it looks for duplicates by their lower case, takes for the same."""
     groups: list[tuple[str, ...]] = []
-    for fold in (folded, str.lower):
+    for fold in (casefolded, str.lower):
         by_fold: dict[str, list[str]] = defaultdict(list)
         for name in names:
             by_fold[fold(name)].append(name)
@@ -132,8 +132,8 @@ def same_names(names: Sequence[str]) -> list[tuple[str, ...]]:
 
 def free_name(wanted: str, taken: Iterable[str]) -> str:
     """A name for a column of our own beside columns of any names: the wanted one, longer while it is taken."""
-    others = {folded(name) for name in taken}
-    while folded(wanted) in others:
+    others = {casefolded(name) for name in taken}
+    while casefolded(wanted) in others:
         wanted = f"_{wanted}"
     return wanted
 
@@ -144,7 +144,7 @@ def column_problems(schema: StructType, *, maps_columns: bool = False) -> Iterat
         yield f"columns {', '.join(group)} differ by case only"
     for path, field in walk(schema):
         yield from _argument_problems(path, field)
-        if folded(field.name) in RESERVED_COLUMNS:
+        if casefolded(field.name) in RESERVED_COLUMNS:
             yield f"column {path!r} has a name that the change feed adds itself"
         if not field.name or (REFUSED_CHARACTERS & set(field.name) and not maps_columns):
             yield f"column {path!r} has a character that Parquet refuses (space , ; {{ }} ( ) = tab newline)"

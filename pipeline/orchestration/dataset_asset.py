@@ -33,7 +33,7 @@ from pipeline.errors import DeclarationError
 from pipeline.orchestration.automation.pools import pool
 from pipeline.orchestration.automation.sensors import on_changed_source
 from pipeline.orchestration.io.consumers import ONE_OUTPUT, REFRESH_CONFIG, refuse_partitions, release_changes
-from pipeline.orchestration.metadata import DATASET, FED_ELSEWHERE, carried, column_schema
+from pipeline.orchestration.metadata import DATASET, FED_ELSEWHERE, column_schema, declaration_metadata
 from pipeline.orchestration.partitions import PARTITION_EXPR, partition_columns
 
 IO_MANAGER = "delta_io_manager"
@@ -200,7 +200,7 @@ def dataset_metadata(dataset: Dataset, partition_expr: str | Mapping[str, str] |
     expr = {PARTITION_EXPR: partition_expr} if partition_expr is not None else {}
     changes = {"delta/reads_changes_of": ", ".join(dataset.reads_changes_of)} if dataset.reads_changes_of else {}
     return {
-        DATASET: carried(dataset),
+        DATASET: declaration_metadata(dataset),
         "dagster/column_schema": column_schema(dataset),
         "delta/partition_by": ", ".join(dataset.partition_by),
         "delta/write_mode": type(dataset.write).__name__.lower(),

@@ -16,11 +16,11 @@ from pyspark.sql.types import StructField, StructType
 
 from pipeline.dataset import Append, Check, ColumnMapping, Dataset, Features, InsertNew, Merge, Replace, WriteMode
 from pipeline.dataset.features import MAPPING_MODE
-from pipeline.delta.frames.arrow_types import stored
+from pipeline.delta.frames.arrow_types import storage_type
 from pipeline.delta.log.table_state import TableState
-from pipeline.delta.table.plan import CHANGE_FEED, observed
+from pipeline.delta.table.plan import CHANGE_FEED, observed_shape
 from pipeline.errors import DeclarationError
-from pipeline.orchestration.metadata import plain
+from pipeline.orchestration.metadata import plain_value
 from pipeline.orchestration.partitions import PARTITION_EXPR
 
 # What a plain asset may say in its metadata, beside Dagster's own `partition_expr`.
@@ -50,7 +50,7 @@ def derived_dataset(
         raise _refusal(key, f"it is partitioned: name the column that its keys stand for as {PARTITION_EXPR!r}")
     return Dataset(
         name="/".join(key.path),
-        schema=StructType([StructField(f.name, stored(f.dataType), f.name not in keys) for f in schema.fields]),
+        schema=StructType([StructField(f.name, storage_type(f.dataType), f.name not in keys) for f in schema.fields]),
         partition_by=partition_by,
         write=_write_mode(key, metadata),
         keys=keys,
@@ -67,7 +67,7 @@ def dataset_of_table(key: AssetKey, metadata: Mapping[str, Any], state: TableSta
     if not set(said) <= set(state.partition_by):
         there = f"its table is partitioned by ({', '.join(state.partition_by)})"
         raise _refusal(key, f"{PARTITION_EXPR} names {', '.join(said)}, but {there}")
-    shape = observed(state)
+    shape = observed_shape(state)
     return Dataset(
         name="/".join(key.path),
         schema=shape.schema,
@@ -111,7 +111,7 @@ def refuse_lost_partitions(
 
 
 def _write_mode(key: AssetKey, metadata: Mapping[str, Any]) -> WriteMode:
-    said = plain(metadata.get(WRITE_MODE, "replace"))
+    said = plain_value(metadata.get(WRITE_MODE, "replace"))
     mode = _WRITE_MODES.get(said) if isinstance(said, str) else None
     if mode is None:
         raise _refusal(key, f"{WRITE_MODE} is {said!r}; expected {' or '.join(map(repr, _WRITE_MODES))}")
@@ -125,7 +125,7 @@ def _write_mode(key: AssetKey, metadata: Mapping[str, Any]) -> WriteMode:
 
 def _names(key: AssetKey, metadata: Mapping[str, Any], name: str) -> tuple[str, ...]:
     """Columns that the metadata names: one, several, or one by dimension; none where it says nothing."""
-    said = plain(metadata.get(name))
+    said = plain_value(metadata.get(name))
     if said is None:
         return ()
     if isinstance(said, Mapping):

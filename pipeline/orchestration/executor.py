@@ -8,7 +8,7 @@ from typing import Any
 from dagster import DagsterEvent, Executor, ExecutorDefinition, InitExecutorContext, in_process_executor
 from dagster._core.execution.retries import RetryMode
 
-from pipeline.orchestration.automation.pools import dead_released
+from pipeline.orchestration.automation.pools import with_dead_released
 
 
 class _OneProcess(Executor):
@@ -22,7 +22,7 @@ class _OneProcess(Executor):
         return self._own.retries
 
     def execute(self, plan_context: Any, execution_plan: Any) -> Iterator[DagsterEvent]:
-        with dead_released(plan_context.instance, plan_context.log.warning):
+        with with_dead_released(plan_context.instance, plan_context.log.warning):
             yield from self._own.execute(plan_context, execution_plan)
 
 

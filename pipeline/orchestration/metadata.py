@@ -27,7 +27,7 @@ from pyspark.sql.types import StructType
 from pipeline.dataset import Dataset
 from pipeline.delta import sql
 from pipeline.delta.read.changes import SourceChanges
-from pipeline.delta.read.verdict import Kind
+from pipeline.delta.read.verdict import VerdictKind
 from pipeline.delta.write.result import WriteResult
 from pipeline.errors import DeclarationError
 
@@ -75,7 +75,7 @@ def declared_dataset(key: AssetKey, metadata: Mapping[str, Any]) -> Dataset | No
     return at_key(found, key)
 
 
-def plain(value: object) -> object:
+def plain_value(value: object) -> object:
     """The value of a metadata entry, which may be wrapped in one of Dagster's types."""
     return value.value if isinstance(value, MetadataValue) else value
 
@@ -86,7 +86,7 @@ def at_key(dataset: Dataset, key: AssetKey) -> Dataset:
     return dataset if name == dataset.name else replace(dataset, name=name)
 
 
-def carried(dataset: Dataset) -> ObjectMetadataValue:
+def declaration_metadata(dataset: Dataset) -> ObjectMetadataValue:
     """The declaration as a metadata value: the object within the process, its type's name anywhere else."""
     return ObjectMetadataValue(dataset)
 
@@ -113,7 +113,7 @@ def table_schema(schema: StructType, partition_by: tuple[str, ...]) -> TableSche
 
 
 @dataclass(frozen=True)
-class ToldCommit:
+class ReportedCommit:
     """The commit of a table that a data version speaks of; `entry` begins its identity, None where that is not told."""
 
     version: int
@@ -140,18 +140,18 @@ def data_version_tag(table_id: str, version: int, entry: str | None) -> dict[str
     return {DATA_VERSION_TAG: data_version(table_id, version, entry).value}
 
 
-def data_version_told(event: AssetMaterialization | None) -> DataVersion | None:
+def reported_data_version(event: AssetMaterialization | None) -> DataVersion | None:
     """The data version that an event carries; None where it carries none."""
     value = None if event is None or event.tags is None else event.tags.get(DATA_VERSION_TAG)
     return None if value is None else DataVersion(value)
 
 
-def commit_in(told: DataVersion, table_id: str) -> ToldCommit | None:
+def commit_in(told: DataVersion, table_id: str) -> ReportedCommit | None:
     """The commit of a table that a data version speaks of; None where it speaks of another table."""
     if not told.value.startswith(f"{table_id}/"):
         return None
     number, _, entry = told.value.removeprefix(f"{table_id}/").partition("/")
-    return ToldCommit(int(number), entry or None) if number.isdigit() else None
+    return ReportedCommit(int(number), entry or None) if number.isdigit() else None
 
 
 def changes_metadata(changes: SourceChanges) -> dict[str, Any]:
@@ -160,7 +160,7 @@ def changes_metadata(changes: SourceChanges) -> dict[str, Any]:
     Counts are those of the raw feed; there are none of a full snapshot, whose rows nobody has counted.
     """
     kinds = {source.verdict.kind for source in changes.sources.values()}
-    overall = next(kind for kind in (Kind.FULL, Kind.CHANGES, Kind.NOTHING_NEW) if kind in kinds)
+    overall = next(kind for kind in (VerdictKind.FULL, VerdictKind.CHANGES, VerdictKind.NOTHING_NEW) if kind in kinds)
     return {VERDICT: overall.value, "delta/changes": MetadataValue.json(changes.facts)}
 
 

@@ -40,7 +40,7 @@ from pyspark.sql.types import (
 from pipeline.dataset import Dataset
 from pipeline.dataset.schema import is_string
 from pipeline.delta import sql
-from pipeline.delta.sql.slices import Box, Interval, Slice, Values, merged, partition_value
+from pipeline.delta.sql.slices import Box, Interval, Slice, Values, coalesced, partition_value
 from pipeline.errors import DeclarationError, PartitionKeyError
 from pipeline.orchestration.partition_keys import decimal_of, parser_of
 
@@ -252,7 +252,7 @@ def slice_of(
     boxes = []
     for group in _products(list(dict.fromkeys(cells.values()))):
         sides = [
-            [(column, part) for part in merged(parts[key] for key in side)]
+            [(column, part) for part in coalesced(parts[key] for key in side)]
             for (column, parts), side in zip(columns, group, strict=True)
         ]
         boxes += [Box(tuple(sides_of_box)) for sides_of_box in product(*sides)]
@@ -314,7 +314,7 @@ def rows_by_key(
 ) -> dict[str, int]:
     """By key, the rows that are given by partition values as the log spells them; 0 for a key that has none."""
     find = KeyFinder(dataset, partitions_def, keys, expr).of_texts
-    return dict.fromkeys(keys, 0) | summed(rows_by_partition, find)
+    return dict.fromkeys(keys, 0) | sum_by_key(rows_by_partition, find)
 
 
 class Count(Protocol):
@@ -326,7 +326,7 @@ class Count(Protocol):
 _Count = TypeVar("_Count", bound=Count)
 
 
-def summed(
+def sum_by_key(
     counts: Mapping[tuple[Any, ...], _Count], find: Callable[[tuple[Any, ...]], str | None]
 ) -> dict[str, _Count]:
     """By key, the sum of counts that are given by partition values; those of no key are left out."""

@@ -13,7 +13,7 @@ from pyspark.sql.types import LongType, StringType, StructField, StructType
 
 from pipeline.dataset import Append, Check, Dataset, Features
 from pipeline.delta.spark.session import open_session
-from pipeline.delta.table.open_table import conform, existing, plan_of
+from pipeline.delta.table.open_table import conform, plan_of, require_table
 from pipeline.settings import SparkSettings
 
 RACED = Dataset(
@@ -33,7 +33,7 @@ def main(root: str, cache: str, java_options: str, remote: str) -> None:
     conf = (("spark.driver.extraJavaOptions", java_options),)
     spark = open_session(SparkSettings(master="local[2]", cache=Path(cache), conf=conf, remote=remote or None))
     location = RACED.location(root)
-    existing(spark, RACED, location)
+    require_table(spark, RACED, location)
     spark.read.format("delta").load(location).collect()
     print("ready", flush=True)
     sys.stdin.readline()

@@ -24,7 +24,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql.types import LongType, StringType, StructField, StructType
 
 from pipeline.dataset import Append, Dataset, Merge, Replace
-from pipeline.delta.log.commits import note_of
+from pipeline.delta.log.commits import commit_note
 from pipeline.delta.log.mark import CommitNote, Mark
 from pipeline.delta.spark.session import embedded_environment, open_session
 from pipeline.delta.sql.slices import Slice, of_values
@@ -118,7 +118,7 @@ def marks_of(kind: str, root: str) -> dict[int, dict[str, Any]]:
         actions = actions_of(DATASETS[kind], root, version)
         info: dict[str, Any] = next((a["commitInfo"] for a in actions if "commitInfo" in a), {})
         if any("add" in action or "remove" in action for action in actions):
-            marks[version] = (note_of(info.get("userMetadata")) or {})["mark"]
+            marks[version] = (commit_note(info.get("userMetadata")) or {})["mark"]
     return marks
 
 

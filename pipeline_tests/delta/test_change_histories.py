@@ -18,8 +18,8 @@ from pyspark.sql.types import LongType, StringType, StructField, StructType
 
 from pipeline.dataset import Append, Dataset, Merge
 from pipeline.delta.maintain.restore import plan_restore, restore
-from pipeline.delta.read.changes import Source, SourceChanges
-from pipeline.delta.read.verdict import Kind, Reason
+from pipeline.delta.read.changes import SourceChanges, SourceTable
+from pipeline.delta.read.verdict import Reason, VerdictKind
 from pipeline.delta.read.version import ReadOptions
 from pipeline.delta.table.open_table import open_or_create
 from pipeline.delta.write.consume import consume
@@ -37,8 +37,8 @@ OPERATIONS = (
     "append", "append", "replace", "merge", "merge", "delete", "restore", "restore_consumer", "optimize", "vacuum",
     "feed", "column", "recreate", "nothing",
 )  # fmt: skip
-NOTHING, CHANGES = Kind.NOTHING_NEW, Kind.CHANGES
-Expected = Kind | Reason
+NOTHING, CHANGES = VerdictKind.NOTHING_NEW, VerdictKind.CHANGES
+Expected = VerdictKind | Reason
 
 
 @dataclass(frozen=True)
@@ -217,7 +217,7 @@ class History:
         def compute(changes: SourceChanges) -> DataFrame:
             return changes["source"].frame.select("id", "text", "_change_type")
 
-        sources = [Source(dataset=SOURCE, location=self.location)]
+        sources = [SourceTable(dataset=SOURCE, location=self.location)]
         done = consume(
             self.session, CONSUMER, CONSUMER.location(self.root), sources=sources, compute=compute,
             note=note("consumer"),

@@ -21,12 +21,19 @@ from pipeline.dataset import Append, Changelog, Dataset, Merge, Replace, WriteMo
 from pipeline.delta.log.mark import Cursor
 from pipeline.delta.maintain.maintain import checkpoint
 from pipeline.delta.maintain.restore import plan_restore, restore
-from pipeline.delta.read.changes import Changes, Source, SourceChanges, changes_since, read_changes, release
-from pipeline.delta.read.cursors import InForce, cursors_in_force
-from pipeline.delta.read.verdict import Kind, Reason, Verdict, judge
+from pipeline.delta.read.changes import (
+    Changes,
+    SourceChanges,
+    SourceTable,
+    changes_since,
+    read_changes,
+    release_changes,
+)
+from pipeline.delta.read.cursors import EffectiveCursors, effective_cursors
+from pipeline.delta.read.verdict import Reason, Verdict, VerdictKind, verdict_on
 from pipeline.delta.read.version import ReadOptions
 from pipeline.delta.sql.slices import Slice, of_values
-from pipeline.delta.table.open_table import look
+from pipeline.delta.table.open_table import table_state
 from pipeline.delta.write.consume import Consumed, Touched, consume
 from pipeline.errors import (
     DeclarationError,
@@ -55,8 +62,8 @@ KEYLESS = source(keys=())
 CONSUMER = Dataset(name="consumer", schema=ROWS, write=MERGED, keys=("id",))
 
 
-def at(dataset: Dataset, root: str) -> Source:
-    return Source(dataset=dataset, location=dataset.location(root))
+def at(dataset: Dataset, root: str) -> SourceTable:
+    return SourceTable(dataset=dataset, location=dataset.location(root))
 
 
 def cursor(dataset: Dataset, root: str, version: int) -> Cursor:
@@ -65,7 +72,7 @@ def cursor(dataset: Dataset, root: str, version: int) -> Cursor:
 
 
 def verdict(session: SparkSession, dataset: Dataset, root: str, after: int) -> Verdict:
-    return judge(session, dataset, dataset.location(root), cursor(dataset, root, after))
+    return verdict_on(session, dataset, dataset.location(root), cursor(dataset, root, after))
 
 
 def rows_and_types(changes: Changes) -> list[tuple[Any, ...]]:
@@ -74,7 +81,7 @@ def rows_and_types(changes: Changes) -> list[tuple[Any, ...]]:
 
 def since(session: SparkSession, dataset: Dataset, root: str, after: int) -> tuple[Changes, list[tuple[Any, ...]]]:
     """What has changed after a version, and the rows of its frame."""
-    found = InForce(number=1, read_at=1, sources={dataset.name: cursor(dataset, root, after)})
+    found = EffectiveCursors(number=1, read_at=1, sources={dataset.name: cursor(dataset, root, after)})
     with changes_since(session, [at(dataset, root)], found) as several:
         changes = several[dataset.name]
         return changes, rows_and_types(changes)
@@ -104,10 +111,10 @@ def run(
 def test_the_window_is_pinned_at_both_ends_and_may_be_empty_or_one_version(spark: SparkSession, root: str) -> None:
     placed(spark, APPENDED, root, [(1, "a"), (2, "b"), (3, "c")])
     changes, rows = since(spark, APPENDED, root, 1)
-    assert (changes.verdict.kind, changes.verdict.version, rows) == (Kind.NOTHING_NEW, 1, [])
+    assert (changes.verdict.kind, changes.verdict.version, rows) == (VerdictKind.NOTHING_NEW, 1, [])
     changes, rows = since(spark, APPENDED, root, 0)
     assert changes.verdict == Verdict(
-        kind=Kind.CHANGES, table_id=changes.verdict.table_id, version=1, schema=ROWS, after=0, window=(1, 1)
+        kind=VerdictKind.CHANGES, table_id=changes.verdict.table_id, version=1, schema=ROWS, after=0, window=(1, 1)
     )
     assert (rows, dict(changes.counts)) == (
         [(1, "a", "insert"), (2, "b", "insert"), (3, "c", "insert")], {"insert": 3},
@@ -115,15 +122,15 @@ def test_the_window_is_pinned_at_both_ends_and_may_be_empty_or_one_version(spark
     placed(spark, APPENDED, root, [(4, "d")])
     assert since(spark, APPENDED, root, 1)[1] == [(4, "d", "insert")]
     changes, rows = since(spark, APPENDED, root, 99)
-    assert (changes.verdict.kind, changes.verdict.reason) == (Kind.FULL, Reason.CURSOR_AHEAD)
+    assert (changes.verdict.kind, changes.verdict.reason) == (VerdictKind.FULL, Reason.CURSOR_AHEAD)
     assert [row[0] for row in rows] == [1, 2, 3, 4]
 
 
 def test_nothing_is_asked_of_spark_where_the_log_says_it(root: str, classic: SparkSession) -> None:
     placed(classic, APPENDED, root, [(1, "a")])
     nobody: Any = None
-    assert verdict(nobody, APPENDED, root, 0).kind is Kind.CHANGES
-    assert cursors_in_force(nobody, look(nobody, APPENDED, APPENDED.location(root))).missing is Reason.FIRST_RUN
+    assert verdict(nobody, APPENDED, root, 0).kind is VerdictKind.CHANGES
+    assert effective_cursors(nobody, table_state(nobody, APPENDED, APPENDED.location(root))).missing is Reason.FIRST_RUN
 
 
 @case("C-OVERWRITE")
@@ -154,7 +161,7 @@ def test_rows_that_came_and_went_within_the_window_are_left_out(classic: SparkSe
 def test_a_source_without_keys_gives_the_raw_rows_with_their_versions(classic: SparkSession, root: str) -> None:
     placed(classic, KEYLESS, root, [(1, "a")])
     placed(classic, KEYLESS, root, [(1, "a")])
-    found = InForce(number=1, read_at=1, sources={"source": cursor(KEYLESS, root, 0)})
+    found = EffectiveCursors(number=1, read_at=1, sources={"source": cursor(KEYLESS, root, 0)})
     with changes_since(classic, [at(KEYLESS, root)], found) as several:
         got = ordered(tuple(row) for row in several["source"].frame.collect())
         assert (got, several["source"].frame.columns) == (
@@ -168,7 +175,7 @@ def test_commits_that_change_no_row_are_nothing_new(classic: SparkSession, root:
     sql(classic, APPENDED, root, "OPTIMIZE {table}")
     sql(classic, APPENDED, root, "ALTER TABLE {table} SET TBLPROPERTIES ('a' = 'b')")
     changes, rows = since(classic, APPENDED, root, 2)
-    assert (changes.verdict.kind, changes.verdict.version, rows) == (Kind.NOTHING_NEW, 4, [])
+    assert (changes.verdict.kind, changes.verdict.version, rows) == (VerdictKind.NOTHING_NEW, 4, [])
     assert since(classic, APPENDED, root, 1)[0].verdict.window == (2, 2)
 
 
@@ -179,9 +186,11 @@ def test_a_table_that_was_made_anew_at_the_same_place_is_told_by_its_id(classic:
     shutil.rmtree(APPENDED.location(root))
     for number in (7, 8, 9):
         placed(classic, APPENDED, root, [(number, "x")])
-    found = judge(classic, APPENDED, APPENDED.location(root), old)
-    assert (found.kind, found.reason, found.version) == (Kind.FULL, Reason.RECREATED, 3)
-    with changes_since(classic, [at(APPENDED, root)], InForce(number=1, read_at=1, sources={"source": old})) as several:
+    found = verdict_on(classic, APPENDED, APPENDED.location(root), old)
+    assert (found.kind, found.reason, found.version) == (VerdictKind.FULL, Reason.RECREATED, 3)
+    with changes_since(
+        classic, [at(APPENDED, root)], EffectiveCursors(number=1, read_at=1, sources={"source": old})
+    ) as several:
         assert [row[0] for row in rows_and_types(several["source"])] == [7, 8, 9]
     # A column that is added keeps the id, and the feed carries it.
     sql(classic, APPENDED, root, "ALTER TABLE {table} ADD COLUMN more STRING")
@@ -230,7 +239,7 @@ def test_changes_whose_files_are_gone_are_never_read_in_part(spark: SparkSession
     assert (late.verdict.reason, late.verdict.version, rows_and_types(late)) == (
         Reason.CHANGE_FILES_GONE, 3, [(2, "B", "insert")],
     )  # fmt: skip
-    release(late)
+    release_changes(late)
     changes, rows = since(spark, APPENDED, root, 1)
     assert (changes.verdict.reason, changes.verdict.at_fault, rows) == (
         Reason.CHANGE_FILES_GONE, (2, 3), [(2, "B", "insert")],
@@ -268,7 +277,7 @@ def test_commits_that_are_gone_from_the_log_need_a_full_snapshot(classic: SparkS
     checkpoint(classic, APPENDED, APPENDED.location(root))
     for number in (0, 1):
         (Path(APPENDED.location(root)) / "_delta_log" / f"{number:020d}.json").unlink()
-    found = judge(classic, APPENDED, APPENDED.location(root), begun)
+    found = verdict_on(classic, APPENDED, APPENDED.location(root), begun)
     assert (found.reason, found.at_fault) == (Reason.LOG_CLEANED, (1,))
 
 
@@ -456,7 +465,7 @@ def test_of_several_sources_one_that_needs_a_full_snapshot_makes_all_full(classi
     placed(classic, other, root, [(2, "b")])
     once()
     placed(classic, other, root, [(3, "c")])
-    assert [verdict.kind for verdict in once().verdicts.values()] == [Kind.NOTHING_NEW, Kind.CHANGES]
+    assert [verdict.kind for verdict in once().verdicts.values()] == [VerdictKind.NOTHING_NEW, VerdictKind.CHANGES]
     shutil.rmtree(other.location(root))
     placed(classic, other, root, [(4, "d")])
     assert [verdict.reason for verdict in once().verdicts.values()] == [Reason.OTHER_SOURCE, Reason.RECREATED]
@@ -478,10 +487,13 @@ def test_a_cursor_that_has_seen_nothing_new_is_moved_before_the_log_forgets_its_
         then = time.time() - days * 86_400
         os.utime(file, (then, then))
         done = run(classic, root, consumer=consumer)
-        assert (done.verdicts["source"].kind, done.written is not None) == (Kind.NOTHING_NEW, moves)
+        assert (done.verdicts["source"].kind, done.written is not None) == (VerdictKind.NOTHING_NEW, moves)
     assert done.written is not None
     assert (done.written.committed, done.written.changes_rows) == (True, False)
-    assert cursors_in_force(classic, look(classic, consumer, consumer.location(root))).sources["source"].version == 2
+    assert (
+        effective_cursors(classic, table_state(classic, consumer, consumer.location(root))).sources["source"].version
+        == 2
+    )
     assert rows_of(consumer, root) == [(1, "a")]
     assert run(classic, root, consumer=consumer).written is None
 
@@ -492,7 +504,7 @@ def test_what_has_changed_touches_where_it_was_and_where_it_is(classic: SparkSes
     sql(classic, APPENDED, root, "DELETE FROM {table} WHERE id = 2")
     reads = [at(APPENDED, root)]
     place = cursor(APPENDED, root, 1)
-    with changes_since(classic, reads, InForce(number=1, read_at=1, sources={"source": place})) as several:
+    with changes_since(classic, reads, EffectiveCursors(number=1, read_at=1, sources={"source": place})) as several:
         changes = several["source"]
         assert changes.touched("text") == of_values("text", ["a", "b", "z"])
         both = changes.touched("id", "text")
@@ -501,10 +513,10 @@ def test_what_has_changed_touches_where_it_was_and_where_it_is(classic: SparkSes
         assert changes.touched("text", at_most=2) is None
         placed(classic, APPENDED, root, [(4, "d")])
         assert ordered(tuple(row) for row in changes.whole.collect()) == [(1, "z"), (3, "c")]
-    with changes_since(classic, reads, InForce(number=0, read_at=-1)) as several:
+    with changes_since(classic, reads, EffectiveCursors(number=0, read_at=-1)) as several:
         assert several["source"].touched("text") is None
     with changes_since(
-        classic, reads, InForce(number=1, read_at=1, sources={"source": cursor(APPENDED, root, 4)})
+        classic, reads, EffectiveCursors(number=1, read_at=1, sources={"source": cursor(APPENDED, root, 4)})
     ) as n:
         assert n["source"].touched("text") == Slice(())
 

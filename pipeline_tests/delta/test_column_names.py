@@ -12,8 +12,8 @@ from pyspark.sql.types import LongType, StringType, StructField, StructType
 from pipeline.dataset import Changelog, Dataset, Features, Merge
 from pipeline.delta.log.mark import Cursor
 from pipeline.delta.read.changes import changes_since
-from pipeline.delta.read.cursors import InForce
-from pipeline.delta.table.open_table import existing
+from pipeline.delta.read.cursors import EffectiveCursors
+from pipeline.delta.table.open_table import require_table
 from pipeline.delta.write.write import write
 from pipeline_tests.delta.sample import frame_in, note, ordered
 from pipeline_tests.delta.test_changes import at
@@ -53,10 +53,10 @@ def test_columns_that_are_called_as_our_own_are_merged_and_their_changes_read(
     write(frame_in(spark, log, [kept, ("d", *row("c", 3, ""))]), dataset=logged, location=location, note=note())
     expected = ("a", 3, "y", *("z" for _ in OURS[1:]))
     assert [tuple(found) for found in spark.read.format("delta").load(location).collect()] == [expected]
-    table_id = existing(spark, MERGED, location).table_id
+    table_id = require_table(spark, MERGED, location).table_id
     cursor = Cursor(table_id=table_id, version=first.version)
     with changes_since(
-        spark, [at(MERGED, tmp_path.as_uri())], InForce(number=1, read_at=1, sources={"named": cursor})
+        spark, [at(MERGED, tmp_path.as_uri())], EffectiveCursors(number=1, read_at=1, sources={"named": cursor})
     ) as changes:
         net = changes["named"].frame.select("`k.ey`", "`${x}`", "_change_type").collect()
     assert ordered(tuple(found) for found in net) == [("a", "z", "update_postimage"), ("b", "x", "delete")]

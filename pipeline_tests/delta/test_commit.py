@@ -21,12 +21,12 @@ from pipeline.delta.log.mark import (
     CommitNote,
     Mark,
     clone_session,
+    commit_token,
     find_mark,
     own_commit,
     private_session,
     read_commit,
     release_session,
-    token_of,
 )
 from pipeline.delta.spark.session import is_connect
 from pipeline.delta.sql.slices import Slice, of_values
@@ -86,7 +86,7 @@ def test_the_version_is_that_of_our_own_commit_although_another_lands_before_we_
 
     assert versions_of(dataset, root) == [0, 1, 2]
     assert result.version == 1
-    assert token_of(commit_info(dataset, root, 1)["userMetadata"]) == result.mark.token
+    assert commit_token(commit_info(dataset, root, 1)["userMetadata"]) == result.mark.token
     assert "userMetadata" not in commit_info(dataset, root, 2)
     assert result.rows_by_partition == {("2026-01-01",): 1}
     assert rows_of(dataset, root) == [(day(1), 1, "ours"), (day(9), 99, "foreign")]
@@ -115,7 +115,7 @@ def test_of_two_writers_that_race_each_reports_the_versions_that_carry_its_own_m
 
     assert sorted(result.version for result in results) == list(range(1, 11))
     for result in results:
-        assert token_of(commit_info(APPENDED, root, result.version)["userMetadata"]) == result.mark.token
+        assert commit_token(commit_info(APPENDED, root, result.version)["userMetadata"]) == result.mark.token
         number = int(result.mark.writer.removeprefix("writer-"))
         assert result.rows_by_partition == {(day(number).isoformat(),): 1}
     assert rows_of(APPENDED, root) == ordered((day(n), turn, f"w{n}") for n in (1, 2) for turn in range(5))
@@ -211,11 +211,11 @@ def test_a_commit_that_cannot_be_found_again_has_an_unknown_outcome(spark: Spark
     ],
 )  # fmt: skip
 def test_user_metadata_that_is_not_ours_has_no_token(garbage: str | None) -> None:
-    assert token_of(garbage) is None
+    assert commit_token(garbage) is None
 
 
 def test_our_own_user_metadata_has_our_token() -> None:
-    assert token_of('{"pipeline": 1, "mark": {"token": "t"}, "more": []}') == "t"
+    assert commit_token('{"pipeline": 1, "mark": {"token": "t"}, "more": []}') == "t"
     assert Mark(writer="w").token != Mark(writer="w").token
 
 

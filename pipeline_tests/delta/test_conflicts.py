@@ -22,10 +22,10 @@ from pyspark.sql.types import StringType
 
 from pipeline.dataset import Dataset, Merge, Replace, WriteMode
 from pipeline.delta import sql
-from pipeline.delta.log.commits import note_of
+from pipeline.delta.log.commits import commit_note
 from pipeline.delta.log.mark import clone_session, release_session
 from pipeline.delta.log.retry import NO_RETRY, RetryPolicy
-from pipeline.delta.spark.failures import CONFLICT_CLASSES, read_failure
+from pipeline.delta.spark.failures import CONFLICT_CLASSES, failure_of
 from pipeline.delta.spark.install import JARS, jar_path
 from pipeline.delta.sql.slices import Slice, of_values
 from pipeline.delta.write.result import WriteResult
@@ -81,7 +81,7 @@ def test_every_exception_of_delta_s_modules_is_a_conflict(
         classes = [c for c in vars(module).values() if isinstance(c, type) and c.__module__ == module.__name__]
         assert {cls.__name__ for cls in classes} == CONFLICT_CLASSES
         for cls in classes:
-            assert read_failure(cls(*arguments)).is_conflict, cls
+            assert failure_of(cls(*arguments)).is_conflict, cls
 
 
 def test_no_conflict_class_of_the_jar_is_forgotten(spark_settings: SparkSettings) -> None:
@@ -97,14 +97,14 @@ def test_no_conflict_class_of_the_jar_is_forgotten(spark_settings: SparkSettings
                                        "DELTA_METADATA_CHANGED", "DELTA_PROTOCOL_CHANGED"])  # fmt: skip
 def test_a_conflict_whose_class_nobody_knows_is_told_by_its_condition(condition: str) -> None:
     """As it comes over Connect where nobody has imported Delta's exceptions."""
-    assert read_failure(UnknownException("met another", errorClass=condition)).is_conflict
+    assert failure_of(UnknownException("met another", errorClass=condition)).is_conflict
 
 
 @pytest.mark.parametrize("condition", ["DELTA_DUPLICATE_ACTIONS_FOUND", "DELTA_DELETION_VECTOR_MISSING_NUM_RECORDS"])
 def test_an_error_that_only_shares_its_sql_state_with_conflicts_is_none(condition: str) -> None:
     """Trying again would meet it again, fifty times."""
     error = connect.SparkConnectGrpcException("broken", errorClass=condition, sql_state="2D521")
-    assert (read_failure(error).sql_states, read_failure(error).is_conflict) == (("2D521",), False)
+    assert (failure_of(error).sql_states, failure_of(error).is_conflict) == (("2D521",), False)
 
 
 # --- races ------------------------------------------------------------------------------------------------------------
@@ -168,7 +168,7 @@ def write_both(
 
 
 def attempt_in_log(dataset: Dataset, root: str, version: int) -> int:
-    mark = (note_of(commit_info(dataset, root, version)["userMetadata"]) or {})["mark"]
+    mark = (commit_note(commit_info(dataset, root, version)["userMetadata"]) or {})["mark"]
     return int(mark["attempt"])
 
 

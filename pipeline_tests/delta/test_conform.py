@@ -21,7 +21,7 @@ from pipeline.dataset import Append, Check, Dataset, Features, Merge, SchemaPoli
 from pipeline.delta.log.replay import replay
 from pipeline.delta.log.snapshot import checkpoints
 from pipeline.delta.maintain.maintain import optimize
-from pipeline.delta.table.open_table import TableState, conform, existing, open_or_create, plan_of, state_in_log
+from pipeline.delta.table.open_table import TableState, conform, open_or_create, plan_of, require_table, state_from_log
 from pipeline.delta.write.write import write
 from pipeline.errors import (
     ConformError,
@@ -75,7 +75,7 @@ def conformed(session: SparkSession, dataset: Dataset, root: str) -> TableState:
     done = conform(session, dataset, location)
     assert done.steps == tuple(map(str, planned.steps))
     assert not plan_of(session, dataset, location).differs
-    state = existing(session, dataset, location)
+    state = require_table(session, dataset, location)
     assert not set(state.features) - set(planned.features) - {name for step in planned.steps for name in step.gains}
     return state
 
@@ -92,7 +92,7 @@ def test_each_feature_and_property_is_planned_applied_observed_and_then_no_longe
             dataset = replace(dataset, features=replace(dataset.features, **said))
         state = conformed(classic, dataset, root)
         assert {feature for _, feature in FEATURES[: start + at_once]} <= set(state.features)
-        assert state == existing(classic, dataset, dataset.location(root))
+        assert state == require_table(classic, dataset, dataset.location(root))
     assert state.cluster_by == ("id",)
     for policy, _, _ in STORAGE:
         dataset = replace(dataset, storage=replace(dataset.storage, **policy))
@@ -211,7 +211,7 @@ def test_what_rows_that_are_there_break_is_counted_and_shown_and_nothing_is_chan
     assert caught.value.counts == {"positive": 2, "not_null_text": 1}
     assert {json.loads(row)["id"] for row in caught.value.examples} == {-2, -3}
     assert versions_of(PLAIN, root) == before
-    assert not [name for name in existing(classic, PLAIN, PLAIN.location(root)).properties if name == "owner.team"]
+    assert not [name for name in require_table(classic, PLAIN, PLAIN.location(root)).properties if name == "owner.team"]
 
     classic.sql(f"DELETE FROM delta.`{PLAIN.location(root)}` WHERE id < 0").collect()
     state = conformed(classic, dataset, root)
@@ -332,7 +332,7 @@ def test_opening_a_table_that_needs_nothing_runs_no_spark_job_and_commits_nothin
         assert list(tracker.getJobIdsForGroup("opening")) == []
     finally:
         classic.sparkContext.setLocalProperty("spark.jobGroup.id", None)
-    assert state == state_in_log(dataset.location(root))
+    assert state == state_from_log(dataset.location(root))
     assert versions_of(dataset, root) == [0, 1]
 
 

@@ -17,10 +17,10 @@ from pipeline.delta.inspect.describe import describe, describe_all
 from pipeline.delta.inspect.doctor import examine
 from pipeline.delta.log.mark import Cursor
 from pipeline.delta.maintain.maintain import checkpoint
-from pipeline.delta.read.verdict import Kind, judge
+from pipeline.delta.read.verdict import VerdictKind, verdict_on
 from pipeline.delta.read.version import ReadOptions, read
 from pipeline.delta.sql.slices import of_values
-from pipeline.delta.table.open_table import existing
+from pipeline.delta.table.open_table import require_table
 from pipeline.errors import DamagedTableError
 from pipeline_tests.delta.sample import REPLACED, day, put
 
@@ -74,7 +74,7 @@ def refused(classic: SparkSession, root: str, cursor: Cursor) -> set[Path]:
     for attempt in (
         lambda: read(classic, REPLACED, location).frame,
         lambda: put(classic, REPLACED, root, [(day(9), 9, "z")], of_values("day", [day(9)])),
-        lambda: judge(classic, REPLACED, location, cursor),
+        lambda: verdict_on(classic, REPLACED, location, cursor),
         lambda: describe(classic, REPLACED, location),
     ):
         with pytest.raises(DamagedTableError) as caught:
@@ -103,7 +103,7 @@ def test_a_damaged_entry_is_refused_by_reads_writes_consumers_and_overviews(
     classic: SparkSession, root: str, number: int, damage: Callable[[str], object]
 ) -> None:
     location = REPLACED.location(root)
-    cursor = Cursor(table_id=existing(classic, REPLACED, location).table_id, version=CHECKPOINT)
+    cursor = Cursor(table_id=require_table(classic, REPLACED, location).table_id, version=CHECKPOINT)
     damage(root)
     files = {path: path.read_bytes() for path in Path(location).rglob("*") if path.is_file()}
     assert refused(classic, root, cursor) == {entry(root, number)}
@@ -121,12 +121,12 @@ def test_an_entry_below_the_checkpoint_is_refused_to_the_consumer_that_needs_it_
     classic: SparkSession, root: str
 ) -> None:
     location = REPLACED.location(root)
-    table_id = existing(classic, REPLACED, location).table_id
+    table_id = require_table(classic, REPLACED, location).table_id
     entry(root, 2).write_bytes(b"")
     with pytest.raises(DamagedTableError) as caught:
-        judge(classic, REPLACED, location, Cursor(table_id=table_id, version=1))
+        verdict_on(classic, REPLACED, location, Cursor(table_id=table_id, version=1))
     assert Path(caught.value.file) == entry(root, 2)
-    assert judge(classic, REPLACED, location, Cursor(table_id=table_id, version=3)).kind is Kind.CHANGES
+    assert verdict_on(classic, REPLACED, location, Cursor(table_id=table_id, version=3)).kind is VerdictKind.CHANGES
     assert read(classic, REPLACED, location).frame.count() == 4
     with pytest.raises(DamagedTableError):
         read(classic, REPLACED, location, ReadOptions(version=2))
@@ -138,8 +138,8 @@ def test_a_checkpoint_of_no_bytes_is_done_without_while_the_entries_below_it_are
     location = REPLACED.location(root)
     (path,) = Path(location).glob("_delta_log/*.checkpoint*.parquet")
     path.write_bytes(b"")
-    cursor = Cursor(table_id=existing(classic, REPLACED, location).table_id, version=CHECKPOINT)
-    assert judge(classic, REPLACED, location, cursor).kind is Kind.CHANGES
+    cursor = Cursor(table_id=require_table(classic, REPLACED, location).table_id, version=CHECKPOINT)
+    assert verdict_on(classic, REPLACED, location, cursor).kind is VerdictKind.CHANGES
     assert read(classic, REPLACED, location).frame.count() == 4
     assert put(classic, REPLACED, root, [(day(9), 9, "z")], of_values("day", [day(9)])).version == NEWEST + 1
     assert describe(classic, REPLACED, location).rows == 5
@@ -151,7 +151,7 @@ def test_a_checkpoint_of_no_bytes_is_done_without_while_the_entries_below_it_are
 def test_a_checkpoint_that_can_t_be_read_is_refused_by_name(classic: SparkSession, root: str) -> None:
     """Delta finds it out in the middle of a query, and for some queries never."""
     location = REPLACED.location(root)
-    cursor = Cursor(table_id=existing(classic, REPLACED, location).table_id, version=CHECKPOINT)
+    cursor = Cursor(table_id=require_table(classic, REPLACED, location).table_id, version=CHECKPOINT)
     (path,) = Path(location).glob("_delta_log/*.checkpoint*.parquet")
     path.write_bytes(b"PAR1 and no more")
     assert refused(classic, root, cursor) == {path}

@@ -16,7 +16,7 @@ from pipeline.delta.maintain.restore import plan_restore, restore
 from pipeline.delta.read.version import ReadOptions
 from pipeline.delta.spark.failures import SPARK_ERRORS
 from pipeline.delta.sql.slices import of_values
-from pipeline.delta.write.quarantine import take_out
+from pipeline.delta.write.quarantine import remove_batch
 from pipeline.delta.write.write import write
 from pipeline.errors import DamagedTableError, VersionVacuumedError
 from pipeline_tests.delta.sample import frame_of, note, put, versions_of
@@ -99,7 +99,7 @@ def test_rows_that_can_not_be_taken_out_of_a_damaged_quarantine_are_told_with_it
     write(frame_of(classic, judged, [(7, 7)]), dataset=judged, location=judged.location(root), note=batch)
     file = file_of(apart, root)
     file.unlink()
-    refusal(apart, root, file, lambda: take_out(classic, apart, apart.location(root), batch))
+    refusal(apart, root, file, lambda: remove_batch(classic, apart, apart.location(root), batch))
 
 
 @pytest.mark.exhaustive

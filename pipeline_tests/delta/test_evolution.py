@@ -32,9 +32,9 @@ from pyspark.sql.types import (
 )
 
 from pipeline.dataset import Append, Check, Dataset, Features, Merge, Replace, SchemaPolicy
-from pipeline.delta.read.verdict import Kind, Reason, judge
+from pipeline.delta.read.verdict import Reason, VerdictKind, verdict_on
 from pipeline.delta.read.version import read
-from pipeline.delta.table.open_table import compare, conform, existing, plan_of
+from pipeline.delta.table.open_table import conform, plan_of, require_table, shape_differences
 from pipeline.delta.write.write import write
 from pipeline.errors import NullViolationError, TableMismatchError
 from pipeline.orchestration.metadata import write_metadata
@@ -124,8 +124,8 @@ def test_a_rename_or_a_drop_and_a_new_column_of_that_name_make_a_consumer_read_e
         source, schema=fields(id=LongType(), b=LongType()), schema_policy=SchemaPolicy(renames=(("a", "b"),))
     )
     conform(classic, renamed, location)
-    verdict = judge(classic, renamed, location, before)
-    assert (verdict.kind, verdict.reason) == (Kind.FULL, Reason.SCHEMA_CHANGED)
+    verdict = verdict_on(classic, renamed, location, before)
+    assert (verdict.kind, verdict.reason) == (VerdictKind.FULL, Reason.SCHEMA_CHANGED)
 
     at_rename = cursor(source, root, versions_of(source, root)[-1])
     dropped = replace(source, schema=fields(id=LongType()), schema_policy=SchemaPolicy(drops=("b",)))
@@ -133,8 +133,8 @@ def test_a_rename_or_a_drop_and_a_new_column_of_that_name_make_a_consumer_read_e
     back = replace(source, schema=fields(id=LongType(), b=LongType()), schema_policy=SchemaPolicy(mode="add columns"))
     put(classic, back, root, [(2, 20)])
     # The names and types are those of before, and the values of the rows that were there are not.
-    verdict = judge(classic, back, location, at_rename)
-    assert (verdict.kind, verdict.reason) == (Kind.FULL, Reason.SCHEMA_CHANGED)
+    verdict = verdict_on(classic, back, location, at_rename)
+    assert (verdict.kind, verdict.reason) == (VerdictKind.FULL, Reason.SCHEMA_CHANGED)
 
 
 def test_the_partitions_of_a_renamed_column_are_counted_under_their_values(classic: SparkSession, root: str) -> None:
@@ -238,10 +238,10 @@ def test_only_a_replacement_of_the_whole_table_overwrites_schema_and_layout_and_
     assert result.fingerprint_before == old.fingerprint
     assert any("partition columns" in change for change in result.schema_changes)
     assert rows_of(new, root) == [(3, "three", dt.date(2026, 1, 1)), (4, None, None)]
-    state = existing(classic, new, new.location(root))
+    state = require_table(classic, new, new.location(root))
     assert state.partition_by == ("b",)
     assert state.schema["a"].metadata["comment"] == "a"
-    assert compare(new, state) == []
+    assert shape_differences(new, state) == []
     with pytest.raises(NullViolationError):
         put(classic, new, root, [(None, "a", None)])
 
@@ -415,10 +415,10 @@ def check_pair(session: SparkSession, root: str, pair: tuple[StructType, StructT
     write(frame_of(session, dataset, [one]), dataset=dataset, location=dataset.location(root), note=note())
     wanted = replace(dataset, schema=new, schema_policy=SchemaPolicy(mode=mode))
     verdict = kinds <= RULES[mode]
-    state = existing(session, dataset, dataset.location(root))
+    state = require_table(session, dataset, dataset.location(root))
     found = plan_of(session, wanted, dataset.location(root))
     assert found.is_automatic is verdict
-    assert bool(compare(wanted, state)) is bool(kinds) is found.differs
+    assert bool(shape_differences(wanted, state)) is bool(kinds) is found.differs
     if not verdict:
         with pytest.raises(TableMismatchError):
             put(session, wanted, root, [two])

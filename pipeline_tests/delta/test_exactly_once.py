@@ -15,7 +15,7 @@ from pyspark.sql.types import LongType, StringType, StructField, StructType
 
 from pipeline.dataset import Append, Changelog, Dataset, ErrorIfExists, Ignore, InsertNew, Merge, Replace, WriteMode
 from pipeline.delta import sql
-from pipeline.delta.log.commits import commit_file, token_of
+from pipeline.delta.log.commits import commit_file, commit_token
 from pipeline.delta.log.mark import CommitNote, Mark, clone_session, release_session
 from pipeline.delta.maintain.maintain import checkpoint
 from pipeline.delta.maintain.restore import plan_restore, restore
@@ -151,7 +151,7 @@ def test_a_write_whose_answer_was_lost_is_told_with_its_own_version_and_its_repl
         lose_answers(patched, arrives=True)
         first = deliver(classic, dataset, root, 7, batch)
     assert (first.committed, first.skipped, first.version, first.rows_written) == (True, False, 1, 2)
-    assert token_of(commit_info(dataset, root, 1)["userMetadata"]) == first.mark.token
+    assert commit_token(commit_info(dataset, root, 1)["userMetadata"]) == first.mark.token
     replay = deliver(classic, dataset, root, 7, batch)
     assert rows_in(dataset, root) == OF_ONE_BATCH
     assert was_skipped(replay, version=1) is is_known

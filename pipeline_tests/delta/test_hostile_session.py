@@ -24,9 +24,9 @@ from pyspark.sql.types import (
 )
 
 from pipeline.dataset import Append, Check, Dataset, Features, Merge, Replace, Unique
-from pipeline.delta.inspect.check import findings
+from pipeline.delta.inspect.check import check_table
 from pipeline.delta.log.mark import clone_session, release_session
-from pipeline.delta.read.changes import Source
+from pipeline.delta.read.changes import SourceTable
 from pipeline.delta.read.version import ReadOptions, read
 from pipeline.delta.read.window import Window
 from pipeline.delta.sql import slices
@@ -113,7 +113,7 @@ def test_what_is_expected_of_a_table_is_judged_alike_in_any_session(hostile: Spa
     dataset = Dataset(name="judged", schema=schema, checks=(check,), expectations=(Unique(("n",)),))
     put(hostile, dataset, root, [(at(1, 30), 1)])
 
-    found = findings(hostile, dataset, root)
+    found = check_table(hostile, dataset, root)
 
     assert {finding.name: finding.passed for finding in found if finding.passed is not None} == {
         "schema": True, "before_two": True, "unique_n": True,
@@ -177,7 +177,7 @@ def test_a_consumer_is_refused_at_its_first_run_in_a_session_that_passes_over_mi
         with pytest.raises(SessionConfError) as caught:
             consume(
                 hostile, consumer, consumer.location(root),
-                sources=[Source(dataset=source, location=source.location(root))],
+                sources=[SourceTable(dataset=source, location=source.location(root))],
                 compute=lambda changes: changes["source"].whole, note=note(), full_refresh=full_refresh,
             )  # fmt: skip
         assert caught.value.dataset == "source"

@@ -14,7 +14,7 @@ from pyspark.sql import SparkSession
 from pipeline.dataset import Append, Replace
 from pipeline.delta.maintain.checkpoint import CheckpointFailedError, Checkpoints
 from pipeline.delta.maintain.maintain import checkpoint, vacuum
-from pipeline.delta.read.changes import Source
+from pipeline.delta.read.changes import SourceTable
 from pipeline.delta.sql.slices import of_values
 from pipeline.errors import TableNotFoundError
 from pipeline.settings import SparkSettings
@@ -94,7 +94,7 @@ def test_a_checkpoint_writes_its_file_and_the_pointer_and_commits_nothing(
     for path in log.glob("*"):
         os.utime(path, (time.time() - DAYS_40,) * 2)
     follower = replace(REPLACED, name="follower")  # it never ran, so that it needs all of the log
-    consumers = [Source(dataset=follower, location=follower.location(root))]
+    consumers = [SourceTable(dataset=follower, location=follower.location(root))]
 
     result = checkpoint(spark, APPENDED, location, consumers=consumers)
 

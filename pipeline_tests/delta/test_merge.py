@@ -74,13 +74,13 @@ def test_a_merge_of_files_that_nobody_changes_copies_none_of_them_first(
 ) -> None:
     frame_in(classic, ROW, [(1, 2, "A"), (1, 3, "AA"), (2, 4, "old"), (3, 1, "c")]).write.parquet(str(tmp_path / "in"))
     made = {}
-    for is_fixed in (False, True):
-        dataset = replace(NEWEST, name=f"merged_{is_fixed}")
+    for source_is_stable in (False, True):
+        dataset = replace(NEWEST, name=f"merged_{source_is_stable}")
         put(classic, dataset, root, [(1, 1, "a"), (2, 5, "b")])
         rows = classic.read.schema(ROW).parquet(str(tmp_path / "in"))
         before = jobs(classic)
-        write(rows, dataset=dataset, location=dataset.location(root), note=note(), is_fixed=is_fixed)
-        made[is_fixed] = copies(classic, before)
+        write(rows, dataset=dataset, location=dataset.location(root), note=note(), source_is_stable=source_is_stable)
+        made[source_is_stable] = copies(classic, before)
         assert rows_of(dataset, root) == [(1, 3, "AA"), (2, 5, "b"), (3, 1, "c")]
     assert made[False] > 0
     assert made[True] == 0
@@ -107,7 +107,7 @@ def test_files_that_nobody_changes_are_merged_also_where_their_rows_are_looked_a
     frame_in(classic, ROW, [(1, 2, "a"), (2, 3, "b")]).write.parquet(str(tmp_path / "in"))
     for _ in range(2):
         rows = classic.read.schema(ROW).parquet(str(tmp_path / "in"))
-        write(rows, dataset=dataset, location=dataset.location(root), note=note(), is_fixed=True)
+        write(rows, dataset=dataset, location=dataset.location(root), note=note(), source_is_stable=True)
     assert rows_of(dataset, root) == [(1, 2, "a"), (2, 3, "b")]
 
 

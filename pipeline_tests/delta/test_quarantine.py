@@ -16,13 +16,13 @@ from pyspark.sql.types import LongType, StringType, StructField, StructType
 
 from pipeline.dataset import Append, Changelog, Check, Dataset, ErrorIfExists, InsertNew, Merge, Replace, WriteMode
 from pipeline.delta.log.mark import CommitNote, Mark
-from pipeline.delta.read.changes import Source, SourceChanges
+from pipeline.delta.read.changes import SourceChanges, SourceTable
 from pipeline.delta.spark.session import embedded_environment
 from pipeline.delta.sql.slices import of_values
 from pipeline.delta.table.apply import Applied
 from pipeline.delta.write import write as write_module
 from pipeline.delta.write.consume import consume
-from pipeline.delta.write.quarantine import judged
+from pipeline.delta.write.quarantine import split_violations
 from pipeline.delta.write.result import WriteResult
 from pipeline.delta.write.write import write
 from pipeline.errors import CheckViolationError, DeclarationError, NullViolationError
@@ -55,7 +55,7 @@ def test_many_rows_are_judged_in_one_pass_and_each_row_is_somewhere(classic: Spa
         "IF(id % 250 = 3, 'z', 'a') AS code",
     )
     before = jobs(classic)
-    with judged(frame.limit(1000), dataset, None) as found:
+    with split_violations(frame.limit(1000), dataset, None) as found:
         judging = jobs(classic) - before  # the rows are held, added up by task, and added up
     assert not found.is_refused
     before = jobs(classic)
@@ -231,7 +231,7 @@ def test_a_consumer_that_is_killed_or_overtaken_leaves_each_bad_row_in_quarantin
     consumer = Dataset(**vars(orders(Append())) | {"reads": ("source",)})
 
     def run(compute: Callable[[SourceChanges], DataFrame] = of_source) -> None:
-        at = Source(dataset=source, location=source.location(root))
+        at = SourceTable(dataset=source, location=source.location(root))
         consume(classic, consumer, consumer.location(root), sources=[at], compute=compute, note=note("consumer"))
 
     put(classic, source, root, [(1, 1, "a"), (2, -2, "a")])

@@ -17,7 +17,7 @@ from pipeline.delta.maintain.maintain import vacuum
 from pipeline.delta.maintain.restore import RestoreResult, plan_restore, restore
 from pipeline.delta.read.version import ReadOptions, read
 from pipeline.delta.spark.failures import SPARK_ERRORS
-from pipeline.delta.table.open_table import compare, existing
+from pipeline.delta.table.open_table import require_table, shape_differences
 from pipeline.delta.write.transaction import INCARNATION
 from pipeline.errors import TableNotFoundError, VersionNotFoundError, VersionVacuumedError
 from pipeline_tests.delta.sample import APPENDED, commit_info, day, note, put, rows_of, versions_of
@@ -54,7 +54,7 @@ def test_a_restore_brings_back_the_rows_in_a_commit_of_its_own_with_our_mark(spa
     assert (result.version, result.latest) == (3, 4)
     assert commit_info(APPENDED, root, 3)["operation"] == "RESTORE"
     assert '"writer": "restore"' in commit_info(APPENDED, root, 3)["userMetadata"]
-    assert existing(spark, APPENDED, APPENDED.location(root)).properties[INCARNATION] == "3"
+    assert require_table(spark, APPENDED, APPENDED.location(root)).properties[INCARNATION] == "3"
 
 
 @pytest.mark.exhaustive
@@ -75,8 +75,8 @@ def test_a_check_that_was_dropped_comes_back_with_the_version_and_one_that_is_de
     }
     assert plan.reapplied == {"delta.constraints.id_positive": "id > 0"}
     result = to(classic, CHECKED, root, at(1))
-    state = existing(classic, CHECKED, location)
-    assert (compare(CHECKED, state), result.latest) == ([], state.version)
+    state = require_table(classic, CHECKED, location)
+    assert (shape_differences(CHECKED, state), result.latest) == ([], state.version)
     with pytest.raises(SPARK_ERRORS, match="id_positive"):
         classic.sql(f"INSERT INTO delta.`{location}` VALUES (DATE'2026-01-01', -1, 'x')").collect()
     # Back to the version that had the check, after somebody has dropped it.

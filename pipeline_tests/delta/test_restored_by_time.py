@@ -16,8 +16,8 @@ from pyspark.sql.types import LongType, StringType, StructField, StructType
 from pipeline.dataset import Append, Dataset
 from pipeline.delta.log.commits import commit_file
 from pipeline.delta.log.mark import CommitNote, Mark
-from pipeline.delta.read.changes import Source, SourceChanges
-from pipeline.delta.read.verdict import Kind, Reason
+from pipeline.delta.read.changes import SourceChanges, SourceTable
+from pipeline.delta.read.verdict import Reason, VerdictKind
 from pipeline.delta.write import transaction
 from pipeline.delta.write.consume import Consumed, consume
 from pipeline.delta.write.result import WriteResult
@@ -93,7 +93,7 @@ def run(spark: SparkSession, root: str) -> Consumed:
     def rows(changes: SourceChanges) -> DataFrame:
         return changes["source"].frame.select("id", "text")
 
-    found = Source(dataset=SOURCE, location=SOURCE.location(root))
+    found = SourceTable(dataset=SOURCE, location=SOURCE.location(root))
     return consume(spark, CONSUMER, CONSUMER.location(root), sources=[found], compute=rows, note=note("consumer"))
 
 
@@ -116,10 +116,10 @@ def test_a_copy_that_is_put_back_over_a_source_is_seen_however_far_it_has_come_s
         add(root, 10 + number)
     found = run(classic, root).verdicts["source"]
     reason = Reason.CURSOR_AHEAD if since == 1 else Reason.PUT_BACK
-    assert (found.kind, found.reason) == (Kind.FULL, reason)
+    assert (found.kind, found.reason) == (VerdictKind.FULL, reason)
     assert rows_of(CONSUMER, root) == rows_of(SOURCE, root)
     add(root, 20)
-    assert run(classic, root).verdicts["source"].kind is Kind.CHANGES
+    assert run(classic, root).verdicts["source"].kind is VerdictKind.CHANGES
     assert rows_of(CONSUMER, root) == rows_of(SOURCE, root)
 
 
@@ -150,5 +150,5 @@ def test_a_consumer_that_was_restored_to_a_time_goes_on_from_its_cursors_then(cl
     settle(CONSUMER, root)
     by_delta_rs(classic, CONSUMER, root, kept + 0.5)
     assert rows_of(CONSUMER, root) == [(1, "x")]
-    assert run(classic, root).verdicts["source"].kind is Kind.CHANGES
+    assert run(classic, root).verdicts["source"].kind is VerdictKind.CHANGES
     assert rows_of(CONSUMER, root) == [(1, "x"), (2, "x")]

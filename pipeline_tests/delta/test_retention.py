@@ -13,8 +13,8 @@ from pyspark.sql.types import LongType, StringType, StructField, StructType
 
 from pipeline.dataset import Append, Dataset, Merge
 from pipeline.delta.maintain.maintain import checkpoint, vacuum
-from pipeline.delta.maintain.retention import Unread, unread
-from pipeline.delta.read.changes import Source
+from pipeline.delta.maintain.retention import Unread, unread_files
+from pipeline.delta.read.changes import SourceTable
 from pipeline.delta.write.consume import consume
 from pipeline.errors import ConsumerBehindError, CursorUnreadableError
 from pipeline_tests.delta.sample import actions_of, note, placed, put, rows_of, versions_of
@@ -30,8 +30,8 @@ def source(**properties: str) -> Dataset:
     return Dataset(name="source", schema=ROWS, write=Append(), keys=("id",), properties=named)
 
 
-def at(dataset: Dataset, root: str) -> Source:
-    return Source(dataset=dataset, location=dataset.location(root))
+def at(dataset: Dataset, root: str) -> SourceTable:
+    return SourceTable(dataset=dataset, location=dataset.location(root))
 
 
 def run(session: SparkSession, root: str, dataset: Dataset) -> str:
@@ -68,7 +68,7 @@ def test_a_vacuum_waits_for_the_consumers_of_what_it_would_remove_unless_it_is_f
     sql(classic, dataset, root, "UPDATE {} SET text = 'A' WHERE id = 1")
     sql(classic, dataset, root, "DELETE FROM {} WHERE id = 3")
     missed = change_files(dataset, root, 3) + change_files(dataset, root, 4)
-    (needed,) = unread(classic, at(dataset, root), consumers)
+    (needed,) = unread_files(classic, at(dataset, root), consumers)
     assert needed == Unread(consumer="consumer", version=2, files=missed)
     with pytest.raises(ConsumerBehindError) as behind:
         vacuum(classic, dataset, location, consumers=consumers, apply=True)
@@ -121,8 +121,8 @@ def test_a_checkpoint_keeps_the_log_from_the_cursors_of_consumers_on(classic: Sp
     assert (kept.version, behind.consumer, behind.version, len(behind.files)) == (3, "consumer", 1, 2)
     assert versions_of(dataset, root) == [0, 1, 2, 3]
     assert (Path(location) / "_delta_log" / "_last_checkpoint").is_file()
-    assert unread(classic, at(dataset, root), consumers) == (behind,)
+    assert unread_files(classic, at(dataset, root), consumers) == (behind,)
     # Without anybody to keep it for, the log is cleaned, and the consumer has to read all of it.
     assert checkpoint(classic, dataset, location).log_kept_for == ()
     assert versions_of(dataset, root) == [3]
-    assert unread(classic, at(dataset, root), consumers) == ()
+    assert unread_files(classic, at(dataset, root), consumers) == ()

@@ -30,10 +30,10 @@ from pipeline.assets.portfolio.assets import newest_of
 from pipeline.assets.portfolio.datasets import POSITION_UPDATES, POSITIONS, POSITIONS_FROM_UPDATES, SYMBOLS
 from pipeline.assets.portfolio.updates import newest_positions, position_of, stored_updates, updates
 from pipeline.dataset import Append, Changelog, Check, Dataset, Features, Merge, Replace
-from pipeline.delta.log.commits import versions
+from pipeline.delta.log.commits import commit_versions
 from pipeline.delta.log.epochs import epochs
 from pipeline.delta.maintain.maintain import optimize
-from pipeline.delta.read.changes import Source, SourceChanges
+from pipeline.delta.read.changes import SourceChanges, SourceTable
 from pipeline.delta.sink.journal import Journal
 from pipeline.delta.sink.sink import DeltaSink, SinkSettings, sink_folders
 from pipeline.delta.write.consume import consume
@@ -264,7 +264,7 @@ class Reading(threading.Thread):
 
     def run(self) -> None:
         while not self._over.is_set():
-            if not versions(self._location):
+            if not commit_versions(self._location):
                 continue
             table = deltalake.DeltaTable(self._location)
             numbers = table.to_pyarrow_table(columns=["update_id"])["update_id"].to_pylist()
@@ -286,7 +286,7 @@ def run_many_flushes(spark: SparkSession, settings: Settings, flushes: int, opti
     size, root, seconds, files = 25, settings.root, list[float](), list[int]()
     stream = list(updates(8, flushes * size))
     allowed = {frozenset(stored_updates(stream[: n * size])) for n in range(flushes + 1)}
-    source = Source(dataset=POSITION_UPDATES, location=POSITION_UPDATES.location(root))
+    source = SourceTable(dataset=POSITION_UPDATES, location=POSITION_UPDATES.location(root))
     read_rows = 0
 
     def newest(changes: SourceChanges) -> DataFrame:
@@ -563,6 +563,6 @@ def test_the_command_lets_an_unknown_symbol_be_a_dead_letter_and_goes_on(
 
 def wait_for_rows(root: str, count: int, dataset: Dataset = ARRIVALS) -> None:
     deadline = time.monotonic() + PATIENCE
-    while not versions(dataset.location(root)) or len(rows_of(dataset, root)) < count:
+    while not commit_versions(dataset.location(root)) or len(rows_of(dataset, root)) < count:
         assert time.monotonic() < deadline
         time.sleep(0.05)

@@ -18,11 +18,11 @@ import pytest
 from pyspark.sql import SparkSession
 
 from pipeline.dataset import Check, Replace
-from pipeline.delta.log.commits import versions
+from pipeline.delta.log.commits import commit_versions
 from pipeline.delta.log.epochs import epochs
 from pipeline.delta.maintain.checkpoint import Checkpoints
 from pipeline.delta.spark.session import is_connect, open_session
-from pipeline.delta.stream.structured_streaming import outcome_text, read_outcome, together, write_available
+from pipeline.delta.stream.structured_streaming import combined_result, outcome_text, read_outcome, write_available
 from pipeline.errors import CheckViolationError, DeclarationError, StreamError
 from pipeline.settings import SparkSettings
 from pipeline_tests.children.sink import ARRIVALS
@@ -80,7 +80,7 @@ def test_a_query_whose_process_is_killed_is_gone_on_with_and_no_row_is_doubled(
         child = StreamChild(job)
         try:
             deadline = time.monotonic() + 120
-            while len(versions(location)) < wanted:
+            while len(commit_versions(location)) < wanted:
                 assert child.is_running
                 assert time.monotonic() < deadline
                 time.sleep(0.02)
@@ -172,11 +172,11 @@ def test_what_several_batches_did_is_told_with_the_sums_and_the_newest_version(
         location=small.location(root),
         checkpoint=str(tmp_path / "checkpoint"),
     )
-    told = together(results)
+    told = combined_result(results)
     assert (told.version, told.committed, told.skipped, told.rows_written, told.rows_dropped) == (2, True, False, 3, 3)
     assert [(v.constraint, v.rows) for v in told.violations if v.rows] == [("small", 3)]
     assert told.files_added == sum(result.files_added for result in results)
-    assert together(results[:1]) == results[0]
+    assert combined_result(results[:1]) == results[0]
 
 
 class Doing:

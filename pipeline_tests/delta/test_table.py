@@ -41,7 +41,7 @@ from pipeline.dataset import Append, Check, Dataset, Replace
 from pipeline.dataset.schema import schema_fingerprint
 from pipeline.delta.log.mark import clone_session, release_session
 from pipeline.delta.table import open_table
-from pipeline.delta.table.open_table import compare, observe, open_or_create
+from pipeline.delta.table.open_table import open_or_create, shape_differences, table_state_with_sizes
 from pipeline.delta.write.write import write
 from pipeline.errors import NotADeltaTableError, StorageError, TableMismatchError
 from pipeline.settings import SparkSettings
@@ -143,7 +143,7 @@ def test_creation_is_one_commit_with_properties_checks_and_comments(spark: Spark
     assert state.partition_by == ("region", "day")
     assert {"changeDataFeed", "checkConstraints"} <= set(state.features)
     # What was made is what was declared, in Spark's words and in those of another engine's log reader.
-    assert compare(EVERYTHING, state) == []
+    assert shape_differences(EVERYTHING, state) == []
     assert state.fingerprint == EVERYTHING.fingerprint
     seen = json.loads(deltalake.DeltaTable(EVERYTHING.location(root)).schema().to_json())
     assert schema_fingerprint(StructType.fromJson(seen), ("region", "day")) == EVERYTHING.fingerprint
@@ -198,12 +198,12 @@ def test_a_table_that_differs_from_its_declaration_is_described_difference_by_di
     classic: SparkSession, described: tuple[Dataset, str]
 ) -> None:
     dataset, root = described
-    state = observe(classic, dataset, dataset.location(root))
+    state = table_state_with_sizes(classic, dataset, dataset.location(root))
     assert state is not None
-    assert compare(dataset, state) == []
+    assert shape_differences(dataset, state) == []
 
     def differences(**changes: object) -> list[str]:
-        return compare(replace(dataset, **changes), state)
+        return shape_differences(replace(dataset, **changes), state)
 
     assert differences(partition_by=()) == ["partition columns: declared none, the table has (region, day)"]
     assert differences(partition_by=("day", "region")) == [
@@ -318,7 +318,7 @@ def test_an_empty_folder_is_no_table_and_becomes_one(spark: SparkSession, root: 
     location = APPENDED.location(root)
     (Path(location) / folder).mkdir(parents=True)
 
-    assert observe(spark, APPENDED, location) is None
+    assert table_state_with_sizes(spark, APPENDED, location) is None
     assert open_or_create(spark, APPENDED, location).version == 0
     assert versions_of(APPENDED, root) == [0]
 

@@ -10,7 +10,7 @@ from dagster import AssetKey, AssetMaterialization
 from deltalake import DeltaTable, write_deltalake
 from pyspark.sql import SparkSession
 
-from pipeline.delta.log.commits import entry_at
+from pipeline.delta.log.commits import entry_identity_at
 from pipeline.settings import SparkSettings
 from pipeline_tests.end_to_end.conftest import REPOSITORY, ProjectFolder
 
@@ -69,7 +69,7 @@ def test_a_partition_that_a_restore_takes_away_has_no_rows_and_a_new_data_versio
             for key in (FIRST, SECOND)
         }
     versions = {key: record.asset_materialization.tags["dagster/data_version"] for key, record in newest.items()}
-    restored = entry_at(location, 2)
+    restored = entry_identity_at(location, 2)
     assert restored is not None
     assert versions == {FIRST: f"{table_id}/0", SECOND: f"{table_id}/2/{restored[:12]}"}
     metadata = newest[SECOND].asset_materialization.metadata

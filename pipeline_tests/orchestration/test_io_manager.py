@@ -11,8 +11,8 @@ from dagster import (
 from pyspark.sql import DataFrame
 
 from pipeline.dataset import Append, Dataset
-from pipeline.delta.log.commits import entry_at
-from pipeline.delta.table.open_table import observe
+from pipeline.delta.log.commits import entry_identity_at
+from pipeline.delta.table.open_table import table_state_with_sizes
 from pipeline.errors import (
     FrameMismatchError,
     PartitionKeyError,
@@ -68,7 +68,7 @@ def test_the_metadata_names_the_table_its_commit_and_its_schema(project: Project
     assert metadata["delta/files_added"] >= 1
     assert metadata["delta/bytes_added"] > 0
     assert "changeDataFeed" in metadata["delta/features"]
-    commit = entry_at(DAYS.location(project.root), 1)
+    commit = entry_identity_at(DAYS.location(project.root), 1)
     assert commit is not None
     assert metadata["tags"]["dagster/data_version"] == f"{metadata['delta/table_id']}/1/{commit[:12]}"
 
@@ -211,7 +211,7 @@ def test_nothing_returned_is_a_clear_error_and_no_table(project: Project) -> Non
     with pytest.raises(FrameMismatchError) as caught:
         project.run(nothing)
     assert "None" in caught.value.differences[0]
-    assert observe(project.spark.spark_session, TOTAL, TOTAL.location(project.root)) is None
+    assert table_state_with_sizes(project.spark.spark_session, TOTAL, TOTAL.location(project.root)) is None
 
 
 @pytest.mark.case("D-NONE-OUTPUT")

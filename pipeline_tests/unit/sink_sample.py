@@ -22,7 +22,7 @@ from pyspark.sql.types import (
 )
 
 from pipeline.dataset import Dataset, InsertNew
-from pipeline.delta.sink.metrics import Meter
+from pipeline.delta.sink.metrics import SinkCounters
 from pipeline.delta.sink.receiver import Receiver, SinkSettings
 from pipeline.errors import SinkStoppedError
 from pipeline.settings import Settings, SparkSettings
@@ -63,7 +63,7 @@ def receiver(folder: Path, dataset: Dataset = UPDATES, **settings: Any) -> Recei
     """A receiver that keeps its journal and its dead letters in a folder."""
     return Receiver(
         dataset, WRITER, SinkSettings(**settings), journal=folder / "journal", dead_letters=folder / "letters",
-        meter=Meter(), on_segment=lambda: None,
+        meter=SinkCounters(), on_segment=lambda: None,
     )  # fmt: skip
 
 

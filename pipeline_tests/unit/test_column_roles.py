@@ -23,7 +23,7 @@ from pyspark.sql.types import (
 )
 
 from pipeline.dataset import Changelog, Dataset, Features, InsertNew, Merge
-from pipeline.dataset.schema import case_duplicates, folded, free_name
+from pipeline.dataset.schema import case_duplicates, casefolded, free_name
 from pipeline.delta import sql
 from pipeline.delta.write import changelog
 from pipeline.errors import DeclarationError
@@ -107,8 +107,8 @@ def test_two_names_that_spark_or_delta_takes_for_one_are_refused(one: str, other
 
 
 def test_names_that_only_several_characters_make_the_same_are_two() -> None:
-    assert folded("straße") != folded("strasse")
-    assert folded("ﬁ") != folded("fi")
+    assert casefolded("straße") != casefolded("strasse")
+    assert casefolded("ﬁ") != casefolded("fi")
     assert case_duplicates(StructType([StructField(name, LongType()) for name in ("ß", "ss", "ﬁ", "fi")])) == []
 
 
@@ -124,6 +124,6 @@ def test_columns_of_our_own_take_names_that_no_column_has() -> None:
     dataset = Dataset(name="d", schema=columns, features=mapped)
     own = changelog.Helpers(dataset)
     names = [own.alive, own.ended, own.at, own.kind, own.rank, own.has_row, own.kept("c"), own.kept("k")]
-    assert len({folded(name) for name in (*names, *columns.names)}) == len(names) + len(columns.names)
+    assert len({casefolded(name) for name in (*names, *columns.names)}) == len(names) + len(columns.names)
     assert sql.helper_name(dataset, "row rank") == "__row rank"
     assert free_name("free", taken) == "free"

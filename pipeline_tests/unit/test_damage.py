@@ -1,6 +1,6 @@
 """Damage of a table's files, one case each: what the doctor finds, and whether the table is still opened.
 
-The table is written by delta-rs once and copied. A read, a write and a consumer open a table by `state_in_log`.
+The table is written by delta-rs once and copied. A read, a write and a consumer open a table by `state_from_log`.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ from pipeline.delta.log.entry import actions_of
 from pipeline.delta.log.integrity import require_sound
 from pipeline.delta.log.mark import Cursor, Cursors
 from pipeline.delta.log.snapshot import checkpoints, transaction_version
-from pipeline.delta.read.changes import Source
-from pipeline.delta.read.cursors import cursors_in_force
-from pipeline.delta.table.open_table import state_in_log
+from pipeline.delta.read.changes import SourceTable
+from pipeline.delta.read.cursors import effective_cursors
+from pipeline.delta.table.open_table import state_from_log
 from pipeline.errors import DamagedTableError
 
 ROWS = StructType([StructField("id", LongType()), StructField("text", StringType())])
@@ -160,7 +160,7 @@ CASES = (
 def test_a_sound_table_opens_and_has_nothing_for_the_doctor_to_find(table: Path) -> None:
     found = look(table, deep=True)
     strays = [finding for finding in found.findings if finding.kind != "orphan"]
-    state = state_in_log(str(table))
+    state = state_from_log(str(table))
     assert (found.version, found.files, strays) == (NEWEST, 1, [])
     assert state is not None
     assert state.version == NEWEST
@@ -175,12 +175,12 @@ def test_damage_is_named_by_the_doctor_and_never_read_past(case: Case, table: Pa
     assert (first.kind, Path(first.path).name, first.serious) == (case.kind, file.name, case.serious)
     assert found.healthy is not case.serious
     if case.opens:
-        state = state_in_log(str(table))
+        state = state_from_log(str(table))
         assert state is not None
         assert (state.version, state.schema.names) == (NEWEST, ["id", "text"])
         return
     with pytest.raises(DamagedTableError) as caught:
-        state_in_log(str(table))
+        state_from_log(str(table))
     error = caught.value
     assert (error.dataset, Path(error.file).name, error.retryable) == ("source", file.name, False)
     assert error.remedy().startswith("pipeline doctor source")
@@ -197,18 +197,18 @@ def test_damage_above_a_version_does_not_keep_that_version_from_being_read(table
 def test_a_version_that_was_cleaned_away_is_no_damage(table: Path) -> None:
     drop_entries(table, range(2))
     require_sound(str(table), 2)
-    assert state_in_log(str(table)) is not None
+    assert state_from_log(str(table)) is not None
     assert [finding.kind for finding in look(table).findings if finding.kind != "orphan"] == []
 
 
 def test_an_entry_is_looked_at_again_once_its_file_has_changed(table: Path) -> None:
-    assert state_in_log(str(table)) is not None
+    assert state_from_log(str(table)) is not None
     whole = entry(table, 5).read_bytes()
     entry(table, 5).write_bytes(b"")
     with pytest.raises(DamagedTableError):
-        state_in_log(str(table))
+        state_from_log(str(table))
     entry(table, 5).write_bytes(whole)
-    assert state_in_log(str(table)) is not None
+    assert state_from_log(str(table)) is not None
 
 
 def test_other_files_of_a_log_are_not_taken_for_entries(table: Path) -> None:
@@ -218,7 +218,7 @@ def test_other_files_of_a_log_are_not_taken_for_entries(table: Path) -> None:
         (table / "_delta_log" / folder).mkdir(exist_ok=True)
         (table / "_delta_log" / folder / f"{8:020d}.json").write_bytes(b"")
     (table / "_delta_log" / f"{6:020d}.checkpoint.{1:010d}.{2:010d}.parquet").write_bytes(b"PAR1")
-    state = state_in_log(str(table))
+    state = state_from_log(str(table))
     assert state is not None
     assert state.version == NEWEST
     assert list(checkpoints(table)) == [CHECKPOINT]
@@ -273,7 +273,7 @@ def test_changes_that_were_cleaned_away_before_a_consumer_has_read_them_are_told
     assert "consumer has read to version 0" in told[0].detail
 
 
-def consumed(folder: Path, source: Path, version: int) -> Source:
+def consumed(folder: Path, source: Path, version: int) -> SourceTable:
     """A table of a consumer that has read its source up to a version."""
     cursor = Cursor(table_id=str(deltalake.DeltaTable(source).metadata().id), version=version)
     cursors = Cursors(number=1, read_at=-1, sources={"source": cursor})
@@ -282,18 +282,18 @@ def consumed(folder: Path, source: Path, version: int) -> Source:
         folder, pa.table({"id": [1], "text": ["a"]}),
         commit_properties=deltalake.CommitProperties(custom_metadata={"userMetadata": json.dumps(note)}),
     )  # fmt: skip
-    assert cursors_in_force(None, state_in_log(str(folder))).sources == cursors.sources
-    return Source(dataset=CONSUMER, location=str(folder))
+    assert effective_cursors(None, state_from_log(str(folder))).sources == cursors.sources
+    return SourceTable(dataset=CONSUMER, location=str(folder))
 
 
 def test_an_empty_entry_of_a_consumer_is_not_taken_for_one_without_cursors(table: Path, tmp_path: Path) -> None:
     """Read past, it would bring an older cursor into force, and rows would be doubled."""
     consumer = Path(consumed(tmp_path / "consumer", table, 4).location)
     deltalake.write_deltalake(consumer, pa.table({"id": [2], "text": ["b"]}), mode="append")
-    state = state_in_log(str(consumer))
+    state = state_from_log(str(consumer))
     entry(consumer, 1).write_bytes(b"")
     with pytest.raises(DamagedTableError) as caught:
-        cursors_in_force(None, state)
+        effective_cursors(None, state)
     assert Path(caught.value.file) == entry(consumer, 1)
 
 

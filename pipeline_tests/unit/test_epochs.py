@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.delta.log.epochs import epochs, last_epoch, of_others
+from pipeline.delta.log.epochs import epoch_of_another_batch, epochs, last_epoch
 from pipeline.delta.sink.committer import without_repeats
-from pipeline.delta.sink.metrics import Meter
+from pipeline.delta.sink.metrics import SinkCounters
 from pipeline_tests.unit.sink_sample import UPDATES
 
 NOTE = {"pipeline": 1, "run_id": None}
@@ -46,13 +46,13 @@ def test_where_there_is_no_table_there_are_no_epochs(tmp_path: Path) -> None:
 
 def test_the_greatest_epoch_of_another_sink_is_found_between_two_versions(tmp_path: Path) -> None:
     location = log(tmp_path, ("a", 5, "mine"), ("a", 6, "theirs"), ("b", 9, "other"), ("a", 5, "older"), None)
-    found = of_others(location, "a", "mine", -1, 4)
+    found = epoch_of_another_batch(location, "a", "mine", -1, 4)
     assert found is not None
     assert (found.epoch, found.version) == (6, 1)
-    assert of_others(location, "a", "theirs", 0, 2) is None
+    assert epoch_of_another_batch(location, "a", "theirs", 0, 2) is None
     gone = Path(location) / "_delta_log" / f"{1:020d}.json"
     gone.unlink()
-    found = of_others(location, "a", "mine", -1, 4)
+    found = epoch_of_another_batch(location, "a", "mine", -1, 4)
     assert found is not None
     assert found.version == 3
 
@@ -74,7 +74,7 @@ def test_the_first_row_of_a_key_stays_and_others_that_differ_are_told() -> None:
 def test_times_are_told_by_their_median_and_by_the_one_in_twenty(
     seconds: list[float], p50: float | None, p95: float | None
 ) -> None:
-    meter = Meter()
+    meter = SinkCounters()
     for number, one in enumerate(seconds):
         meter.committed(10, one, version=number, replay=number == 0)
     found = meter.read(buffered_rows=1, backlog=(2, 3))

@@ -13,8 +13,8 @@ from pipeline.dataset import Append, Check, Dataset, Features, SchemaPolicy, Sto
 from pipeline.dataset.features import KNOWN_FEATURES
 from pipeline.dataset.policy import storage_confs, storage_properties
 from pipeline.delta.log.table_state import TableState
-from pipeline.delta.table.compatibility import CLIENTS, READER_FEATURES, loss
-from pipeline.delta.table.plan import compare, declared, observed, plan
+from pipeline.delta.table.compatibility import CLIENTS, READER_FEATURES, clients_lost
+from pipeline.delta.table.plan import declared_shape, observed_shape, plan, shape_differences
 from pipeline.errors import DeclarationError
 
 ROWS = StructType([StructField("id", LongType(), False), StructField("text", StringType())])
@@ -73,8 +73,8 @@ def test_names_that_parquet_refuses_are_allowed_where_columns_are_mapped() -> No
 def test_a_table_as_declared_has_an_empty_plan_and_both_sides_are_of_one_shape() -> None:
     found = plan(PLAIN, STATE)
     assert (found.steps, found.problems, found.differs) == ((), (), False)
-    assert compare(PLAIN, STATE) == []
-    assert declared(PLAIN).schema == observed(STATE).schema
+    assert shape_differences(PLAIN, STATE) == []
+    assert declared_shape(PLAIN).schema == observed_shape(STATE).schema
 
 
 def test_a_plan_says_which_clients_lose_the_table_and_is_one_json_document() -> None:
@@ -94,7 +94,7 @@ def test_clients_know_features_that_there_are_and_ours_knows_all_that_can_be_dec
     assert not any(client.reads - READER_FEATURES for client in CLIENTS)
     (ours,) = [client for client in CLIENTS if client.name.startswith("Delta 4.4")]
     assert ours.can_write(KNOWN_FEATURES)
-    assert not loss({"appendOnly"}, {"appendOnly"})
+    assert not clients_lost({"appendOnly"}, {"appendOnly"})
 
 
 def test_not_null_of_a_column_made_without_it_is_held_by_a_check_and_counts_as_its_own() -> None:
@@ -104,7 +104,7 @@ def test_not_null_of_a_column_made_without_it_is_held_by_a_check_and_counts_as_i
     assert (step.kind, step.gains) == ("set not null", ("checkConstraints",))
     held = {"delta.constraints.not_null_id": "`id` IS NOT NULL", **STATE.properties}
     assert not plan(PLAIN, replace(state, properties=held)).differs
-    assert compare(PLAIN, replace(state, properties=held)) == []
+    assert shape_differences(PLAIN, replace(state, properties=held)) == []
     (relaxed,) = plan(replace(PLAIN, schema=nullable), replace(state, properties=held)).steps
     assert relaxed.statement("/t") == "ALTER TABLE delta.`/t` DROP CONSTRAINT IF EXISTS `not_null_id`"
 
@@ -113,7 +113,7 @@ def test_a_type_is_only_widened_where_that_is_declared() -> None:
     narrow = StructType([StructField("id", IntegerType(), False), ROWS["text"]])
     found = plan(PLAIN, replace(STATE, schema=narrow))
     assert found.problems == ("column id: declared bigint, the table has int; features.type_widening would widen it",)
-    assert compare(PLAIN, replace(STATE, schema=narrow)) == [
+    assert shape_differences(PLAIN, replace(STATE, schema=narrow)) == [
         "column id: declared bigint NOT NULL, the table has int NOT NULL"
     ]
 
@@ -122,7 +122,9 @@ def test_a_changed_check_is_dropped_before_it_is_added_and_is_one_difference() -
     dataset = replace(PLAIN, checks=(Check("positive", "id > 0"),))
     state = replace(STATE, properties={"delta.constraints.positive": "id > 1", **STATE.properties})
     assert [step.kind for step in plan(dataset, state).steps] == ["drop check", "add check"]
-    assert compare(dataset, state) == ["property delta.constraints.positive: declared 'id > 0', the table has 'id > 1'"]
+    assert shape_differences(dataset, state) == [
+        "property delta.constraints.positive: declared 'id > 0', the table has 'id > 1'"
+    ]
 
 
 def test_what_delta_asks_the_session_follows_from_the_tables_properties() -> None:

@@ -43,7 +43,7 @@ from pipeline.dataset import Append, Changelog, Dataset, Features, Merge
 from pipeline.delta.frames.records import MAX_DEPTH, size_of
 from pipeline.delta.sink.buffer import Item
 from pipeline.delta.sink.dead_letters import DeadLetter
-from pipeline.delta.sink.intake import Intake, Taken
+from pipeline.delta.sink.intake import Intake, IntakeResult
 from pipeline.delta.sink.ndjson import lines, parser, record_of
 from pipeline_tests.unit.sink_sample import UPDATES, update
 
@@ -74,12 +74,12 @@ def parsed(dataset: Dataset, *contents: bytes) -> list[Any]:
     return [record_of(line, parse, LIMIT, "stdin") for line in lines(stream, LIMIT)]
 
 
-def taken(dataset: Dataset, *records: Any, allow_nan: bool = False) -> Taken:
+def taken(dataset: Dataset, *records: Any, allow_nan: bool = False) -> IntakeResult:
     intake = Intake(dataset, allow_nan=allow_nan, record_bytes=LIMIT)
     return intake.take([Item(payload=r, rows=1, size_bytes=size_of(r, LIMIT)) for r in records])
 
 
-def rows(found: Taken) -> list[dict[str, Any]]:
+def rows(found: IntakeResult) -> list[dict[str, Any]]:
     return [row for table in found.tables for row in table.to_pylist()]
 
 

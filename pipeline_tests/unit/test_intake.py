@@ -24,23 +24,23 @@ from pyspark.sql.types import (
 
 from pipeline.dataset import Append, Changelog, Dataset, Features, Merge
 from pipeline.delta.sink.buffer import Item, Receipt
-from pipeline.delta.sink.dead_letters import EXCERPT, DeadLetter, plain, raw_letter
-from pipeline.delta.sink.intake import Intake, Taken
+from pipeline.delta.sink.dead_letters import EXCERPT, DeadLetter, json_value, raw_letter
+from pipeline.delta.sink.intake import Intake, IntakeResult
 from pipeline_tests.unit.sink_sample import AT, UPDATES, update
 
 LIMIT = 1 << 20
 
 
-def take(*payloads: Any, dataset: Dataset = UPDATES, allow_nan: bool = False) -> Taken:
+def take(*payloads: Any, dataset: Dataset = UPDATES, allow_nan: bool = False) -> IntakeResult:
     intake = Intake(dataset, allow_nan=allow_nan, record_bytes=LIMIT)
     return intake.take([Item(payload=p, rows=getattr(p, "num_rows", 1), size_bytes=0) for p in payloads])
 
 
-def rows(taken: Taken) -> list[dict[str, Any]]:
+def rows(taken: IntakeResult) -> list[dict[str, Any]]:
     return [row for table in taken.tables for row in table.to_pylist()]
 
 
-def reasons(taken: Taken) -> list[str]:
+def reasons(taken: IntakeResult) -> list[str]:
     return [letter.reason for letter in taken.letters]
 
 
@@ -230,7 +230,7 @@ def test_a_changelog_is_judged_by_the_operation_of_each_row() -> None:
 
 def test_what_json_has_no_type_for_is_told_as_text() -> None:
     value = {1: math.nan, "at": AT, "raw": b"\xff", "other": {3}, "list": (1, None)}
-    assert plain(value) == {
+    assert json_value(value) == {
         "1": "nan", "at": "2026-01-31T12:00:00+00:00", "raw": {"bytes": 1, "base64": "/w=="}, "other": "{3}",
         "list": [1, None],
     }  # fmt: skip

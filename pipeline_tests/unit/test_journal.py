@@ -17,7 +17,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from pipeline.delta.sink.journal import Journal
-from pipeline.delta.sink.segments import Segment, tables
+from pipeline.delta.sink.segments import Segment, table_of
 from pipeline.errors import JournalError, SinkRunningError
 from pipeline_tests.children.receiver import SOURCE, Child
 
@@ -39,7 +39,7 @@ def opened(folder: Path) -> Iterator[Journal]:
 
 
 def ids(segments: tuple[Segment, ...]) -> list[int]:
-    return tables(segments).column("id").to_pylist() if segments else []  # type: ignore[no-any-return]
+    return table_of(segments).column("id").to_pylist() if segments else []  # type: ignore[no-any-return]
 
 
 def files(folder: Path) -> set[str]:

@@ -8,7 +8,7 @@ import pytest
 from pyspark.sql.types import StructType
 
 from pipeline.delta.read.changes import Changes
-from pipeline.delta.read.verdict import Kind, Reason, Verdict
+from pipeline.delta.read.verdict import Reason, Verdict, VerdictKind
 from pipeline.delta.sql.slices import Slice, of_values
 from pipeline.errors import (
     ChangesUnreadableError,
@@ -73,7 +73,7 @@ def test_an_error_about_thousands_of_things_is_short_and_says_how_many_it_leaves
 def test_a_verdict_over_thousands_of_versions_names_ranges_in_its_text_and_in_its_facts() -> None:
     faults = (*range(4, 14), 20, *range(100, 100 + MANY))
     verdict = Verdict(
-        kind=Kind.FULL, table_id="t", version=MANY, schema=StructType(), reason=Reason.FEED_OFF, at_fault=faults
+        kind=VerdictKind.FULL, table_id="t", version=MANY, schema=StructType(), reason=Reason.FEED_OFF, at_fault=faults
     )
     told = f"4 to 13, 20, 100 to {99 + MANY}"
     assert str(verdict) == f"full snapshot: the change feed was off (versions {told})"

@@ -26,7 +26,7 @@ from pyspark.sql.types import (
 
 from pipeline.dataset import Append, Dataset
 from pipeline.delta.frames.arrow import fitting
-from pipeline.delta.frames.convert import reader_of, with_schema
+from pipeline.delta.frames.convert import arrow_reader, with_schema
 from pipeline.delta.sink.buffer import Item
 from pipeline.delta.sink.intake import Intake
 from pipeline.errors import FrameMismatchError
@@ -42,7 +42,7 @@ def column(data_type: DataType) -> Dataset:
 
 
 def fitted(frame: Any, dataset: Dataset) -> list[dict[str, Any]]:
-    reader = reader_of(frame, dataset.name, dataset.schema)
+    reader = arrow_reader(frame, dataset.name, dataset.schema)
     fit = fitting(dataset, reader.schema)
     return pa.Table.from_batches(map(fit.batch, reader), fit.schema).to_pylist()
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from pathlib import Path
 
-from pipeline.delta.log.commits import list_files, versions
+from pipeline.delta.log.commits import commit_versions, list_files
 
 FLAPS = 2_000
 
@@ -25,7 +25,7 @@ def test_a_folder_that_comes_and_goes_is_empty_or_not_there(tmp_path: Path) -> N
     looks = 0
     while not over.is_set():
         assert list_files(str(folder)) == []
-        assert versions(str(folder.parent)) == []
+        assert commit_versions(str(folder.parent)) == []
         looks += 1
     flapping.join()
     assert looks > 1

@@ -15,7 +15,7 @@ import pytest
 
 from pipeline.delta.sink.buffer import Receipt
 from pipeline.delta.sink.journal import Journal
-from pipeline.delta.sink.segments import tables
+from pipeline.delta.sink.segments import table_of
 from pipeline.errors import JournalError, SettingsError, SinkFullError, SinkRunningError, SinkStoppedError
 from pipeline_tests.unit.sink_sample import STOPPED, letters_in, receiver, receiving, update
 
@@ -27,7 +27,7 @@ def kept(folder: Path) -> list[int]:
     journal = Journal(folder / "journal", "updates", "test")
     journal.open()
     try:
-        return tables(journal.loose).column("id").to_pylist() if journal.loose else []  # type: ignore[no-any-return]
+        return table_of(journal.loose).column("id").to_pylist() if journal.loose else []  # type: ignore[no-any-return]
     finally:
         journal.close()
 

@@ -13,9 +13,9 @@ import deltalake
 import pyarrow as pa
 import pytest
 
-from pipeline.delta.log.commits import commit_file, entry_of, read_entry
+from pipeline.delta.log.commits import commit_file, entry_identity, read_entry
 from pipeline.delta.log.entry import info_of
-from pipeline.delta.read.restores import restored_version, untrue_commits
+from pipeline.delta.read.restores import contradictory_commits, restored_version
 from pipeline.errors import DamagedTableError
 
 NO_SESSION = None  # of a time in milliseconds nothing is asked of Spark
@@ -113,9 +113,9 @@ def test_a_version_that_is_named_needs_no_log(tmp_path: Path, parameters: dict[s
 
 def test_two_commits_of_one_number_differ_and_copies_of_one_do_not() -> None:
     one = ['{"commitInfo":{"timestamp":1}}', '{"add":{"path":"a"}}', ""]
-    assert entry_of(one) == entry_of([f"{line}\n" for line in reversed(one)])
-    assert entry_of(one) != entry_of(['{"commitInfo":{"timestamp":2}}', '{"add":{"path":"a"}}'])
-    assert entry_of(['{"add":{"path":"a"}}']) != entry_of(['{"add":{"path":"b"}}'])
+    assert entry_identity(one) == entry_identity([f"{line}\n" for line in reversed(one)])
+    assert entry_identity(one) != entry_identity(['{"commitInfo":{"timestamp":2}}', '{"add":{"path":"a"}}'])
+    assert entry_identity(['{"add":{"path":"a"}}']) != entry_identity(['{"add":{"path":"b"}}'])
 
 
 def test_a_commit_that_names_files_as_the_table_does_not_know_them_is_told_of(tmp_path: Path) -> None:
@@ -123,7 +123,7 @@ def test_a_commit_that_names_files_as_the_table_does_not_know_them_is_told_of(tm
     for value in range(3):
         append(location, value)
     restored = restore_to(location, 0.5)
-    assert untrue_commits(location, {1, 2, restored}) == []
+    assert contradictory_commits(location, {1, 2, restored}) == []
     path = Path(commit_file(location, restored))
     lines = path.read_text(encoding="utf-8").splitlines()
     removed = next(json.loads(line)["remove"] for line in lines if line.startswith('{"remove"'))
@@ -133,9 +133,9 @@ def test_a_commit_that_names_files_as_the_table_does_not_know_them_is_told_of(tm
         {"add": removed | {"path": next(iter(deltalake.DeltaTable(location).file_uris())).rpartition("/")[2]}},
     ):
         path.write_text("\n".join([*lines, json.dumps(other)]), encoding="utf-8")
-        assert untrue_commits(location, {1, restored}) == [restored]
+        assert contradictory_commits(location, {1, restored}) == [restored]
     Path(commit_file(location, 1)).unlink()
-    assert untrue_commits(location, {restored}) == []  # nobody knows
+    assert contradictory_commits(location, {restored}) == []  # nobody knows
 
 
 def test_a_file_that_delta_rs_removes_by_another_spelling_than_spark_s_is_told_of(tmp_path: Path) -> None:
@@ -155,5 +155,5 @@ def test_a_file_that_delta_rs_removes_by_another_spelling_than_spark_s_is_told_o
     path.write_text("\n".join(json.dumps(line, ensure_ascii=False) for line in lines), encoding="utf-8")
     deltalake.write_deltalake(location, rows, mode="append", partition_by=["p"])
     deltalake.DeltaTable(location).restore(0)
-    assert untrue_commits(str(location), {3}) == [3]
+    assert contradictory_commits(str(location), {3}) == [3]
     assert deltalake.DeltaTable(location).to_pyarrow_table().num_rows == 2, "the file is still there"

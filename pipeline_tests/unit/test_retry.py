@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pipeline.delta.log import retry as retry_module
-from pipeline.delta.log.retry import RetryPolicy, retried
+from pipeline.delta.log.retry import RetryPolicy, with_retries
 from pipeline.errors import CommitConflictError, NullViolationError, PipelineError, SettingsError
 
 CONFLICT = CommitConflictError(dataset="d", location="/d", condition="DELTA_CONCURRENT_APPEND")
@@ -40,26 +40,26 @@ def waits(monkeypatch: pytest.MonkeyPatch) -> list[float]:
 
 def test_an_attempt_that_succeeds_is_not_repeated(waits: list[float]) -> None:
     attempts = Attempts(0, CONFLICT)
-    assert (retried(attempts, RetryPolicy(), "d"), attempts.seen, waits) == (1, [1], [])
+    assert (with_retries(attempts, RetryPolicy(), "d"), attempts.seen, waits) == (1, [1], [])
 
 
 def test_conflicts_are_tried_again_until_one_attempt_succeeds(waits: list[float]) -> None:
     attempts = Attempts(3, CONFLICT)
-    assert retried(attempts, RetryPolicy(), "d") == 4
+    assert with_retries(attempts, RetryPolicy(), "d") == 4
     assert (attempts.seen, len(waits)) == ([1, 2, 3, 4], 3)
 
 
 def test_what_can_t_change_is_not_tried_again(waits: list[float]) -> None:
     attempts = Attempts(1, REFUSAL)
     with pytest.raises(NullViolationError):
-        retried(attempts, RetryPolicy(), "d")
+        with_retries(attempts, RetryPolicy(), "d")
     assert (attempts.seen, waits) == ([1], [])
 
 
 def test_the_last_conflict_is_told_when_the_attempts_are_used_up(waits: list[float]) -> None:
     attempts = Attempts(99, CONFLICT)
     with pytest.raises(CommitConflictError):
-        retried(attempts, RetryPolicy(attempts=4), "d")
+        with_retries(attempts, RetryPolicy(attempts=4), "d")
     assert (attempts.seen, len(waits)) == ([1, 2, 3, 4], 3)
 
 
@@ -67,7 +67,7 @@ def test_no_attempt_begins_after_the_time_is_over(waits: list[float]) -> None:
     attempts = Attempts(10_000, CONFLICT)
     policy = RetryPolicy(attempts=10_000, first_wait_seconds=1, longest_wait_seconds=1, total_seconds=10)
     with pytest.raises(CommitConflictError):
-        retried(attempts, policy, "d")
+        with_retries(attempts, policy, "d")
     assert 10 <= sum(waits) <= 11
 
 

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from pipeline.delta.sink.journal import Journal
-from pipeline.delta.sink.segments import tables
+from pipeline.delta.sink.segments import table_of
 from pipeline.delta.sink.sink import DeltaSink, SinkSettings, sink_folders
 from pipeline.errors import SinkRunningError, SinkStoppedError, SparkUnavailableError
 from pipeline_tests.unit.sink_sample import NOBODY, UPDATES, WRITER, settings_in, update
@@ -29,7 +29,7 @@ def kept(folder: Path) -> list[int]:
     journal = Journal(sink_folders(UPDATES, WRITER, settings_in(folder), SinkSettings())[0], "updates", WRITER)
     journal.open()
     try:
-        return tables(journal.loose).column("id").to_pylist()  # type: ignore[no-any-return]
+        return table_of(journal.loose).column("id").to_pylist()  # type: ignore[no-any-return]
     finally:
         journal.close()
 

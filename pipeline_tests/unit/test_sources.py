@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from pipeline.delta.sink.ndjson import Tail, pump
+from pipeline.delta.sink.ndjson import Tail, submit_lines
 from pipeline.delta.sink.sink import DeltaSink
 from pipeline.errors import SparkUnavailableError
 from pipeline_tests.unit.sink_sample import update
@@ -47,7 +47,7 @@ def arriving(tmp_path: Path) -> Path:
 def test_a_stream_is_read_to_its_end_and_bad_lines_say_where_they_were(tmp_path: Path) -> None:
     content = f"{line(1)}\n{line(2, price='dear')}not json\n{line(3)}".encode() + b"\xff\n" + line(4).strip().encode()
     with running(tmp_path) as sink:
-        assert pump(io.BytesIO(content), sink) == 6
+        assert submit_lines(io.BytesIO(content), sink) == 6
     assert kept(tmp_path) == [1, 3, 4]
     told = [
         json.loads(text)
@@ -62,7 +62,7 @@ def test_a_stream_is_read_to_its_end_and_bad_lines_say_where_they_were(tmp_path:
 def test_a_line_above_the_limit_is_a_dead_letter_and_the_next_one_is_stored(tmp_path: Path) -> None:
     content = f"{line(1, symbol='x' * 2_000)}{line(2)}".encode()
     with running(tmp_path, record_bytes=1_000) as sink:
-        pump(io.BytesIO(content), sink)
+        submit_lines(io.BytesIO(content), sink)
     assert kept(tmp_path) == [2]
 
 

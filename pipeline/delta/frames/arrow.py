@@ -34,10 +34,10 @@ from pyspark.sql.types import (
 )
 
 from pipeline.dataset import Dataset
-from pipeline.dataset.schema import RESERVED_COLUMNS, folded, is_string, same_names
+from pipeline.dataset.schema import RESERVED_COLUMNS, casefolded, is_string, same_names
 from pipeline.delta import sql
 from pipeline.delta.frames.arrow_types import INTEGER_DIGITS, arrow_type, is_list
-from pipeline.delta.frames.fit import passed_over
+from pipeline.delta.frames.fit import ignored_feed_columns
 from pipeline.errors import FrameMismatchError
 from pipeline.listing import listed
 
@@ -101,25 +101,27 @@ def _matched(dataset: Dataset, names: Sequence[str], left_out: str) -> tuple[lis
     problems += [
         f"column {name}: the change feed adds a column of that name itself"
         for name in names
-        if folded(name) in RESERVED_COLUMNS - passed_over(dataset.frame_columns)
+        if casefolded(name) in RESERVED_COLUMNS - ignored_feed_columns(dataset.frame_columns)
     ]
     exact = {name: position for position, name in enumerate(names)}
-    by_folded = {folded(name): position for position, name in enumerate(names)}
+    by_folded = {casefolded(name): position for position, name in enumerate(names)}
     positions, computed = {}, dict((*dataset.features.generated, *dataset.features.defaults))
     for field in dataset.schema.fields:
-        position = exact.get(field.name, by_folded.get(folded(field.name)))
+        position = exact.get(field.name, by_folded.get(casefolded(field.name)))
         if position is not None:
             positions[field.name] = position
         elif field.name not in computed:  # what is computed, Spark computes
             problems.append(f"column {field.name}: missing, declared {sql.type_name(field.dataType)}{beside}")
     for name in dataset.frame_columns:
-        position = exact.get(name, by_folded.get(folded(name)))
+        position = exact.get(name, by_folded.get(casefolded(name)))
         if position is None:
             problems.append(f"column {name}: missing; the write decides by it{beside}")
         else:
             positions[name] = position
-    declared = {folded(name) for name in (*dataset.schema.names, *dataset.frame_columns)}
-    problems += [f"column {name}: not declared" for name in names if folded(name) not in declared | RESERVED_COLUMNS]
+    declared = {casefolded(name) for name in (*dataset.schema.names, *dataset.frame_columns)}
+    problems += [
+        f"column {name}: not declared" for name in names if casefolded(name) not in declared | RESERVED_COLUMNS
+    ]
     return problems, positions
 
 
@@ -328,16 +330,16 @@ def _fit_struct(path: Path, values: Any, declared: StructType, problems: list[st
     problems += [f"column {where}: fields differ by case only" for _ in same_names(names)]
     # `flatten` and not `field`: below a NULL struct every field is NULL.
     given = dict(zip(names, values.flatten(), strict=True))
-    by_folded = {folded(name): name for name in names}
+    by_folded = {casefolded(name): name for name in names}
     arrays = []
     for field in declared.fields:
-        source = field.name if field.name in given else by_folded.get(folded(field.name))
+        source = field.name if field.name in given else by_folded.get(casefolded(field.name))
         if source is None:
             problems.append(f"column {where}.{field.name}: missing, declared {sql.type_name(field.dataType)}")
             continue
         arrays.append(_fit((*path, field.name), given.pop(source), field.dataType, problems))
-    wanted = {folded(name) for name in declared.names}
-    problems += [f"column {where}.{name}: not declared" for name in given if folded(name) not in wanted]
+    wanted = {casefolded(name) for name in declared.names}
+    problems += [f"column {where}.{name}: not declared" for name in given if casefolded(name) not in wanted]
     if len(arrays) < len(declared.fields):
         return _nulls(values, declared)
     fields = [pa.field(name, array.type) for name, array in zip(declared.names, arrays, strict=True)]

@@ -44,20 +44,20 @@ _UNSIGNED: Mapping[int, DataType] = {
 }
 
 
-def stored(data_type: DataType) -> DataType:
+def storage_type(data_type: DataType) -> DataType:
     """The type as a file holds it: everything may be NULL, `char` and `varchar` are strings, without comments."""
     if isinstance(data_type, StructType):
-        return StructType([StructField(field.name, stored(field.dataType)) for field in data_type.fields])
+        return StructType([StructField(field.name, storage_type(field.dataType)) for field in data_type.fields])
     if isinstance(data_type, ArrayType):
-        return ArrayType(stored(data_type.elementType))
+        return ArrayType(storage_type(data_type.elementType))
     if isinstance(data_type, MapType):
-        return MapType(stored(data_type.keyType), stored(data_type.valueType))
+        return MapType(storage_type(data_type.keyType), storage_type(data_type.valueType))
     return StringType() if is_string(data_type) else data_type
 
 
 def arrow_type(data_type: DataType) -> Any:
     """The Arrow type in which a value of the declared type is handed out: microseconds, instants in UTC."""
-    return to_arrow_type(stored(data_type), timezone="UTC")
+    return to_arrow_type(storage_type(data_type), timezone="UTC")
 
 
 def is_list(given: Any) -> bool:

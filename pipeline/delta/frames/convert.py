@@ -18,7 +18,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import IntegralType, StructType
 
 from pipeline.dataset import Dataset
-from pipeline.dataset.schema import folded
+from pipeline.dataset.schema import casefolded
 from pipeline.delta.frames.arrow import LEFT_OUT, fitting
 from pipeline.delta.frames.arrow_types import arrow_type, holds_variant, spark_schema
 from pipeline.delta.frames.objects import entries_of_dicts, refuse_loss
@@ -75,7 +75,7 @@ def to_spark(
     if isinstance(obj, DataFrame):
         yield obj
         return
-    reader = reader_of(obj, dataset.name, dataset.schema)
+    reader = arrow_reader(obj, dataset.name, dataset.schema)
     fit = fitting(dataset, reader.schema)
     with Staging(dataset, staging) as place:
         place.write(reader, fit.schema, fit.batch)
@@ -95,11 +95,11 @@ def with_schema(obj: object, name: str) -> tuple[object, StructType]:
     """
     if isinstance(obj, DataFrame):
         return obj, obj.schema
-    reader = reader_of(obj, name, StructType())
+    reader = arrow_reader(obj, name, StructType())
     return reader, spark_schema(reader.schema, name)
 
 
-def reader_of(obj: object, name: str, declared: StructType) -> Any:
+def arrow_reader(obj: object, name: str, declared: StructType) -> Any:
     """The frame as a stream of Arrow batches; what is declared decides where values alone don't say their type."""
     kind = kind_of(type(obj))
     if kind == ARROW_READER:
@@ -146,11 +146,11 @@ def _from_pandas(frame: Any, name: str, schema: StructType) -> Any:
 
     frame, problems = index_as_columns(frame)
     problems += [f"column {column!r}: its name is no text" for column in frame.columns if not isinstance(column, str)]
-    declared = {folded(field.name): field.dataType for field in schema.fields}
+    declared = {casefolded(field.name): field.dataType for field in schema.fields}
     arrays = []
     for position, column in enumerate(map(str, frame.columns)):
         try:
-            arrays.append(_from_series(frame.iloc[:, position], declared.get(folded(column))))
+            arrays.append(_from_series(frame.iloc[:, position], declared.get(casefolded(column))))
         except (pa.ArrowException, OverflowError, ValueError, TypeError) as error:
             problems.append(f"column {column}: {error}")
     if problems:
@@ -245,7 +245,7 @@ def from_spark(frame: DataFrame, kind: str, dataset: Dataset, *, max_bytes: int,
     return _of_kind(table, kind)
 
 
-def empty(schema: StructType, kind: str, name: str, open_session: Callable[[], SparkSession]) -> Any:
+def empty_frame(schema: StructType, kind: str, name: str, open_session: Callable[[], SparkSession]) -> Any:
     """No rows of these columns, as a frame of that kind; a session is asked for where the frame is Spark's.
 
     Raises:

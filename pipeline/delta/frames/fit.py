@@ -25,7 +25,7 @@ from pyspark.sql.types import (
 )
 
 from pipeline.dataset import Dataset
-from pipeline.dataset.schema import RESERVED_COLUMNS, case_duplicates, folded, is_string
+from pipeline.dataset.schema import RESERVED_COLUMNS, case_duplicates, casefolded, is_string
 from pipeline.delta import sql
 from pipeline.errors import FrameMismatchError
 from pipeline.listing import listed
@@ -54,12 +54,12 @@ def select_list(dataset: Dataset, schema: StructType) -> dict[str, str]:
     """
     problems = list(_frame_problems(schema, dataset.frame_columns))
     by_name = {name: name for name in schema.names}
-    by_folded = {folded(name): name for name in schema.names}
+    by_folded = {casefolded(name): name for name in schema.names}
     selected: dict[str, str] = {}
     computed = dict((*dataset.features.generated, *dataset.features.defaults))
     taken = set()
     for field in dataset.schema.fields:
-        source = by_name.get(field.name) or by_folded.get(folded(field.name))
+        source = by_name.get(field.name) or by_folded.get(casefolded(field.name))
         if source is None and field.name in computed:
             selected[field.name] = f"CAST(({computed[field.name]}) AS {sql.bare_type(field.dataType)})"
             continue
@@ -71,7 +71,7 @@ def select_list(dataset: Dataset, schema: StructType) -> dict[str, str]:
         problems += fit.problems
         selected[field.name] = fit.expression
     for name in dataset.frame_columns:
-        source = by_name.get(name) or by_folded.get(folded(name))
+        source = by_name.get(name) or by_folded.get(casefolded(name))
         if source is None or isinstance(schema[source].dataType, NullType):
             problems.append(
                 f"column {name}: {'missing' if source is None else 'has type void'}; the write decides by it"
@@ -82,27 +82,27 @@ def select_list(dataset: Dataset, schema: StructType) -> dict[str, str]:
     problems += [
         f"column {name}: not declared (type {sql.type_name(schema[name].dataType)})"
         for name in schema.names
-        if name not in taken and folded(name) not in RESERVED_COLUMNS
+        if name not in taken and casefolded(name) not in RESERVED_COLUMNS
     ]
     if problems:
         raise FrameMismatchError(dataset=dataset.name, differences=tuple(dict.fromkeys(problems)))
     return selected
 
 
-def passed_over(frame_columns: Iterable[str]) -> frozenset[str]:
+def ignored_feed_columns(frame_columns: Iterable[str]) -> frozenset[str]:
     """Names of the change feed's own columns that a frame may bring: all or, where its write reads none, none."""
-    is_feed = any(folded(name) in RESERVED_COLUMNS for name in frame_columns)
+    is_feed = any(casefolded(name) in RESERVED_COLUMNS for name in frame_columns)
     return RESERVED_COLUMNS if is_feed else frozenset()
 
 
 def _frame_problems(schema: StructType, frame_columns: Iterable[str]) -> Iterator[str]:
-    refused = RESERVED_COLUMNS - passed_over(frame_columns)
+    refused = RESERVED_COLUMNS - ignored_feed_columns(frame_columns)
     if not schema.fields:
         yield "the frame has no columns"
     for group in case_duplicates(schema):
         yield f"columns {listed(group)}: differ by case only"
     for name in schema.names:
-        if folded(name) in refused:
+        if casefolded(name) in refused:
             yield f"column {name}: the change feed adds a column of that name itself"
 
 
@@ -147,15 +147,15 @@ def _widens(given: DataType, declared: DataType) -> bool:
 
 def _fit_struct(path: str, expression: str, given: StructType, declared: StructType) -> _Fit:
     problems = [f"column {path}: fields {listed(group)} differ by case only" for group in case_duplicates(given)]
-    by_folded = {folded(name): name for name in given.names}
+    by_folded = {casefolded(name): name for name in given.names}
     parts = []
     plain = given.names == declared.names
     for field in declared.fields:
-        source = field.name if field.name in given.names else by_folded.pop(folded(field.name), None)
+        source = field.name if field.name in given.names else by_folded.pop(casefolded(field.name), None)
         if source is None:
             problems.append(f"column {path}.{field.name}: missing, declared {sql.type_name(field.dataType)}")
             continue
-        by_folded.pop(folded(source), None)
+        by_folded.pop(casefolded(source), None)
         inner = f"{expression}.{sql.identifier(source)}"
         fit = _fit(f"{path}.{field.name}", inner, given[source].dataType, field.dataType)
         plain = plain and fit.expression == inner

@@ -115,17 +115,17 @@ _SHORT = _Shown()
 _SHORT.maxstring = _SHORT.maxother = _SHORT.maxlong = 1 << 9
 
 
-def shown(value: Any) -> str:
+def shown_value(value: Any) -> str:
     """A value in the words of a reason: Python's own text for it, bounded."""
     return _SHORT.repr(value)
 
 
-def text_of(name: Any) -> str:
+def shown_name(name: Any) -> str:
     """A field's name in a reason, bounded as values are."""
-    return name[: 1 << 9] if isinstance(name, str) else shown(name)
+    return name[: 1 << 9] if isinstance(name, str) else shown_value(name)
 
 
-def reader(declared: DataType, *, allow_nan: bool) -> Reader:
+def coercer(declared: DataType, *, allow_nan: bool) -> Reader:
     """What turns a value that is not None into one that Arrow takes for the declared type, or raises `Unfit`."""
     if isinstance(declared, StructType):
         return _struct(declared, allow_nan)
@@ -144,7 +144,7 @@ def reader(declared: DataType, *, allow_nan: bool) -> Reader:
 
 
 def _refused(value: Any, declared: DataType, why: str = "") -> Unfit:
-    text = shown(value)
+    text = shown_value(value)
     text = text if len(text) <= _SHOWN else f"{text[:_SHOWN]}…"
     said = f"got {type(value).__name__} {text}, declared {sql.type_name(declared)}"
     return Unfit(f"{said}: {why}" if why else said)
@@ -286,7 +286,7 @@ def _within(path: str, read: Reader, value: Any) -> Any:
 
 
 def _array(declared: ArrayType, allow_nan: bool) -> Reader:
-    element = reader(declared.elementType, allow_nan=allow_nan)
+    element = coercer(declared.elementType, allow_nan=allow_nan)
 
     def read(value: Any) -> Any:
         if not isinstance(value, list | tuple):
@@ -297,7 +297,7 @@ def _array(declared: ArrayType, allow_nan: bool) -> Reader:
 
 
 def _map(declared: MapType, allow_nan: bool) -> Reader:
-    key, item = (reader(part, allow_nan=allow_nan) for part in (declared.keyType, declared.valueType))
+    key, item = (coercer(part, allow_nan=allow_nan) for part in (declared.keyType, declared.valueType))
 
     def read(value: Any) -> Any:
         # Arrow hands a map out as a list of pairs.
@@ -306,7 +306,7 @@ def _map(declared: MapType, allow_nan: bool) -> Reader:
             raise _refused(value, declared)
         if any(name is None for name, _ in pairs):
             raise _refused(value, declared, "a key is NULL")
-        read_pairs = [(key(name), _within(f"key {shown(name)}", item, inner)) for name, inner in pairs]
+        read_pairs = [(key(name), _within(f"key {shown_value(name)}", item, inner)) for name, inner in pairs]
         if len({repr(name) for name, _ in read_pairs}) < len(read_pairs):
             raise _refused(value, declared, "a key stands twice")
         return read_pairs
@@ -315,14 +315,14 @@ def _map(declared: MapType, allow_nan: bool) -> Reader:
 
 
 def _struct(declared: StructType, allow_nan: bool) -> Reader:
-    readers = {field.name: reader(field.dataType, allow_nan=allow_nan) for field in declared.fields}
+    readers = {field.name: coercer(field.dataType, allow_nan=allow_nan) for field in declared.fields}
     required = {field.name for field in declared.fields if not field.nullable}
 
     def read(value: Any) -> Any:
         found = as_mapping(value)
         if found is None:
             raise _refused(value, declared)
-        unknown = [text_of(name) for name in found if name not in readers]
+        unknown = [shown_name(name) for name in found if name not in readers]
         if unknown:
             raise Unfit(f"fields {listed(unknown)} are not declared")
         row = {name: _within(str(name), readers[name], found.get(name)) for name in readers}

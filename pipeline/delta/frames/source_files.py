@@ -14,7 +14,7 @@ from pyspark.sql import Column, DataFrame, Row, SparkSession
 from pyspark.sql import functions as F  # noqa: N812  Spark's own name for it
 from pyspark.sql.types import StringType, StructField, StructType
 
-from pipeline.delta.spark.failures import SPARK_ERRORS, read_failure
+from pipeline.delta.spark.failures import SPARK_ERRORS, failure_of
 from pipeline.delta.sql.quoting import path_pattern
 from pipeline.errors import SourceFileError
 
@@ -68,7 +68,7 @@ def stream_json_files(session: SparkSession, folder: str, form: StructType) -> D
         frame = session.readStream.schema(form).options(**options).json(folder)
         frame.columns  # noqa: B018  makes a Connect client ask the server
     except SPARK_ERRORS as error:
-        failure = read_failure(error)
+        failure = failure_of(error)
         is_there = not failure.has(NOT_THERE)
         problem = f"can't be read: {failure.summary}" if is_there else "the folder is not there"
         raise SourceFileError(path=folder, problem=problem) from error
@@ -155,7 +155,7 @@ def _problem(values: list[str], parsed: Row, form: StructType) -> str:
 
 
 def _unreadable(session: SparkSession, error: Exception, paths: Sequence[str]) -> SourceFileError:
-    failure = read_failure(error)
+    failure = failure_of(error)
     if not failure.has(NOT_THERE):
         return SourceFileError(path=", ".join(paths[:1]), problem=f"can't be read: {failure.summary}")
     missing = next((path for path in paths if _is_missing(session, path)), paths[0])
@@ -167,5 +167,5 @@ def _is_missing(session: SparkSession, path: str) -> bool:
     try:
         session.read.text(path_pattern(path)).columns  # noqa: B018  makes a Connect client ask the server
     except SPARK_ERRORS as error:
-        return read_failure(error).has(NOT_THERE)
+        return failure_of(error).has(NOT_THERE)
     return False

@@ -18,9 +18,9 @@ from pyspark.sql.pandas.types import from_arrow_type
 from pyspark.sql.types import StructField, StructType
 
 from pipeline.dataset import Dataset
-from pipeline.delta.frames.arrow_types import stored
+from pipeline.delta.frames.arrow_types import storage_type
 from pipeline.delta.log.commits import file_system
-from pipeline.delta.spark.failures import SPARK_ERRORS, read_failure
+from pipeline.delta.spark.failures import SPARK_ERRORS, failure_of
 from pipeline.delta.sql.quoting import path_pattern
 from pipeline.errors import StagingError
 
@@ -84,14 +84,14 @@ class Staging:
         try:
             return staged(session, self.dataset, [self.location], self._frame_columns, self._left_out)
         except SPARK_ERRORS as error:
-            raise self._error(f"Spark does not find it there ({read_failure(error).summary})") from error
+            raise self._error(f"Spark does not find it there ({failure_of(error).summary})") from error
 
     def put(self, frame: DataFrame) -> None:
         """The rows of a Spark frame as Parquet files."""
         try:
             frame.write.parquet(self.location)
         except SPARK_ERRORS as error:
-            raise self._error(read_failure(error).summary) from error
+            raise self._error(failure_of(error).summary) from error
 
     def stream(self, schema: Any) -> Iterator[Any]:
         """The batches of the Parquet files that Spark has put here."""
@@ -122,7 +122,7 @@ def staged(
     Args:
         left_out: declared columns that are in none of the files, for Delta to compute.
     """
-    schema = stored(dataset.schema)
+    schema = storage_type(dataset.schema)
     assert isinstance(schema, StructType)  # noqa: S101  of a struct
     declared = [field for field in schema.fields if field.name not in left_out]
     schema = StructType([*declared, *frame_columns])

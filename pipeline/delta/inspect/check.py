@@ -25,7 +25,7 @@ from pipeline.dataset import (
     Unique,
     table_location,
 )
-from pipeline.dataset.expectations import expectation_name, label, null_label
+from pipeline.dataset.expectations import constraint_name, expectation_name, null_label
 from pipeline.dataset.schema import free_name
 from pipeline.delta import sql
 from pipeline.delta.inspect.describe import TableDescription, describe
@@ -33,22 +33,22 @@ from pipeline.delta.log.commits import PartitionValues
 from pipeline.delta.log.counts import table_rows
 from pipeline.delta.log.mark import private_session, read_commit
 from pipeline.delta.sql import constraints
-from pipeline.delta.sql.constraints import EXAMPLES, Broken
-from pipeline.delta.sql.slices import count_by_values, partition_value
-from pipeline.delta.table.open_table import load, look_at
+from pipeline.delta.sql.constraints import EXAMPLES, BrokenRows
+from pipeline.delta.sql.slices import partition_value, rows_by_values
+from pipeline.delta.table.open_table import rows_at, state_at_location
 from pipeline.errors import TableNotFoundError
 from pipeline.listing import listed
 
 _ROWS = "rows of values"
 
 
-def repeated(frame: DataFrame, columns: Sequence[str]) -> DataFrame:
+def duplicate_values(frame: DataFrame, columns: Sequence[str]) -> DataFrame:
     """The values that several rows share in these columns, with the number of those rows; NULL is a value like any."""
     counted = frame.groupBy(*(sql.identifier(name) for name in columns)).agg(F.count("*").alias(_rows(columns)))
     return counted.filter(f"{sql.identifier(_rows(columns))} > 1")
 
 
-def dangling(frame: DataFrame, columns: Sequence[str], other: DataFrame, to: Sequence[str]) -> DataFrame:
+def unmatched_values(frame: DataFrame, columns: Sequence[str], other: DataFrame, to: Sequence[str]) -> DataFrame:
     """The values that no row of `other` has in `to`, with the number of their rows; values with NULL are left out."""
     named = [f"v{position}" for position in range(len(columns))]
     present = " AND ".join(f"{sql.identifier(name)} IS NOT NULL" for name in columns)
@@ -68,7 +68,7 @@ def _rows(columns: Sequence[str]) -> str:
     return free_name(_ROWS, columns)
 
 
-def counted(values: DataFrame, columns: Sequence[str]) -> Broken:
+def count_violations(values: DataFrame, columns: Sequence[str]) -> BrokenRows:
     """The rows of values that break an expectation, and a few of the values; one Spark query."""
     rows = sql.identifier(_rows(columns))
     texts = ", ".join(
@@ -77,13 +77,13 @@ def counted(values: DataFrame, columns: Sequence[str]) -> Broken:
     )
     text = f"concat_ws(', ', {texts})"
     found = values.selectExpr(f"sum({rows}) AS c0", f"min_by({text}, {text}, {EXAMPLES}) AS e0").collect()[0]
-    return Broken(int(found["c0"] or 0), tuple(found["e0"] or ()))
+    return BrokenRows(int(found["c0"] or 0), tuple(found["e0"] or ()))
 
 
-def broken_by(
+def violations_at(
     session: SparkSession, location: str, version: int, expectation: Expectation, *, root: str,
     other_version: int | None = None,
-) -> tuple[Broken, int | None]:  # fmt: skip
+) -> tuple[BrokenRows, int | None]:  # fmt: skip
     """The rows that break an expectation at a version of the table, and the version of the other table it was held to.
 
     Args:
@@ -99,26 +99,26 @@ def broken_by(
 def _broken_by(
     session: SparkSession, location: str, version: int, expectation: Expectation, *, root: str,
     other_version: int | None = None,
-) -> tuple[Broken, int | None]:  # fmt: skip
-    frame = load(session, location, version)
+) -> tuple[BrokenRows, int | None]:  # fmt: skip
+    frame = rows_at(session, location, version)
     if isinstance(expectation, Unique):
-        return counted(repeated(frame, expectation.columns), expectation.columns), None
+        return count_violations(duplicate_values(frame, expectation.columns), expectation.columns), None
     there = table_location(root, expectation.dataset)
     if other_version is None:
-        state = look_at(session, expectation.dataset, there)
+        state = state_at_location(session, expectation.dataset, there)
         if state is None:
             raise TableNotFoundError(dataset=expectation.dataset, location=there)
         other_version = state.version
-    other = load(session, there, other_version)
-    values = dangling(frame, expectation.columns, other, expectation.target)
-    return counted(values, expectation.columns), other_version
+    other = rows_at(session, there, other_version)
+    values = unmatched_values(frame, expectation.columns, other, expectation.target)
+    return count_violations(values, expectation.columns), other_version
 
 
 # --- one look at a table ----------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, kw_only=True)
-class Finding:
+class CheckOutcome:
     """Whether one thing that is declared holds at a version of the table; None as `passed` where it was not judged.
 
     `rows` are those that break it, None where it is not of rows.
@@ -138,7 +138,9 @@ class Finding:
         return asdict(self)
 
 
-def findings(session: SparkSession, dataset: Dataset, root: str, *, now: dt.datetime | None = None) -> list[Finding]:
+def check_table(
+    session: SparkSession, dataset: Dataset, root: str, *, now: dt.datetime | None = None
+) -> list[CheckOutcome]:
     """Everything that is declared of a table, looked at in its newest version.
 
     Constraints on rows are counted in one pass; each expectation is a query of its own.
@@ -151,7 +153,7 @@ def findings(session: SparkSession, dataset: Dataset, root: str, *, now: dt.date
         return _findings(clone, dataset, root, now or dt.datetime.now(dt.timezone.utc))
 
 
-def _findings(session: SparkSession, dataset: Dataset, root: str, now: dt.datetime) -> list[Finding]:
+def _findings(session: SparkSession, dataset: Dataset, root: str, now: dt.datetime) -> list[CheckOutcome]:
     location = dataset.location(root)
     found = describe(session, dataset, location)
     if found.table is None:
@@ -171,21 +173,21 @@ def _findings(session: SparkSession, dataset: Dataset, root: str, now: dt.dateti
 
 def _finding(
     dataset: Dataset, version: int, name: str, passed: bool | None, detail: str, *, severity: Severity = "error",
-    broken: Broken | None = None,
-) -> Finding:  # fmt: skip
-    return Finding(
+    broken: BrokenRows | None = None,
+) -> CheckOutcome:  # fmt: skip
+    return CheckOutcome(
         dataset=dataset.name, name=name, passed=passed, severity=severity, version=version, detail=detail,
         rows=None if broken is None else broken.rows, examples=() if broken is None else broken.examples,
     )  # fmt: skip
 
 
-def _of_constraints(session: SparkSession, dataset: Dataset, location: str, version: int) -> Iterator[Finding]:
+def _of_constraints(session: SparkSession, dataset: Dataset, location: str, version: int) -> Iterator[CheckOutcome]:
     conditions = {null_label(path): text for path, text in constraints.null_conditions(dataset.schema).items()}
     conditions |= constraints.check_conditions(dataset)
-    severities = {label(constraint): constraint.severity for constraint in dataset.constraints}
-    found = constraints.count(load(session, location, version), dataset, conditions)
+    severities = {constraint_name(constraint): constraint.severity for constraint in dataset.constraints}
+    found = constraints.count_broken(rows_at(session, location, version), dataset, conditions)
     for name in conditions:
-        broken = found.get(name, Broken(0))
+        broken = found.get(name, BrokenRows(0))
         yield _finding(
             dataset, version, name, not broken.rows, "no row breaks it" if not broken.rows else "rows break it",
             severity=severities.get(name, "error"), broken=broken,
@@ -194,7 +196,7 @@ def _of_constraints(session: SparkSession, dataset: Dataset, location: str, vers
 
 def _of_expectations(
     session: SparkSession, dataset: Dataset, location: str, version: int, root: str
-) -> Iterator[Finding]:
+) -> Iterator[CheckOutcome]:
     for expectation in dataset.expectations:
         name, severity = expectation_name(expectation), expectation.severity
         try:
@@ -208,19 +210,19 @@ def _of_expectations(
         yield _finding(dataset, version, name, not broken.rows, detail, severity=severity, broken=broken)
 
 
-def _of_rows(session: SparkSession, dataset: Dataset, location: str, found: TableDescription) -> Iterator[Finding]:
+def _of_rows(session: SparkSession, dataset: Dataset, location: str, found: TableDescription) -> Iterator[CheckOutcome]:
     """The rows of the newest write, or those that it left: by partition where it addressed some, else in all."""
     declared, newest = dataset.row_count, found.last_write
     if declared is None or newest is None:
         return
     rows: dict[str, int | None] = {"": newest.rows_written}
     addressed = newest.note is not None and newest.note.get("partitions") is not None
-    if addressed or not judges_the_write(dataset):
+    if addressed or not counts_written_rows(dataset):
         by_partition = _counted(session, dataset, location, newest.version)
         rows = {"": sum(by_partition.values())}
         if addressed:
             rows = {"/".join(str(value) for value in values): count for values, count in by_partition.items()}
-    outside = {name: count for name, count in rows.items() if not allowed(declared, count)}
+    outside = {name: count for name, count in rows.items() if not is_within(declared, count)}
     told = listed((f"{name or 'in all'}: {count}" for name, count in outside.items()), EXAMPLES)
     yield _finding(
         dataset, newest.version, "row_count", not outside and bool(rows), told or "as many as declared",
@@ -230,18 +232,18 @@ def _of_rows(session: SparkSession, dataset: Dataset, location: str, found: Tabl
 
 def _counted(session: SparkSession, dataset: Dataset, location: str, version: int) -> Mapping[tuple[Any, ...], int]:
     """By partition, the rows that a commit has added, or those that each partition it changed holds since."""
-    state = look_at(session, dataset.name, location)
+    state = state_at_location(session, dataset.name, location)
     if state is None:
         raise TableNotFoundError(dataset=dataset.name, location=location)
     commit = read_commit(session, location, version, state.log_partition_by)
-    if judges_the_write(dataset):
+    if counts_written_rows(dataset):
         return commit.rows_by_partition or {}
     held = rows_held(lambda: session, dataset, location, version)
     changed = [typed_values(dataset, values) for values in commit.partitions or {}]
     return {values: held.get(values, 0) for values in changed} if commit.partitions is not None else held
 
 
-def judges_the_write(dataset: Dataset) -> bool:
+def counts_written_rows(dataset: Dataset) -> bool:
     """Whether the rows of a write count, and not those that the table holds after it: so after an append alone.
 
     What a merge or an insert of new rows writes says nothing of how many rows there are.
@@ -259,7 +261,7 @@ def rows_held(
     rows = table_rows(location, version)
     if rows is not None:
         return {typed_values(dataset, values): count for values, count in rows.by_partition.items()}
-    counts = count_by_values(load(session(), location, version), dataset.partition_by, ("TRUE",))
+    counts = rows_by_values(rows_at(session(), location, version), dataset.partition_by, ("TRUE",))
     return {values: count for values, (count,) in counts.items()}
 
 
@@ -269,14 +271,14 @@ def typed_values(dataset: Dataset, values: PartitionValues) -> tuple[Any, ...]:
     return tuple(partition_value(text, dataset.field(column).dataType) for column, text in columns)
 
 
-def allowed(declared: RowCount, rows: int | None) -> bool:
+def is_within(declared: RowCount, rows: int | None) -> bool:
     """Whether a write may have so many rows; not where they were not counted."""
     if rows is None:
         return False
     return declared.minimum <= rows and (declared.maximum is None or rows <= declared.maximum)
 
 
-def _of_age(dataset: Dataset, found: TableDescription, now: dt.datetime) -> Iterator[Finding]:
+def _of_age(dataset: Dataset, found: TableDescription, now: dt.datetime) -> Iterator[CheckOutcome]:
     declared, newest = dataset.freshness, found.last_write
     if declared is None or found.table is None:
         return

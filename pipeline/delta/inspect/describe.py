@@ -16,10 +16,10 @@ from pyspark.sql import DataFrame, SparkSession
 
 from pipeline.dataset import Dataset
 from pipeline.delta import sql
-from pipeline.delta.log.commits import note_of, rows_written
+from pipeline.delta.log.commits import commit_note, rows_written
 from pipeline.delta.log.snapshot import checkpoints, local_folder
-from pipeline.delta.spark.failures import NO_TABLE, NOTHING_TO_READ, SPARK_ERRORS, read_failure, storage_failure
-from pipeline.delta.table.open_table import TableState, compare, load, observe
+from pipeline.delta.spark.failures import NO_TABLE, NOTHING_TO_READ, SPARK_ERRORS, failure_of, storage_failure
+from pipeline.delta.table.open_table import TableState, rows_at, shape_differences, table_state_with_sizes
 from pipeline.errors import PipelineError, TableNotFoundError
 
 Standing = Literal["never written", "ok", "differs from declaration", "unreadable"]
@@ -151,19 +151,19 @@ def describe(session: SparkSession, dataset: Dataset, location: str) -> TableDes
         DamagedTableError: what is there is damaged.
         StorageError: the storage can't be read.
     """
-    state = observe(session, dataset, location)
+    state = table_state_with_sizes(session, dataset, location)
     if state is None:
         return TableDescription(dataset=dataset.name, standing="never written", location=location)
     try:
-        rows, partitions = _count(load(session, location, state.version), state)
+        rows, partitions = _count(rows_at(session, location, state.version), state)
         recent = _entries(session, location, RECENT_COMMITS)
         last_write = _last_write(recent)
         if last_write is None and len(recent) == RECENT_COMMITS:
             last_write = _last_write(_entries(session, location, None))
         checkpoint = _checkpoint_version(session, location)
     except SPARK_ERRORS as error:
-        raise storage_failure(dataset.name, location, read_failure(error)) from error
-    differences = tuple(compare(dataset, state))
+        raise storage_failure(dataset.name, location, failure_of(error)) from error
+    differences = tuple(shape_differences(dataset, state))
     return TableDescription(
         dataset=dataset.name,
         standing="differs from declaration" if differences else "ok",
@@ -203,7 +203,7 @@ def history(session: SparkSession, dataset: Dataset, location: str, limit: int |
     try:
         return _entries(session, location, limit)
     except SPARK_ERRORS as error:
-        failure = read_failure(error)
+        failure = failure_of(error)
         if failure.has(NO_TABLE | NOTHING_TO_READ):
             raise TableNotFoundError(dataset=dataset.name, location=location) from error
         raise storage_failure(dataset.name, location, failure) from error
@@ -219,7 +219,7 @@ def _entries(session: SparkSession, location: str, limit: int | None) -> list[Hi
             operation=row["operation"],
             engine=row["engineInfo"],
             metrics=dict(row["operationMetrics"] or {}),
-            note=note_of(row["userMetadata"]),
+            note=commit_note(row["userMetadata"]),
         )
         for row in commits.collect()
     ]

@@ -18,15 +18,15 @@ from pipeline.delta.read.changes import (
     COMMIT_VERSION,
     DELETE,
     INSERT,
-    Source,
-    net,
+    SourceTable,
+    net_changes,
     net_rows,
     read_changes,
-    release,
+    release_changes,
 )
-from pipeline.delta.read.verdict import Verdict, judge
-from pipeline.delta.read.version import ReadOptions, resolve
-from pipeline.delta.table.open_table import existing, load
+from pipeline.delta.read.verdict import Verdict, verdict_on
+from pipeline.delta.read.version import ReadOptions, resolve_version
+from pipeline.delta.table.open_table import require_table, rows_at
 from pipeline.errors import VersionNotFoundError
 
 
@@ -55,12 +55,12 @@ def diff(session: SparkSession, dataset: Dataset, location: str, *, first: int, 
         VersionNotFoundError, VersionVacuumedError: a version is not there, and the feed does not do without it.
     """
     with query_session(session) as clone:
-        state = existing(clone, dataset, location)
+        state = require_table(clone, dataset, location)
         if last > state.version:
             raise VersionNotFoundError(
                 dataset=dataset.name, location=location, asked=f"version {last}", available=f"up to {state.version}"
             )
-        verdict = judge(clone, dataset, location, Cursor(table_id=state.table_id, version=first), up_to=last)
+        verdict = verdict_on(clone, dataset, location, Cursor(table_id=state.table_id, version=first), up_to=last)
         with _net(clone, dataset, location, verdict, first) as (read, frame):
             counts = {row[CHANGE_TYPE]: row["count"] for row in frame.groupBy(CHANGE_TYPE).count().collect()}
             by = dataset.keys or tuple(f.name for f in frame.schema.fields if is_comparable(f.dataType))
@@ -76,7 +76,7 @@ def _net(
 ) -> Iterator[tuple[Verdict, DataFrame]]:
     """The net changes, and the verdict as it turned out."""
     if verdict.reason is None:
-        changes = read_changes(clone, Source(dataset=dataset, location=location), verdict)
+        changes = read_changes(clone, SourceTable(dataset=dataset, location=location), verdict)
         try:
             if not changes.is_full:
                 rows = changes.frame if dataset.keys or changes.feed is None else net_rows(changes.feed)
@@ -84,15 +84,15 @@ def _net(
                 return
             verdict = changes.verdict
         finally:
-            release(changes)
+            release_changes(changes)
     raw = _at(clone, dataset, location, first, DELETE).unionByName(
         _at(clone, dataset, location, verdict.version, INSERT), allowMissingColumns=True
     )
-    yield verdict, net(raw, dataset.keys) if dataset.keys else net_rows(raw)
+    yield verdict, net_changes(raw, dataset.keys) if dataset.keys else net_rows(raw)
 
 
 def _at(clone: SparkSession, dataset: Dataset, location: str, version: int, change: str) -> DataFrame:
     """The rows of a version, as if its commit had brought them in or taken them out."""
-    number = resolve(clone, dataset, location, ReadOptions(version=version))
-    rows = load(clone, location, number)
+    number = resolve_version(clone, dataset, location, ReadOptions(version=version))
+    rows = rows_at(clone, location, number)
     return rows.selectExpr("*", f"'{change}' AS {CHANGE_TYPE}", f"{number}L AS {COMMIT_VERSION}")

@@ -12,12 +12,12 @@ from dataclasses import dataclass
 
 from pipeline.dataset import Dataset
 from pipeline.delta.inspect.data_files import problem_of
-from pipeline.delta.log.commits import commit_file, file_system, listed, versions
+from pipeline.delta.log.commits import commit_file, commit_versions, file_system, list_folder
 from pipeline.delta.log.replay import LogFault, Replay, replay
 from pipeline.delta.log.snapshot import local_folder, table_facts
-from pipeline.delta.read.changes import Source
-from pipeline.delta.read.cursors import cursors_in_force
-from pipeline.delta.table.open_table import state_in_log
+from pipeline.delta.read.changes import SourceTable
+from pipeline.delta.read.cursors import effective_cursors
+from pipeline.delta.table.open_table import state_from_log
 from pipeline.errors import DamagedTableError, StorageError, TableNotFoundError
 
 CHANGE_DATA = "_change_data"
@@ -61,7 +61,7 @@ class _OnDisk:
     changed: dt.datetime | None
 
 
-def examine(dataset: Dataset, location: str, *, consumers: Sequence[Source] = (), deep: bool = False) -> Diagnosis:
+def examine(dataset: Dataset, location: str, *, consumers: Sequence[SourceTable] = (), deep: bool = False) -> Diagnosis:
     """Look for a log that is not as it was written, for files that are missing or damaged, and for stray files.
 
     Args:
@@ -96,10 +96,10 @@ def examine(dataset: Dataset, location: str, *, consumers: Sequence[Source] = ()
     )
 
 
-def _unread(name: str, location: str, consumers: Iterable[Source]) -> dict[str, int]:
+def _unread(name: str, location: str, consumers: Iterable[SourceTable]) -> dict[str, int]:
     """By consumer the last version of this table that it has read; those that know none read the whole table anyway."""
     folder = local_folder(location)
-    there = versions(location) if folder is not None else []
+    there = commit_versions(location) if folder is not None else []
     try:
         facts = table_facts(folder, there[-1]) if folder is not None and there else None
     except DamagedTableError:  # it is among the findings
@@ -107,8 +107,8 @@ def _unread(name: str, location: str, consumers: Iterable[Source]) -> dict[str, 
     read = {}
     for consumer in consumers:
         try:
-            state = state_in_log(consumer.location)
-            cursor = cursors_in_force(None, state).sources.get(name)
+            state = state_from_log(consumer.location)
+            cursor = effective_cursors(None, state).sources.get(name)
         except DamagedTableError:  # it is among those of that dataset
             continue
         if facts is not None and cursor is not None and cursor.table_id == facts.table_id:
@@ -134,7 +134,7 @@ def _of_log(dataset: Dataset, fault: LogFault, unread: Mapping[str, int]) -> Fin
 
 def _cleaned(dataset: Dataset, location: str, unread: Mapping[str, int]) -> list[Finding]:
     """Consumers whose next entry is gone with all before it, as a clean-up of the log leaves it."""
-    oldest = min(versions(location), default=0)
+    oldest = min(commit_versions(location), default=0)
     return [
         Finding(
             kind="unread changes",
@@ -204,7 +204,7 @@ def _data_files(location: str) -> Iterator[tuple[str, _OnDisk]]:
     from pyarrow import fs
 
     system, root = file_system(location)
-    for info in listed(system, root, recursive=True):
+    for info in list_folder(system, root, recursive=True):
         path = info.path[len(root) :].strip("/")
         parts = path.split("/")
         hidden = any(part[:1] in "_." and "=" not in part for part in parts if part != CHANGE_DATA)

@@ -48,7 +48,7 @@ from pipeline.delta.log.mark import private_session
 from pipeline.delta.read.changes import WITHIN_RETENTION
 from pipeline.delta.read.version import ReadFacts, ReadOptions, read, refuse_table_as_parquet
 from pipeline.delta.read.window import Window
-from pipeline.delta.spark.failures import SPARK_ERRORS, read_failure
+from pipeline.delta.spark.failures import SPARK_ERRORS, failure_of
 from pipeline.delta.spark.session import is_connect
 from pipeline.errors import PipelineError, QueryError, RegistryError, UnknownDatasetError
 
@@ -366,7 +366,7 @@ def _without_decimals(kind: DataType) -> DataType:
 
 
 def _translated(error: Exception, views: Mapping[str, Dataset], missing: Mapping[str, PipelineError]) -> PipelineError:
-    failure = read_failure(error)
+    failure = failure_of(error)
     if failure.has(frozenset({_UNKNOWN})):
         asked = _relation(error)
         known = {name.lower(): name for name in views}

@@ -12,7 +12,7 @@ from typing import Any
 from urllib.parse import unquote
 
 from pipeline.delta.log.entry import Action, info_of
-from pipeline.delta.log.integrity import COUNTED_OPERATIONS, Checksum, EntryFacts, contradicted, entry_facts
+from pipeline.delta.log.integrity import COUNTED_OPERATIONS, Checksum, EntryFacts, contradictions, entry_facts
 
 
 @dataclass
@@ -30,7 +30,7 @@ class Chain:
         """What is wrong with the next entry, given those before; None where nothing is."""
         facts = entry_facts(actions, content)
         before = self._before[1] if self._before[0] == number - 1 else None
-        problem = self._copied(number, facts) or contradicted(facts, checksum, before, is_first=number == 0)
+        problem = self._copied(number, facts) or contradictions(facts, checksum, before, is_first=number == 0)
         self._before = number, checksum
         if info_of(actions):
             self._told += 1
@@ -59,7 +59,7 @@ class Chain:
         return problem
 
 
-def unfitting(actions: Sequence[Action], live: Mapping[str, Any]) -> str | None:
+def misfit(actions: Sequence[Action], live: Mapping[str, Any]) -> str | None:
     """Whether an entry removes a file that the table is not made of, or adds one that it is; None where it fits."""
     if info_of(actions).get("operation", "") not in COUNTED_OPERATIONS:
         return None

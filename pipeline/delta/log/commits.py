@@ -18,7 +18,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 from urllib.parse import urlsplit
 
-from pipeline.delta.log.entry import Action, actions_of, few_actions_of, info_of, statistics
+from pipeline.delta.log.entry import Action, actions_of, info_of, statistics, table_actions_of
 
 FORMAT = 1
 # How often a folder is looked at that comes or goes at that moment, before its error is raised.
@@ -85,7 +85,7 @@ class Commit:
     @property
     def token(self) -> str | None:
         """The token of our mark; None in a commit that is not ours."""
-        return token_of(self.user_metadata)
+        return commit_token(self.user_metadata)
 
     def metric(self, name: str) -> int | None:
         """One of Delta's operation metrics as a number; None where the commit has none of that name."""
@@ -109,7 +109,7 @@ def rows_written(metrics: Mapping[str, str]) -> int | None:
     return sum(map(int, parts)) if parts else None
 
 
-def note_of(user_metadata: str | None) -> dict[str, Any] | None:
+def commit_note(user_metadata: str | None) -> dict[str, Any] | None:
     """What we wrote into a commit beside the rows; None where somebody else wrote it."""
     if not user_metadata:
         return None
@@ -120,9 +120,9 @@ def note_of(user_metadata: str | None) -> dict[str, Any] | None:
     return note if isinstance(note, dict) and note.get("pipeline") == FORMAT else None
 
 
-def token_of(user_metadata: str | None) -> str | None:
+def commit_token(user_metadata: str | None) -> str | None:
     """The token in a commit's user metadata; None where somebody else wrote it."""
-    mark = (note_of(user_metadata) or {}).get("mark")
+    mark = (commit_note(user_metadata) or {}).get("mark")
     token = mark.get("token") if isinstance(mark, dict) else None
     return token if isinstance(token, str) else None
 
@@ -158,7 +158,7 @@ def commit_of(
     )
 
 
-def rows_of_file(added: Mapping[str, Any]) -> int | None:
+def live_rows(added: Mapping[str, Any]) -> int | None:
     """The rows of a file that its deletion vector leaves, from its statistics; None where it carries none."""
     records = statistics(added).get("numRecords")
     if records is None:  # a checkpoint may keep them apart from the text, or only so (Delta protocol, "Checkpoints")
@@ -167,7 +167,7 @@ def rows_of_file(added: Mapping[str, Any]) -> int | None:
     return None if records is None else int(records) - int(deleted)
 
 
-def values_of_file(file: Mapping[str, Any], partition_by: tuple[str, ...]) -> PartitionValues:
+def partition_values(file: Mapping[str, Any], partition_by: tuple[str, ...]) -> PartitionValues:
     """The partition values of a file; in Parquet a map comes as a list of pairs."""
     values = dict(file.get("partitionValues") or {})
     return tuple(values.get(column) for column in partition_by)
@@ -176,18 +176,18 @@ def values_of_file(file: Mapping[str, Any], partition_by: tuple[str, ...]) -> Pa
 def _partitions(
     added: list[Mapping[str, Any]], removed: list[Mapping[str, Any]], partition_by: tuple[str, ...]
 ) -> dict[PartitionValues, PartitionCounts] | None:
-    known = {file["path"]: values_of_file(file, partition_by) for file in added}
+    known = {file["path"]: partition_values(file, partition_by) for file in added}
     counts: dict[PartitionValues, PartitionCounts] = {}
     for file in removed:
         # The field may be missing (Delta protocol, "Add File and Remove File").
         if file.get("partitionValues") is None and partition_by and file["path"] not in known:
             return None
         named = file.get("partitionValues") is not None
-        values = values_of_file(file, partition_by) if named or not partition_by else known[file["path"]]
+        values = partition_values(file, partition_by) if named or not partition_by else known[file["path"]]
         counts[values] = counts.get(values, PartitionCounts()) + PartitionCounts(files_removed=1)
     before = {file["path"] for file in removed}
     for file in added:
-        values, rows = known[file["path"]], 0 if file["path"] in before else rows_of_file(file)
+        values, rows = known[file["path"]], 0 if file["path"] in before else live_rows(file)
         one = PartitionCounts(rows=rows, files_added=1, bytes_added=file["size"])
         counts[values] = counts.get(values, PartitionCounts()) + one
     return counts
@@ -209,10 +209,10 @@ def _rows_by_partition(
     before = {file["path"] for file in removed}
     rows: dict[PartitionValues, int] = {}
     for file in added:
-        count = 0 if file["path"] in before else rows_of_file(file)
+        count = 0 if file["path"] in before else live_rows(file)
         if count is None:
             return None
-        values = values_of_file(file, partition_by)
+        values = partition_values(file, partition_by)
         rows[values] = rows.get(values, 0) + count
     return rows
 
@@ -231,11 +231,11 @@ def list_files(folder: str) -> list[File]:
     from pyarrow import fs
 
     system, path = file_system(folder)
-    found = listed(system, path)
+    found = list_folder(system, path)
     return [File(info.base_name, info.size, info.mtime_ns or 0) for info in found if info.type == fs.FileType.File]
 
 
-def listed(system: Any, path: str, *, recursive: bool = False) -> list[Any]:
+def list_folder(system: Any, path: str, *, recursive: bool = False) -> list[Any]:
     """What lies below a folder of a filesystem; nothing where there is no such folder."""
     from pyarrow import fs
 
@@ -253,7 +253,7 @@ def version_of_commit(name: str) -> int | None:
     return int(found[1]) if found else None
 
 
-def versions(location: str, after: int = -1) -> list[int]:
+def commit_versions(location: str, after: int = -1) -> list[int]:
     """Versions above `after` whose commit files are there, ascending; empty where there is no log. No Spark."""
     numbers = (version_of_commit(file.name) for file in list_files(f"{location}/_delta_log"))
     return sorted(number for number in numbers if number is not None and number > after)
@@ -279,7 +279,7 @@ def read_entry(location: str, number: int, *, few: bool = False) -> list[Action]
     system, path = file_system(location)
     with system.open_input_stream(commit_file(path, number)) as stream:
         content: bytes = stream.read()
-    return (few_actions_of if few else actions_of)(commit_file(location, number), content)
+    return (table_actions_of if few else actions_of)(commit_file(location, number), content)
 
 
 def read_commit_file(location: str, number: int, partition_by: tuple[str, ...]) -> Commit:
@@ -300,14 +300,14 @@ def is_info(line: str) -> bool:
     return '"commitInfo"' in line[:_KIND_LENGTH]
 
 
-def entry_of(lines: Iterable[str]) -> str:
+def entry_identity(lines: Iterable[str]) -> str:
     """The identity of a commit, from its lines: two commits of one number differ in it, copies of one do not."""
     rows = [line.strip() for line in lines if line.strip()]
     told = [row for row in rows if is_info(row)] or sorted(rows)
     return hashlib.sha256("\n".join(told).encode()).hexdigest()[:_ENTRY_LENGTH]
 
 
-def entry_at(location: str, number: int) -> str | None:
+def entry_identity_at(location: str, number: int) -> str | None:
     """The identity of a commit from its file; None where it is gone from the log. No Spark.
 
     Raises:
@@ -319,7 +319,7 @@ def entry_at(location: str, number: int) -> str | None:
             content: bytes = stream.read()
     except FileNotFoundError:
         return None
-    return entry_of(content.decode("utf-8").split("\n"))
+    return entry_identity(content.decode("utf-8").split("\n"))
 
 
 def _remove_unnamed_commits(folder: str) -> None:

@@ -13,7 +13,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from pipeline.delta.log.commits import PartitionValues, read_entry, rows_of_file, values_of_file
+from pipeline.delta.log.commits import PartitionValues, live_rows, partition_values, read_entry
 from pipeline.delta.log.replay import checkpoint_actions, log_files
 from pipeline.delta.log.snapshot import local_folder
 from pipeline.delta.log.table_state import PHYSICAL_NAME
@@ -80,10 +80,10 @@ def table_rows(location: str, version: int) -> TableRows | None:
     partition_by = _physical(files.metadata)
     rows: dict[PartitionValues, int] = {}
     for added in files.added.values():
-        count = rows_of_file(added)
+        count = live_rows(added)
         if count is None:
             return None
-        values = values_of_file(added, partition_by)
+        values = partition_values(added, partition_by)
         rows[values] = rows.get(values, 0) + count
     return TableRows(table_id=files.metadata["id"], version=version, by_partition=rows)
 

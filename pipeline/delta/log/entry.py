@@ -48,7 +48,7 @@ _COUNTING_ENGINES = ("Apache-Spark", "delta-rs")
 _WRITES = frozenset({"WRITE", "CREATE TABLE AS SELECT", "REPLACE TABLE AS SELECT", "CREATE OR REPLACE TABLE AS SELECT"})
 
 
-def damage(file: str, reason: str) -> DamagedTableError:
+def damaged_file(file: str, reason: str) -> DamagedTableError:
     """The error that names a file of a log or a table; the dataset is named by its folder until a caller knows it."""
     location = file.rpartition("/_delta_log/")[0] or file
     return DamagedTableError(
@@ -75,11 +75,11 @@ def actions_of(file: str, content: bytes) -> list[Action]:
     actions = [_action(file, number, line) for number, line in _lines(file, content)]
     problem = _contradiction(actions, is_closed=content.endswith(b"\n"))
     if problem is not None:
-        raise damage(file, problem)
+        raise damaged_file(file, problem)
     return actions
 
 
-def few_actions_of(file: str, content: bytes) -> list[Action]:
+def table_actions_of(file: str, content: bytes) -> list[Action]:
     """The actions of an entry but those of `MANY`, whose lines are passed over unparsed.
 
     Raises:
@@ -102,10 +102,10 @@ def _lines(file: str, content: bytes) -> list[tuple[int, str]]:
     try:
         text = content.decode("utf-8")
     except UnicodeDecodeError as error:
-        raise damage(file, f"it is no UTF-8 text from byte {error.start} on") from error
+        raise damaged_file(file, f"it is no UTF-8 text from byte {error.start} on") from error
     lines = [(number, line) for number, line in enumerate(text.split("\n"), start=1) if line.strip()]
     if not lines:
-        raise damage(file, "it is empty")
+        raise damaged_file(file, "it is empty")
     return lines
 
 
@@ -113,16 +113,16 @@ def _action(file: str, number: int, line: str) -> Action:
     try:
         action = json.loads(line)
     except ValueError as error:
-        raise damage(file, f"line {number} is cut off or no JSON ({error})") from error
+        raise damaged_file(file, f"line {number} is cut off or no JSON ({error})") from error
     if not isinstance(action, dict) or all(value is None for value in action.values()):
-        raise damage(file, f"line {number} is no action")
+        raise damaged_file(file, f"line {number} is no action")
     for kind, names in _REQUIRED.items():
         value = action.get(kind)
         if not value:
             continue
         missing = [name for name in names if not isinstance(value, dict) or value.get(name) is None]
         if missing:
-            raise damage(file, f"line {number} lacks {', '.join(missing)} of its {kind}")
+            raise damaged_file(file, f"line {number} lacks {', '.join(missing)} of its {kind}")
     if action.get("metaData"):
         _refuse_schema(file, number, action["metaData"]["schemaString"])
     return action
@@ -132,9 +132,9 @@ def _refuse_schema(file: str, number: int, text: str) -> None:
     try:
         schema = json.loads(text)
     except (TypeError, ValueError) as error:
-        raise damage(file, f"line {number} holds a schema that is no JSON ({error})") from error
+        raise damaged_file(file, f"line {number} holds a schema that is no JSON ({error})") from error
     if not isinstance(schema, dict) or not isinstance(schema.get("fields"), list):
-        raise damage(file, f"line {number} holds a schema without fields")
+        raise damaged_file(file, f"line {number} holds a schema without fields")
 
 
 def _contradiction(actions: Sequence[Action], *, is_closed: bool) -> str | None:

@@ -9,7 +9,7 @@ import datetime as dt
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
-from pipeline.delta.log.commits import Commit, note_of, read_commit_file, versions
+from pipeline.delta.log.commits import Commit, commit_note, commit_versions, read_commit_file
 
 # How far back the newest epoch of a writer is looked for.
 SEARCHED_COMMITS = 1_000
@@ -34,7 +34,7 @@ def epochs(location: str, writer: str | None = None) -> list[Epoch]:
     Raises:
         OSError: the storage can't be read.
     """
-    return [found for found in _read(location, versions(location)) if writer in (None, found.writer)]
+    return [found for found in _read(location, commit_versions(location)) if writer in (None, found.writer)]
 
 
 def last_epoch(location: str, writer: str) -> tuple[int, int]:
@@ -45,7 +45,7 @@ def last_epoch(location: str, writer: str) -> tuple[int, int]:
     Raises:
         OSError: the storage can't be read.
     """
-    there = versions(location)
+    there = commit_versions(location)
     newest = there[-1] if there else -1
     for found in _read(location, reversed(there[-SEARCHED_COMMITS:])):
         if found.writer == writer:  # of one writer a later commit has the greater epoch
@@ -53,7 +53,7 @@ def last_epoch(location: str, writer: str) -> tuple[int, int]:
     return 0, newest
 
 
-def of_others(location: str, writer: str, batch: str, after: int, until: int) -> Epoch | None:
+def epoch_of_another_batch(location: str, writer: str, batch: str, after: int, until: int) -> Epoch | None:
     """The commit of the greatest epoch of a writer between two versions that is of another batch; None where none is.
 
     Raises:
@@ -76,7 +76,7 @@ def _read(location: str, numbers: Iterable[int]) -> Iterator[Epoch]:
 
 
 def _epoch_of(commit: Commit) -> Epoch | None:
-    note = note_of(commit.user_metadata) or {}
+    note = commit_note(commit.user_metadata) or {}
     mark = note.get("mark") or {}
     if mark.get("epoch") is None:
         return None

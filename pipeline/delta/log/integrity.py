@@ -17,7 +17,7 @@ from functools import lru_cache
 from pathlib import Path
 
 from pipeline.delta.log.commits import File, commit_file, complete_checkpoints, list_files, version_of_commit
-from pipeline.delta.log.entry import Action, actions_of, damage, info_of
+from pipeline.delta.log.entry import Action, actions_of, damaged_file, info_of
 from pipeline.delta.log.snapshot import first_line, local_folder
 
 # How often a log is looked at from which an entry goes at that moment, as in a clean-up.
@@ -91,11 +91,13 @@ def _require_sound(location: str, version: int, files: Mapping[str, File]) -> No
     numbers = range(start + 1, version + 1)
     missing = [number for number in numbers if number not in commits]
     if missing and emptied is not None:
-        raise damage(_path(location, files[emptied]), "it is empty, and entries that it has stood for are gone")
+        raise damaged_file(_path(location, files[emptied]), "it is empty, and entries that it has stood for are gone")
     if missing:
         if start < 0 and missing[-1] == len(missing) - 1 and max(_checkpoints(files), default=-1) > version:
             return  # cleaned away
-        raise damage(commit_file(location, missing[0]), f"there is no such entry, and the table is at {max(commits)}")
+        raise damaged_file(
+            commit_file(location, missing[0]), f"there is no such entry, and the table is at {max(commits)}"
+        )
     facts = {number: _facts_of(location, commits[number]) for number in numbers}
     _refuse_undescribed(location, start, facts)
     for number in numbers:
@@ -103,12 +105,12 @@ def _require_sound(location: str, version: int, files: Mapping[str, File]) -> No
         others = {other: file for other, file in commits.items() if other < number or other > version}
         problem = _copied(location, commits[number].size, facts[number], others)
         checksums = _checksum(location, files, number), _checksum(location, files, number - 1)
-        problem = problem or contradicted(facts[number], *checksums, is_first=number == 0)
+        problem = problem or contradictions(facts[number], *checksums, is_first=number == 0)
         if problem is not None:
-            raise damage(commit_file(location, number), problem)
+            raise damaged_file(commit_file(location, number), problem)
     lost = _lost_commit(location, files, max(commits)) if version == max(commits) else None
     if lost is not None:
-        raise damage(commit_file(location, lost), "it is gone, and its checksum file is there")
+        raise damaged_file(commit_file(location, lost), "it is gone, and its checksum file is there")
 
 
 def _lost_commit(location: str, files: Iterable[str], newest: int) -> int | None:
@@ -138,7 +140,7 @@ def _start(location: str, version: int, files: Mapping[str, File]) -> tuple[int,
     for file in (files[name] for name in usable.get(start, ())):
         problem = _unreadable(location, file)
         if problem is not None:
-            raise damage(_path(location, file), problem)
+            raise damaged_file(_path(location, file), problem)
     emptied = [number for number in complete_checkpoints(files) if start < number <= version and number not in usable]
     first = next((n for n in complete_checkpoints(files)[max(emptied)] if not files[n].size), None) if emptied else None
     return start, first
@@ -190,7 +192,7 @@ def entry_facts(actions: Sequence[Action], content: bytes) -> EntryFacts:
 def _refuse_undescribed(location: str, start: int, facts: Mapping[int, EntryFacts]) -> None:
     """Without a checkpoint the entries themselves say what the table is."""
     if start < 0 and not (any(f.has_protocol for f in facts.values()) and any(f.has_metadata for f in facts.values())):
-        raise damage(commit_file(location, min(facts)), "it says nothing of the table's protocol and columns")
+        raise damaged_file(commit_file(location, min(facts)), "it says nothing of the table's protocol and columns")
 
 
 def _copied(location: str, size: int, facts: EntryFacts, others: Mapping[int, File]) -> str | None:
@@ -205,7 +207,7 @@ def _digest(location: str, file: File) -> bytes:
     return hashlib.sha256(Path(_path(location, file)).read_bytes()).digest()
 
 
-def contradicted(
+def contradictions(
     facts: EntryFacts, checksum: Checksum | None, before: Checksum | None, *, is_first: bool
 ) -> str | None:
     """In what an entry and its checksum contradict each other; None where they don't, or there is no checksum."""

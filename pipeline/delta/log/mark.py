@@ -26,16 +26,16 @@ from pipeline.delta.log.commits import (
     Commit,
     PartitionValues,
     commit_file,
+    commit_note,
     commit_of,
-    entry_at,
-    entry_of,
-    note_of,
+    commit_token,
+    entry_identity,
+    entry_identity_at,
     read_commit_file,
-    token_of,
 )
 from pipeline.delta.log.snapshot import local_folder
-from pipeline.delta.spark.failures import LOST_OR_REFUSED, NOTHING_TO_READ, SPARK_ERRORS, read_failure
-from pipeline.delta.spark.meaning import hold_meaning
+from pipeline.delta.spark.failures import LOST_OR_REFUSED, NOTHING_TO_READ, SPARK_ERRORS, failure_of
+from pipeline.delta.spark.meaning import hold_session_confs
 from pipeline.delta.spark.session import clone_connect, end_connect, is_connect
 from pipeline.errors import AfterCommitError, CommitUnknownError
 
@@ -178,7 +178,7 @@ class BehindCommit:
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         if isinstance(error, Exception) and not isinstance(error, AfterCommitError):
             name, location, version = self._place
-            reason = f"{type(error).__name__}: {read_failure(error).summary}"
+            reason = f"{type(error).__name__}: {failure_of(error).summary}"
             raise AfterCommitError(dataset=name, location=location, version=version, reason=reason) from error
 
 
@@ -192,7 +192,7 @@ def private_session(session: SparkSession, confs: Mapping[str, str]) -> Iterator
     clone = clone_session(session)
     try:
         clone.conf.unset(_LAST_COMMIT)
-        hold_meaning(clone)
+        hold_session_confs(clone)
         for name, value in confs.items():
             clone.conf.set(name, value)
         yield clone
@@ -234,7 +234,7 @@ def own_commit(
         newest = read_commit(clone, location, int(last), partition_by)
         reason = f"version {last} carries another mark"
     except LOST_OR_REFUSED as error:
-        newest, reason = None, read_failure(error).summary
+        newest, reason = None, failure_of(error).summary
     if newest is not None and newest.token == mark.token and newest.operation not in _FOLLOW_UPS:
         return newest
     found = marked_commit(clone, dataset_name, location, mark, partition_by, reason=reason)
@@ -265,7 +265,7 @@ def find_mark(session: SparkSession, location: str, mark: Mark) -> int | None:
     """The version whose entry carries the mark, among the newest of the history."""
     history = session.sql(f"DESCRIBE HISTORY {sql.path_table(location)} LIMIT {HISTORY_LIMIT}")
     for row in history.select("version", "operation", "userMetadata").collect():
-        if token_of(row["userMetadata"]) == mark.token and row["operation"] not in _FOLLOW_UPS:
+        if commit_token(row["userMetadata"]) == mark.token and row["operation"] not in _FOLLOW_UPS:
             return int(row["version"])
     return None
 
@@ -273,7 +273,7 @@ def find_mark(session: SparkSession, location: str, mark: Mark) -> int | None:
 def newest_note(session: SparkSession, location: str, asset: str) -> Mapping[str, Any] | None:
     """What the newest write of that asset has said in its commit; None if the searched history holds none."""
     history = session.sql(f"DESCRIBE HISTORY {sql.path_table(location)} LIMIT {HISTORY_LIMIT}")
-    notes = (note_of(row["userMetadata"]) for row in history.select("userMetadata").collect())
+    notes = (commit_note(row["userMetadata"]) for row in history.select("userMetadata").collect())
     return next((note for note in notes if note is not None and note.get("asset") == asset), None)
 
 
@@ -306,15 +306,15 @@ def commit_lines(session: SparkSession, location: str, number: int) -> list[str]
     return [row["value"] for row in rows]
 
 
-def commit_entry(session: SparkSession, location: str, number: int) -> str | None:
+def commit_identity(session: SparkSession, location: str, number: int) -> str | None:
     """The identity of a commit; None where it is gone from the log. No Spark job if the log lies on this machine."""
     folder = local_folder(location)
     if folder is not None:
-        return entry_at(str(folder), number)
+        return entry_identity_at(str(folder), number)
     try:
-        return entry_of(commit_lines(session, location, number))
+        return entry_identity(commit_lines(session, location, number))
     except SPARK_ERRORS as error:
-        if not read_failure(error).has(NOTHING_TO_READ):
+        if not failure_of(error).has(NOTHING_TO_READ):
             raise
         return None
 

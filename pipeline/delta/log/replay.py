@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import unquote
 
-from pipeline.delta.log.chain import Chain, unfitting
+from pipeline.delta.log.chain import Chain, misfit
 from pipeline.delta.log.commits import commit_file, complete_checkpoints, file_system, list_files, version_of_commit
 from pipeline.delta.log.entry import MANY, Action, actions_of
 from pipeline.delta.log.integrity import Checksum, checksum_in, checksum_version
@@ -188,7 +188,7 @@ class _Log:
             return []
         problem = self._chain.problem(number, actions, content, self._checksum(number))
         if problem is None and not is_below and not any(fault.hides_files for fault in self.faults):
-            problem = unfitting(actions, self.state.files)
+            problem = misfit(actions, self.state.files)
         if problem is not None:
             self._fault("damaged commit", number, problem, hides_files=not is_below)
         return actions

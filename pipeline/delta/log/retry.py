@@ -52,7 +52,7 @@ class RetryPolicy:
 NO_RETRY = RetryPolicy(attempts=1)
 
 
-def retried(attempt: Callable[[int], _T], policy: RetryPolicy, dataset: str) -> _T:
+def with_retries(attempt: Callable[[int], _T], policy: RetryPolicy, dataset: str) -> _T:
     """What the first attempt that succeeds returns; each is told its number, from 1.
 
     Raises:

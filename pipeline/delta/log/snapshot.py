@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from pipeline.delta.log.commits import complete_checkpoints, list_files, read_entry
-from pipeline.delta.log.entry import Action, damage
+from pipeline.delta.log.entry import Action, damaged_file
 from pipeline.delta.log.table_state import PHYSICAL_NAME
 
 # The domain in which the log keeps the clustering columns (Delta protocol, "Clustered Table").
@@ -111,7 +111,7 @@ def _backwards(table: Path, version: int) -> Iterator[tuple[int, bool, list[Acti
             try:
                 actions = list(_checkpoint_actions(complete[number]))
             except (OSError, ValueError) as error:  # pyarrow's own errors are ValueErrors
-                damaged = damaged or damage(str(complete[number][0]), f"it can't be read ({first_line(error)})")
+                damaged = damaged or damaged_file(str(complete[number][0]), f"it can't be read ({first_line(error)})")
             else:
                 yield number, True, actions
                 return

@@ -16,7 +16,7 @@ from pyspark.sql import SparkSession
 
 from pipeline.delta import sql
 from pipeline.delta.log.snapshot import local_folder
-from pipeline.delta.spark.failures import SPARK_ERRORS, read_failure
+from pipeline.delta.spark.failures import SPARK_ERRORS, failure_of
 from pipeline.delta.spark.session import is_connect
 from pipeline.errors import FileAccessError
 
@@ -38,7 +38,7 @@ def write_text(session: SparkSession, path: str, text: str) -> None:
     except OSError as error:
         raise FileAccessError(path=path, reason=error.strerror or str(error)) from error
     except SPARK_ERRORS as error:
-        raise FileAccessError(path=path, reason=read_failure(error).summary) from error
+        raise FileAccessError(path=path, reason=failure_of(error).summary) from error
 
 
 def _write_local(path: Path, text: str) -> None:
@@ -111,7 +111,7 @@ def _read_by_spark(session: SparkSession, folder: str, suffix: str) -> list[tupl
             .collect()
         )
     except SPARK_ERRORS as error:
-        failure = read_failure(error)
+        failure = failure_of(error)
         if failure.has(frozenset({"PATH_NOT_FOUND"})):
             return []
         raise FileAccessError(path=folder, reason=failure.summary) from error

@@ -19,7 +19,7 @@ from pyspark.sql import SparkSession
 
 from pipeline.delta.log.commits import commit_file
 from pipeline.delta.log.mark import clone_session
-from pipeline.delta.spark.failures import SPARK_ERRORS, read_failure
+from pipeline.delta.spark.failures import SPARK_ERRORS, failure_of
 from pipeline.delta.spark.session import embedded_environment, is_connect, open_session
 from pipeline.settings import load_settings
 
@@ -148,7 +148,7 @@ def _serve() -> None:
         try:
             version, kept = checkpoint_embedded(session, asked["location"], asked["keep"])
         except SPARK_ERRORS as error:
-            answer: dict[str, Any] = {"error": read_failure(error).summary}
+            answer: dict[str, Any] = {"error": failure_of(error).summary}
         else:
             answer = {"version": version, "kept": kept}
         print(f"{_ANSWER}{json.dumps(answer)}", flush=True)

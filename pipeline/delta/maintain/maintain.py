@@ -18,10 +18,10 @@ from pipeline.dataset.policy import storage_confs
 from pipeline.delta import sql
 from pipeline.delta.log.mark import CommitNote, private_session, write_confs
 from pipeline.delta.maintain.checkpoint import CheckpointFailedError, Checkpoints
-from pipeline.delta.maintain.retention import Unread, among, unread
-from pipeline.delta.read.changes import Source
-from pipeline.delta.spark.failures import SPARK_ERRORS, read_failure, storage_failure
-from pipeline.delta.table.open_table import TableState, existing
+from pipeline.delta.maintain.retention import Unread, blocked_by, unread_files
+from pipeline.delta.read.changes import SourceTable
+from pipeline.delta.spark.failures import SPARK_ERRORS, failure_of, storage_failure
+from pipeline.delta.table.open_table import TableState, require_table
 from pipeline.delta.write.transaction import INCARNATION, incarnation
 from pipeline.errors import CommitConflictError, ConsumerBehindError, StorageError
 
@@ -66,7 +66,7 @@ class OptimizeResult:
 
 def vacuum(
     session: SparkSession, dataset: Dataset, location: str, *,
-    consumers: Sequence[Source] = (), apply: bool = False, force: bool = False,
+    consumers: Sequence[SourceTable] = (), apply: bool = False, force: bool = False,
 ) -> VacuumResult:  # fmt: skip
     """Remove files that no version within the table's retention needs; only list them unless `apply`.
 
@@ -83,26 +83,26 @@ def vacuum(
         ConsumerBehindError: consumers need some of the files that are to be removed.
         CursorUnreadableError: what a consumer needs is not known.
     """
-    existing(session, dataset, location)
-    source = Source(dataset=dataset, location=location)
+    require_table(session, dataset, location)
+    source = SourceTable(dataset=dataset, location=location)
     try:
         listed = [row["path"] for row in session.sql(f"VACUUM {sql.path_table(location)} DRY RUN").collect()]
-        needed = () if force else among(unread(session, source, consumers), listed)
+        needed = () if force else blocked_by(unread_files(session, source, consumers), listed)
         if apply:
             _refuse(session, source, needed)
             session.sql(f"VACUUM {sql.path_table(location)}").collect()
     except SPARK_ERRORS as error:
-        raise storage_failure(dataset.name, location, read_failure(error)) from error
-    version = existing(session, dataset, location).version
+        raise storage_failure(dataset.name, location, failure_of(error)) from error
+    version = require_table(session, dataset, location).version
     return VacuumResult(dataset=dataset.name, version=version, applied=apply, files=tuple(listed), needed=needed)
 
 
-def _refuse(session: SparkSession, source: Source, needed: Sequence[Unread]) -> None:
+def _refuse(session: SparkSession, source: SourceTable, needed: Sequence[Unread]) -> None:
     if needed:
         raise ConsumerBehindError(
             dataset=source.dataset.name,
             location=source.location,
-            version=existing(session, source.dataset, source.location).version,
+            version=require_table(session, source.dataset, source.location).version,
             behind={consumer.consumer: consumer.version for consumer in needed},
         )
 
@@ -123,21 +123,21 @@ def optimize(
         DamagedTableError: one is missing or damaged; nothing was committed.
         CommitConflictError: another commit has changed the same files; nothing was committed.
     """
-    state = existing(session, dataset, location)
+    state = require_table(session, dataset, location)
     confs = write_confs(note, session, dataset.fingerprint) | storage_confs(state.properties)
     confs |= {} if below_bytes is None else {_SMALL_FILE: str(below_bytes)}
     with private_session(session, confs) as clone:
         try:
             row = clone.sql(f"OPTIMIZE {sql.path_table(location)}").select("metrics.*").collect()[0]
         except SPARK_ERRORS as error:
-            failure = read_failure(error)
+            failure = failure_of(error)
             if failure.is_conflict:
                 raise CommitConflictError(
                     dataset=dataset.name, location=location, condition=failure.condition
                 ) from error
             raise storage_failure(dataset.name, location, failure, nothing_committed=True) from error
     return OptimizeResult(
-        dataset=dataset.name, version=existing(session, dataset, location).version,
+        dataset=dataset.name, version=require_table(session, dataset, location).version,
         files_added=row["numFilesAdded"], files_removed=row["numFilesRemoved"],
     )  # fmt: skip
 
@@ -147,7 +147,7 @@ def checkpoint(
     dataset: Dataset,
     location: str,
     *,
-    consumers: Sequence[Source] = (),
+    consumers: Sequence[SourceTable] = (),
     within: Checkpoints | None = None,
 ) -> CheckpointResult:
     """Write a checkpoint of the newest version, so that opening the table reads one file in place of many.
@@ -164,14 +164,14 @@ def checkpoint(
         StorageError: the checkpoint could not be written.
         CursorUnreadableError: what a consumer needs is not known.
     """
-    _keep_incarnation(session, dataset, existing(session, dataset, location))
-    needed = unread(session, Source(dataset=dataset, location=location), consumers)
+    _keep_incarnation(session, dataset, require_table(session, dataset, location))
+    needed = unread_files(session, SourceTable(dataset=dataset, location=location), consumers)
     keep = min((consumer.version for consumer in needed), default=None)
     try:
         with nullcontext(within) if within is not None else Checkpoints(session) as checkpoints:
             version, kept = checkpoints.write(location, keep)
     except (*SPARK_ERRORS, CheckpointFailedError) as error:
-        reason = str(error) if isinstance(error, CheckpointFailedError) else read_failure(error).summary
+        reason = str(error) if isinstance(error, CheckpointFailedError) else failure_of(error).summary
         raise StorageError(dataset=dataset.name, location=location, reason=reason) from error
     return CheckpointResult(dataset=dataset.name, version=version, log_kept_for=needed if kept else ())
 
@@ -186,4 +186,4 @@ def _keep_incarnation(session: SparkSession, dataset: Dataset, state: TableState
         with private_session(session, {}) as clone:
             clone.sql(f"ALTER TABLE {sql.path_table(state.location)} SET TBLPROPERTIES ({pair})").collect()
     except SPARK_ERRORS as error:
-        raise storage_failure(dataset.name, state.location, read_failure(error)) from error
+        raise storage_failure(dataset.name, state.location, failure_of(error)) from error

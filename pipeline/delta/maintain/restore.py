@@ -17,9 +17,9 @@ from pipeline.delta import sql
 from pipeline.delta.log.mark import BehindCommit, CommitNote, marked_commit, own_commit, private_session, write_confs
 from pipeline.delta.log.replay import Replay, replay
 from pipeline.delta.log.snapshot import local_folder, table_facts
-from pipeline.delta.read.version import ReadOptions, resolve
-from pipeline.delta.spark.failures import LOST_OR_REFUSED, read_failure, storage_failure
-from pipeline.delta.table.open_table import CONSTRAINT_PREFIX, TableState, declared_properties, existing
+from pipeline.delta.read.version import ReadOptions, resolve_version
+from pipeline.delta.spark.failures import LOST_OR_REFUSED, failure_of, storage_failure
+from pipeline.delta.table.open_table import CONSTRAINT_PREFIX, TableState, declared_properties, require_table
 from pipeline.delta.write.result import WriteResult, commit_result
 from pipeline.delta.write.transaction import INCARNATION
 from pipeline.errors import CommitConflictError, PipelineError, VersionVacuumedError
@@ -72,8 +72,8 @@ def plan_restore(session: SparkSession, dataset: Dataset, location: str, pin: Re
         VersionNotFoundError: the log does not hold such a version.
         VersionVacuumedError: it holds it, but files of it are gone.
     """
-    state = existing(session, dataset, location)
-    target = resolve(session, dataset, location, pin)
+    state = require_table(session, dataset, location)
+    target = resolve_version(session, dataset, location, pin)
     if target == state.version:
         return RestorePlan(dataset=dataset.name, location=location, version=state.version, target=target)
     back = gone = None
@@ -135,14 +135,14 @@ def restore(session: SparkSession, dataset: Dataset, plan: RestorePlan, note: Co
         try:
             clone.sql(f"RESTORE TABLE {table} TO VERSION AS OF {plan.target}").collect()
         except LOST_OR_REFUSED as error:
-            reason = read_failure(error).summary
+            reason = failure_of(error).summary
             commit = marked_commit(session, dataset.name, plan.location, note.mark, dataset.partition_by, reason=reason)
             if commit is None:
                 raise _translated(error, dataset, plan) from error
         else:
             commit = own_commit(clone, dataset.name, plan.location, note.mark, dataset.partition_by)
     if commit is None:  # another restore to the same version came first, and there is nothing left to do
-        latest = existing(session, dataset, plan.location).version
+        latest = require_table(session, dataset, plan.location).version
         return RestoreResult(plan=plan, version=latest, latest=latest)
     with BehindCommit(dataset.name, plan.location, commit.version):
         state = _apply_declared(session, dataset, plan, commit.version)
@@ -152,7 +152,7 @@ def restore(session: SparkSession, dataset: Dataset, plan: RestorePlan, note: Co
 
 def _apply_declared(session: SparkSession, dataset: Dataset, plan: RestorePlan, restored: int) -> TableState:
     table = sql.path_table(plan.location)
-    missing = _missing(dataset, existing(session, dataset, plan.location).properties)
+    missing = _missing(dataset, require_table(session, dataset, plan.location).properties)
     checks = {n.removeprefix(CONSTRAINT_PREFIX): v for n, v in missing.items() if n.startswith(CONSTRAINT_PREFIX)}
     properties = {n: v for n, v in missing.items() if not n.startswith(CONSTRAINT_PREFIX)} | {
         INCARNATION: str(restored)
@@ -162,11 +162,11 @@ def _apply_declared(session: SparkSession, dataset: Dataset, plan: RestorePlan, 
         clone.sql(f"ALTER TABLE {table} SET TBLPROPERTIES ({pairs})").collect()
         for name, condition in checks.items():
             clone.sql(f"ALTER TABLE {table} ADD CONSTRAINT {sql.identifier(name)} CHECK ({condition})").collect()
-    return existing(session, dataset, plan.location)
+    return require_table(session, dataset, plan.location)
 
 
 def _translated(error: Exception, dataset: Dataset, plan: RestorePlan) -> PipelineError:
-    failure = read_failure(error)
+    failure = failure_of(error)
     if failure.is_conflict:
         return CommitConflictError(dataset=dataset.name, location=plan.location, condition=failure.condition)
     # Delta names none of the files that it misses.

@@ -16,11 +16,11 @@ from pyspark.sql import SparkSession
 
 from pipeline.dataset import Dataset
 from pipeline.delta.log.mark import Cursor
-from pipeline.delta.read.changes import Source
-from pipeline.delta.read.cursors import cursors_in_force
-from pipeline.delta.read.verdict import Kind, Reason, judge, window_files
-from pipeline.delta.spark.failures import SPARK_ERRORS, read_failure
-from pipeline.delta.table.open_table import TableState, existing, look
+from pipeline.delta.read.changes import SourceTable
+from pipeline.delta.read.cursors import effective_cursors
+from pipeline.delta.read.verdict import Reason, VerdictKind, verdict_on, window_files
+from pipeline.delta.spark.failures import SPARK_ERRORS, failure_of
+from pipeline.delta.table.open_table import TableState, require_table, table_state
 from pipeline.errors import CursorUnreadableError, StorageError
 
 
@@ -36,43 +36,43 @@ class Unread:
     files: tuple[str, ...] = ()
 
 
-def consumers_of(dataset: Dataset, datasets: Iterable[Dataset], root: str) -> tuple[Source, ...]:
+def consumers_of(dataset: Dataset, datasets: Iterable[Dataset], root: str) -> tuple[SourceTable, ...]:
     """Those of the datasets that read the changes of this one, and where their tables are."""
     consumers = (found for found in datasets if dataset.name in found.reads_changes_of)
-    return tuple(Source(dataset=found, location=found.location(root)) for found in consumers)
+    return tuple(SourceTable(dataset=found, location=found.location(root)) for found in consumers)
 
 
-def unread(session: SparkSession, source: Source, consumers: Sequence[Source]) -> tuple[Unread, ...]:
+def unread_files(session: SparkSession, source: SourceTable, consumers: Sequence[SourceTable]) -> tuple[Unread, ...]:
     """What each consumer has still to read; one that needs nothing is left out.
 
     Raises:
         TableNotFoundError: the source was never written.
         CursorUnreadableError: a log can't be read, so that nobody knows what is needed.
     """
-    state = existing(session, source.dataset, source.location)
+    state = require_table(session, source.dataset, source.location)
     found = (_unread(session, source, state, consumer) for consumer in consumers)
     return tuple(needed for needed in found if needed is not None)
 
 
-def _unread(session: SparkSession, source: Source, state: TableState, consumer: Source) -> Unread | None:
+def _unread(session: SparkSession, source: SourceTable, state: TableState, consumer: SourceTable) -> Unread | None:
     name = source.dataset.name
     try:
-        in_force = cursors_in_force(session, look(session, consumer.dataset, consumer.location))
+        in_force = effective_cursors(session, table_state(session, consumer.dataset, consumer.location))
         cursor = in_force.sources.get(name)
         if cursor is None and in_force.missing is Reason.FIRST_RUN:
             cursor = Cursor(table_id=state.table_id, version=0)
-        verdict = judge(session, source.dataset, source.location, cursor, in_force.missing)
-        if cursor is None or verdict.kind is Kind.FULL:
+        verdict = verdict_on(session, source.dataset, source.location, cursor, in_force.missing)
+        if cursor is None or verdict.kind is VerdictKind.FULL:
             return None
         files = window_files(session, source.location, verdict)
     except (OSError, ValueError, StorageError, *SPARK_ERRORS) as error:
         raise CursorUnreadableError(
-            dataset=name, location=source.location, consumer=consumer.dataset.name, reason=read_failure(error).summary
+            dataset=name, location=source.location, consumer=consumer.dataset.name, reason=failure_of(error).summary
         ) from error
     return Unread(consumer=consumer.dataset.name, version=cursor.version, files=files)
 
 
-def among(needed: Iterable[Unread], listed: Iterable[str]) -> tuple[Unread, ...]:
+def blocked_by(needed: Iterable[Unread], listed: Iterable[str]) -> tuple[Unread, ...]:
     """What is needed of files that are listed by their full paths; consumers that need none of them are left out."""
     by_name: dict[str, list[str]] = {}
     for path in listed:

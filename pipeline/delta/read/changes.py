@@ -17,9 +17,9 @@ from pyspark.sql import DataFrame, SparkSession
 from pipeline.dataset import Dataset
 from pipeline.dataset.schema import free_name
 from pipeline.delta import sql
-from pipeline.delta.log.mark import Cursor, commit_entry
-from pipeline.delta.read.cursors import InForce
-from pipeline.delta.read.verdict import Kind, Reason, Verdict, full, judge
+from pipeline.delta.log.mark import Cursor, commit_identity
+from pipeline.delta.read.cursors import EffectiveCursors
+from pipeline.delta.read.verdict import Reason, Verdict, VerdictKind, needs_snapshot, verdict_on
 from pipeline.delta.spark.failures import (
     BEYOND_RETENTION,
     FEED_MISSING,
@@ -28,12 +28,12 @@ from pipeline.delta.spark.failures import (
     SPARK_ERRORS,
     VERSION_GONE,
     Failure,
-    read_failure,
+    failure_of,
 )
 from pipeline.delta.spark.meaning import refuse_misreading
 from pipeline.delta.sql.constraints import row_value
 from pipeline.delta.sql.slices import Slice, Unaddressable, of_rows
-from pipeline.delta.table.open_table import existing, load
+from pipeline.delta.table.open_table import require_table, rows_at
 from pipeline.errors import TableMismatchError
 from pipeline.listing import bounded
 
@@ -51,7 +51,7 @@ ONE_TASK_BYTES = 4 * 1024 * 1024
 
 
 @dataclass(frozen=True, kw_only=True)
-class Source:
+class SourceTable:
     """A source that is read as changes, and where its table is."""
 
     dataset: Dataset
@@ -70,7 +70,7 @@ class Changes:
     `feed` holds the raw rows of the feed, and `counts` their number by change type; None and empty but for changes.
     """
 
-    source: Source
+    source: SourceTable
     verdict: Verdict
     frame: DataFrame
     feed: DataFrame | None = None
@@ -80,7 +80,7 @@ class Changes:
     @property
     def is_full(self) -> bool:
         """Whether the frame is all of the source."""
-        return self.verdict.kind is Kind.FULL
+        return self.verdict.kind is VerdictKind.FULL
 
     @property
     def facts(self) -> dict[str, Any]:
@@ -103,7 +103,7 @@ class Changes:
     @property
     def whole(self) -> DataFrame:
         """All of the source at the version that the changes lead to."""
-        return load(self.frame.sparkSession, self.source.location, self.verdict.version)
+        return rows_at(self.frame.sparkSession, self.source.location, self.verdict.version)
 
     def rows_in(self, within: Slice | None) -> DataFrame:
         """The rows of `whole` that lie in a slice; all of them where it is None."""
@@ -152,7 +152,7 @@ class SourceChanges:
     @property
     def nothing_new(self) -> bool:
         """Whether no source has changed."""
-        return all(changes.verdict.kind is Kind.NOTHING_NEW for changes in self.sources.values())
+        return all(changes.verdict.kind is VerdictKind.NOTHING_NEW for changes in self.sources.values())
 
     @property
     def cursors(self) -> dict[str, Cursor]:
@@ -172,7 +172,7 @@ class SourceChanges:
 
 @contextmanager
 def changes_since(
-    session: SparkSession, sources: Sequence[Source], cursors: InForce, *, full_refresh: bool = False
+    session: SparkSession, sources: Sequence[SourceTable], cursors: EffectiveCursors, *, full_refresh: bool = False
 ) -> Iterator[SourceChanges]:
     """What has changed in the sources since the cursors; the change frames are held for as long as the block lasts.
 
@@ -187,29 +187,29 @@ def changes_since(
     for source in sources:
         refuse_misreading(session, source.dataset)
     verdicts = {
-        source.dataset.name: judge(
+        source.dataset.name: verdict_on(
             session, source.dataset, source.location, cursors.sources.get(source.dataset.name), cursors.missing
         )
         for source in sources
     }
     if full_refresh:
-        verdicts = {name: full(verdict, Reason.ASKED_FOR) for name, verdict in verdicts.items()}
+        verdicts = {name: needs_snapshot(verdict, Reason.ASKED_FOR) for name, verdict in verdicts.items()}
     held: dict[str, Changes] = {}
     try:
         with _past_retention(session):
             for source in sources:
                 name = source.dataset.name
-                if any(verdict.kind is Kind.FULL for verdict in verdicts.values()):
+                if any(verdict.kind is VerdictKind.FULL for verdict in verdicts.values()):
                     break
                 held[name] = read_changes(session, source, verdicts[name])
                 verdicts[name] = held[name].verdict
-            if all(verdict.kind is not Kind.FULL for verdict in verdicts.values()):
+            if all(verdict.kind is not VerdictKind.FULL for verdict in verdicts.values()):
                 yield SourceChanges(sources=MappingProxyType(held))
                 return
         yield SourceChanges(sources=MappingProxyType(_snapshots(session, sources, verdicts)))
     finally:
         for changes in held.values():
-            release(changes)
+            release_changes(changes)
 
 
 @contextmanager
@@ -230,18 +230,20 @@ def _past_retention(session: SparkSession) -> Iterator[None]:
             session.conf.unset(WITHIN_RETENTION) if before is None else session.conf.set(WITHIN_RETENTION, before)
 
 
-def _snapshots(session: SparkSession, sources: Sequence[Source], verdicts: Mapping[str, Verdict]) -> dict[str, Changes]:
+def _snapshots(
+    session: SparkSession, sources: Sequence[SourceTable], verdicts: Mapping[str, Verdict]
+) -> dict[str, Changes]:
     """Full snapshots of all sources, since one needs one."""
     made = {}
     for source in sources:
         verdict = verdicts[source.dataset.name]
-        wanted = verdict if verdict.kind is Kind.FULL else full(verdict, Reason.OTHER_SOURCE)
+        wanted = verdict if verdict.kind is VerdictKind.FULL else needs_snapshot(verdict, Reason.OTHER_SOURCE)
         made[source.dataset.name] = _snapshot(session, source, wanted)
     return made
 
 
-def read_changes(session: SparkSession, source: Source, verdict: Verdict) -> Changes:
-    """What a verdict says is to be read; changes are held until `release`. Two Spark jobs for changes, else none.
+def read_changes(session: SparkSession, source: SourceTable, verdict: Verdict) -> Changes:
+    """Read what a verdict asks for; changes are held until `release_changes`. Two Spark jobs for changes, else none.
 
     A verdict that proves wrong as its files are read becomes one of a full snapshot; of the newest version where that
     of the verdict is past the table's retention by now.
@@ -268,24 +270,24 @@ def read_changes(session: SparkSession, source: Source, verdict: Verdict) -> Cha
         if raw is not None:
             with suppress(*LOST_OR_REFUSED):
                 raw.unpersist()
-        reason = _reason(read_failure(error))
+        reason = _reason(failure_of(error))
         if reason is None:
             raise
-        return _snapshot(session, source, full(verdict, reason))
-    frame = net(raw, source.dataset.keys) if source.dataset.keys else raw
+        return _snapshot(session, source, needs_snapshot(verdict, reason))
+    frame = net_changes(raw, source.dataset.keys) if source.dataset.keys else raw
     return Changes(
         source=source, verdict=verdict, frame=frame, feed=raw, counts=MappingProxyType(counts),
     )  # fmt: skip
 
 
-def release(changes: Changes) -> None:
+def release_changes(changes: Changes) -> None:
     """Let go of the rows that are held."""
     if changes.feed is not None:
         with suppress(*LOST_OR_REFUSED):  # must not hide what became of the rows
             changes.feed.unpersist()
 
 
-def _feed(session: SparkSession, source: Source, window: tuple[int, int], columns: Sequence[str]) -> DataFrame:
+def _feed(session: SparkSession, source: SourceTable, window: tuple[int, int], columns: Sequence[str]) -> DataFrame:
     """The raw rows of the feed, both ends of the window included, with the columns of the version that is led to."""
     reader = session.read.format("delta").option("readChangeFeed", "true")
     pinned = reader.option("startingVersion", window[0]).option("endingVersion", window[1])
@@ -294,18 +296,18 @@ def _feed(session: SparkSession, source: Source, window: tuple[int, int], column
     )
 
 
-def _snapshot(session: SparkSession, source: Source, verdict: Verdict) -> Changes:
+def _snapshot(session: SparkSession, source: SourceTable, verdict: Verdict) -> Changes:
     """All rows as inserts; none where the verdict says that nothing is new."""
-    if verdict.kind is not Kind.FULL:
+    if verdict.kind is not VerdictKind.FULL:
         whole = session.createDataFrame([], verdict.schema)
     else:
         try:
-            whole = load(session, source.location, verdict.version)
+            whole = rows_at(session, source.location, verdict.version)
         except SPARK_ERRORS as error:
-            newest = existing(session, source.dataset, source.location)
-            if newest.version == verdict.version or not read_failure(error).has(BEYOND_RETENTION | VERSION_GONE):
+            newest = require_table(session, source.dataset, source.location)
+            if newest.version == verdict.version or not failure_of(error).has(BEYOND_RETENTION | VERSION_GONE):
                 raise
-            entry = commit_entry(session, source.location, newest.version)
+            entry = commit_identity(session, source.location, newest.version)
             newer = replace(verdict, version=newest.version, schema=newest.schema, entry=entry)
             return _snapshot(session, source, newer)
     version = [] if source.dataset.keys else [f"{verdict.version}L AS {COMMIT_VERSION}"]
@@ -324,7 +326,7 @@ def _reason(failure: Failure) -> Reason | None:
 # --- net changes ------------------------------------------------------------------------------------------------------
 
 
-def net(raw: DataFrame, keys: Sequence[str]) -> DataFrame:
+def net_changes(raw: DataFrame, keys: Sequence[str]) -> DataFrame:
     """Raw rows of a feed as at most one row a key: what it is now, or that it is gone; lazily.
 
     Within one commit what comes in beats what goes out. A key whose row is as it was before is left out.

@@ -16,7 +16,7 @@ from typing import Any
 from pyspark.sql import SparkSession
 
 from pipeline.delta import sql
-from pipeline.delta.log.commits import note_of, read_entry
+from pipeline.delta.log.commits import commit_note, read_entry
 from pipeline.delta.log.entry import info_of
 from pipeline.delta.log.mark import Cursor, Cursors
 from pipeline.delta.log.snapshot import local_folder
@@ -26,7 +26,7 @@ from pipeline.delta.table.open_table import TableState
 
 
 @dataclass(frozen=True, kw_only=True)
-class InForce:
+class EffectiveCursors:
     """The cursors in force at a version of the consumer; `missing` says why there are none."""
 
     number: int
@@ -48,13 +48,13 @@ class _Entry:
     cursors: Cursors | None
 
 
-def cursors_in_force(session: SparkSession | None, state: TableState | None) -> InForce:
+def effective_cursors(session: SparkSession | None, state: TableState | None) -> EffectiveCursors:
     """The cursors in force in a consumer's table as it was observed; there are none in one that was never written.
 
     A log on this machine needs no session.
     """
     if state is None:
-        return InForce(number=0, read_at=-1)
+        return EffectiveCursors(number=0, read_at=-1)
     log = _ConsumerLog(session, state)
     number, was_restored = state.version, False
     while number >= 0:
@@ -70,18 +70,18 @@ def cursors_in_force(session: SparkSession | None, state: TableState | None) -> 
             return _trusted(log, number, entry.cursors, state.version)
     else:
         missing = Reason.CONSUMER_RESTORED if was_restored else Reason.FIRST_RUN
-        return InForce(number=0, read_at=state.version, missing=missing)
+        return EffectiveCursors(number=0, read_at=state.version, missing=missing)
     # Greater than the number of any commit that there may have been.
-    return InForce(number=state.version, read_at=state.version, missing=Reason.CURSOR_LOST)
+    return EffectiveCursors(number=state.version, read_at=state.version, missing=Reason.CURSOR_LOST)
 
 
-def _trusted(log: _ConsumerLog, number: int, found: Cursors, latest: int) -> InForce:
+def _trusted(log: _ConsumerLog, number: int, found: Cursors, latest: int) -> EffectiveCursors:
     """The cursors of a commit, unless a restore came between the reading of those before and that commit."""
     between = [log.entry(version) for version in range(found.read_at + 1, number)]
     if any(entry is None or entry.is_restore for entry in between):
         missing = Reason.CURSOR_LOST if None in between else Reason.CONSUMER_RESTORED
-        return InForce(number=latest, read_at=latest, missing=missing)
-    return InForce(number=found.number, read_at=latest, sources=found.sources)
+        return EffectiveCursors(number=latest, read_at=latest, missing=missing)
+    return EffectiveCursors(number=found.number, read_at=latest, sources=found.sources)
 
 
 class _ConsumerLog:
@@ -109,4 +109,4 @@ class _ConsumerLog:
         if info.get("operation") == RESTORE:
             parameters = info.get("operationParameters")
             return _Entry(True, restored_version(self._session, self._location, number, parameters), None)
-        return _Entry(False, None, Cursors.from_note(note_of(info.get("userMetadata"))))
+        return _Entry(False, None, Cursors.from_note(commit_note(info.get("userMetadata"))))

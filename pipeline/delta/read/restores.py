@@ -16,17 +16,17 @@ from typing import Any
 from pyspark.sql import SparkSession
 
 from pipeline.delta import sql
-from pipeline.delta.log.commits import read_commit_file, read_entry, versions
+from pipeline.delta.log.commits import commit_versions, read_commit_file, read_entry
 from pipeline.delta.log.entry import info_of
 from pipeline.delta.log.replay import checkpoint_actions, log_files
 from pipeline.delta.log.snapshot import local_folder
-from pipeline.delta.spark.failures import NO_TABLE, NOTHING_TO_READ, SPARK_ERRORS, read_failure
+from pipeline.delta.spark.failures import NO_TABLE, NOTHING_TO_READ, SPARK_ERRORS, failure_of
 
 RESTORE = "RESTORE"
 _File = tuple[str, str]
 
 
-def named_version(parameters: Mapping[str, Any] | None) -> int | None:
+def version_named_by(parameters: Mapping[str, Any] | None) -> int | None:
     """The version that the parameters of a restore name; None where they name a time."""
     text = str((parameters or {}).get("version"))
     return int(text) if text.isdigit() else None
@@ -42,7 +42,7 @@ def restored_version(
     Where several versions before it have the same files, and its time fits none of them, the oldest: what was written
     after that one has left nothing in the table.
     """
-    named = named_version(parameters)
+    named = version_named_by(parameters)
     if named is not None:
         return named if named < number else None
     asked = parameters or {}
@@ -89,7 +89,7 @@ def _with_the_files_of(location: str, number: int) -> list[int]:
     return [version for version in sums if 0 <= version < number and sums[version] == total]
 
 
-def untrue_commits(location: str, numbers: Collection[int]) -> list[int]:
+def contradictory_commits(location: str, numbers: Collection[int]) -> list[int]:
     """Those of these commits that remove files which were not in the table before them, or add some that were.
 
     Their change feed is read from just these files, and tells of rows that did not change. delta-rs may spell the path
@@ -187,13 +187,13 @@ def _version_at(session: SparkSession, location: str, number: int, parameters: M
 # --- the commits that count -------------------------------------------------------------------------------------------
 
 
-def counting_commits(session: SparkSession, location: str) -> Iterator[tuple[int, Mapping[str, Any]]]:
+def commits_in_force(session: SparkSession, location: str) -> Iterator[tuple[int, Mapping[str, Any]]]:
     """What the commits that no restore has undone say of themselves, the newest first, as far back as the log tells.
 
     Nothing where there is no table.
     """
     infos = _history(session, location) if local_folder(location) is None else None
-    number = max(versions(location) if infos is None else infos, default=-1)
+    number = max(commit_versions(location) if infos is None else infos, default=-1)
     while number >= 0:
         info = _info(location, number) if infos is None else infos.get(number)
         if info is None:
@@ -220,7 +220,7 @@ def _history(session: SparkSession, location: str) -> dict[int, Mapping[str, Any
         history = session.sql(f"DESCRIBE HISTORY {sql.path_table(location)}")
         rows = history.select("version", "operation", "operationParameters", "userMetadata").collect()
     except SPARK_ERRORS as error:
-        if not read_failure(error).has(NO_TABLE | NOTHING_TO_READ):
+        if not failure_of(error).has(NO_TABLE | NOTHING_TO_READ):
             raise
         return {}
     return {int(row["version"]): row.asDict(recursive=True) for row in rows}

@@ -20,13 +20,13 @@ from pyspark.sql.types import ArrayType, DataType, MapType, StructField, StructT
 
 from pipeline.dataset import Dataset
 from pipeline.delta import sql
-from pipeline.delta.log.commits import commit_file, read_entry, versions
+from pipeline.delta.log.commits import commit_file, commit_versions, read_entry
 from pipeline.delta.log.entry import Action, actions_of, info_of, of_dataset
-from pipeline.delta.log.mark import Cursor, commit_entry, commit_lines, read_commit
+from pipeline.delta.log.mark import Cursor, commit_identity, commit_lines, read_commit
 from pipeline.delta.log.snapshot import local_folder, table_facts
 from pipeline.delta.log.table_state import PHYSICAL_NAME
-from pipeline.delta.read.restores import RESTORE, untrue_commits
-from pipeline.delta.table.open_table import CHANGE_FEED, TableState, existing
+from pipeline.delta.read.restores import RESTORE, contradictory_commits
+from pipeline.delta.table.open_table import CHANGE_FEED, TableState, require_table
 from pipeline.listing import listed
 
 _LOG_RETENTION = "delta.logRetentionDuration"
@@ -38,7 +38,7 @@ _UNITS = {
 _INTERVAL_PART = re.compile(rf"(\d+) +({'|'.join(_UNITS)})s?\b")
 
 
-class Kind(Enum):
+class VerdictKind(Enum):
     """What a verdict says."""
 
     NOTHING_NEW = "nothing new"
@@ -76,7 +76,7 @@ class Verdict:
     lose the cursor's place. `entry` is the identity of the version's commit.
     """
 
-    kind: Kind
+    kind: VerdictKind
     table_id: str
     version: int
     schema: StructType = field(compare=False, repr=False)
@@ -106,7 +106,7 @@ class Verdict:
 # --- the verdict on a source ------------------------------------------------------------------------------------------
 
 
-def judge(
+def verdict_on(
     session: SparkSession, dataset: Dataset, location: str, cursor: Cursor | None,
     missing: Reason = Reason.FIRST_RUN, *, up_to: int | None = None,
 ) -> Verdict:  # fmt: skip
@@ -116,23 +116,23 @@ def judge(
         TableNotFoundError: the source was never written.
         DamagedTableError: an entry of its log that was to be read is damaged.
     """
-    state = existing(session, dataset, location)
+    state = require_table(session, dataset, location)
     latest = state.version if up_to is None else up_to
     described = None if latest == state.version else _facts(state, latest)
     verdict = Verdict(
-        kind=Kind.NOTHING_NEW, table_id=state.table_id, version=latest,
+        kind=VerdictKind.NOTHING_NEW, table_id=state.table_id, version=latest,
         schema=state.schema if described is None else described.schema, feed_on=_is_on(state.properties),
-        entry=commit_entry(session, location, latest),
+        entry=commit_identity(session, location, latest),
     )  # fmt: skip
     if cursor is None:
-        return full(verdict, missing)
+        return needs_snapshot(verdict, missing)
     verdict = replace(verdict, after=cursor.version)
     if cursor.table_id != state.table_id:
-        return full(verdict, Reason.RECREATED)
+        return needs_snapshot(verdict, Reason.RECREATED)
     if cursor.version > latest:
-        return full(verdict, Reason.CURSOR_AHEAD)
-    if cursor.entry is not None and (entry := commit_entry(session, location, cursor.version)) != cursor.entry:
-        return full(verdict, Reason.LOG_CLEANED if entry is None else Reason.PUT_BACK, [cursor.version])
+        return needs_snapshot(verdict, Reason.CURSOR_AHEAD)
+    if cursor.entry is not None and (entry := commit_identity(session, location, cursor.version)) != cursor.entry:
+        return needs_snapshot(verdict, Reason.LOG_CLEANED if entry is None else Reason.PUT_BACK, [cursor.version])
     if cursor.version == latest:
         return verdict
     with of_dataset(dataset.name):
@@ -144,31 +144,31 @@ def _judge_window(session: SparkSession, state: TableState, verdict: Verdict, nu
     gone = [number for number in numbers if number not in there]
     before = _facts(state, numbers.start - 1)
     if gone or (before is None and local_folder(state.location) is not None):
-        return full(verdict, Reason.LOG_CLEANED, gone)
+        return needs_snapshot(verdict, Reason.LOG_CLEANED, gone)
     commits = [_commit(session, state.location, number) for number in numbers]
     described = {commit.number: commit.metadata for commit in commits if commit.metadata is not None}
     if before is None:
         # Only Spark reads this log. What held before the first description is not known.
         if described:
-            return full(verdict, Reason.SCHEMA_CHANGED, [max(described)])
+            return needs_snapshot(verdict, Reason.SCHEMA_CHANGED, [max(described)])
         before = _Described(state.schema, state.partition_by, _is_on(state.properties))
     shapes = [before, *described.values()]
     misfits = [number for older, number in zip(shapes, described, strict=False) if not _carries(older, shapes[-1])]
     if misfits:
-        return full(verdict, Reason.SCHEMA_CHANGED, [misfits[-1]])
+        return needs_snapshot(verdict, Reason.SCHEMA_CHANGED, [misfits[-1]])
     changing = [commit.number for commit in commits if commit.changes_rows]
     if not changing:
         return replace(verdict, is_late=_is_late(session, state, numbers.start))
     off = list(_without_feed([commit for commit in commits if commit.number <= changing[-1]], before.feed_on))
     if off:
-        return full(verdict, Reason.FEED_OFF, off)
+        return needs_snapshot(verdict, Reason.FEED_OFF, off)
     vacuumed = [commit.number for commit in commits if not _files_are_there(state.location, commit)]
     if vacuumed:
-        return full(verdict, Reason.CHANGE_FILES_GONE, vacuumed)
-    if untrue := untrue_commits(state.location, {commit.number for commit in commits if commit.is_doubtful}):
-        return full(verdict, Reason.FILES_UNKNOWN, untrue)
+        return needs_snapshot(verdict, Reason.CHANGE_FILES_GONE, vacuumed)
+    if untrue := contradictory_commits(state.location, {commit.number for commit in commits if commit.is_doubtful}):
+        return needs_snapshot(verdict, Reason.FILES_UNKNOWN, untrue)
     return replace(
-        verdict, kind=Kind.CHANGES, window=(changing[0], changing[-1]),
+        verdict, kind=VerdictKind.CHANGES, window=(changing[0], changing[-1]),
         files=sum(len(commit.files) for commit in commits), bytes=sum(commit.bytes for commit in commits),
     )  # fmt: skip
 
@@ -186,9 +186,9 @@ def _log_retention(properties: Mapping[str, str]) -> dt.timedelta:
     return sum((int(n) * _UNITS[unit] for n, unit in parts), dt.timedelta()) if parts else _DEFAULT_RETENTION
 
 
-def full(verdict: Verdict, reason: Reason, at_fault: Sequence[int] = ()) -> Verdict:
+def needs_snapshot(verdict: Verdict, reason: Reason, at_fault: Sequence[int] = ()) -> Verdict:
     """The verdict that a full snapshot is needed all the same."""
-    return replace(verdict, kind=Kind.FULL, window=None, reason=reason, at_fault=tuple(at_fault))
+    return replace(verdict, kind=VerdictKind.FULL, window=None, reason=reason, at_fault=tuple(at_fault))
 
 
 @dataclass(frozen=True)
@@ -218,7 +218,7 @@ class _Commit:
 def _versions(session: SparkSession, state: TableState, after: int) -> frozenset[int]:
     folder = local_folder(state.location)
     if folder is not None:
-        return frozenset(versions(str(folder), after))
+        return frozenset(commit_versions(str(folder), after))
     history = session.sql(f"DESCRIBE HISTORY {sql.path_table(state.location)}")
     return frozenset(row["version"] for row in history.select("version").collect())
 

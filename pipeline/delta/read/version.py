@@ -26,12 +26,12 @@ from pipeline.delta.spark.failures import (
     NOTHING_TO_READ,
     SPARK_ERRORS,
     VERSION_GONE,
-    read_failure,
+    failure_of,
     storage_failure,
 )
 from pipeline.delta.spark.meaning import refuse_misreading
 from pipeline.delta.sql.slices import Slice
-from pipeline.delta.table.open_table import latest_version, load
+from pipeline.delta.table.open_table import latest_version, rows_at
 from pipeline.errors import (
     FilesNotFoundError,
     FrameMismatchError,
@@ -138,7 +138,7 @@ def read(
     try:
         number = _resolved(session, dataset, location, options)
         with of_dataset(dataset.name):
-            whole = load(session, location, number)
+            whole = rows_at(session, location, number)
         names = whole.columns
     except SPARK_ERRORS as error:
         raise _translated(session, error, dataset, location, options) from error
@@ -177,7 +177,7 @@ def _wanted(dataset: Dataset, options: ReadOptions, names: list[str]) -> list[st
     return [sql.identifier(column) for column in options.columns or names]
 
 
-def resolve(session: SparkSession, dataset: Dataset, location: str, options: ReadOptions) -> int:
+def resolve_version(session: SparkSession, dataset: Dataset, location: str, options: ReadOptions) -> int:
     """The version that a pin names, which the log holds; the newest where nothing is pinned.
 
     Raises:
@@ -187,7 +187,7 @@ def resolve(session: SparkSession, dataset: Dataset, location: str, options: Rea
     try:
         number = _resolved(session, dataset, location, options)
         with of_dataset(dataset.name):
-            load(session, location, number).columns  # noqa: B018  the look that fails where there is no such version
+            rows_at(session, location, number).columns  # noqa: B018  the look that fails where there is no such version
     except SPARK_ERRORS as error:
         raise _translated(session, error, dataset, location, options) from error
     return number
@@ -222,7 +222,7 @@ def _micros(instant: dt.datetime) -> int:
 def _translated(
     session: SparkSession, error: Exception, dataset: Dataset, location: str, options: ReadOptions
 ) -> Exception:
-    failure = read_failure(error)
+    failure = failure_of(error)
     if failure.has(NO_TABLE | NOTHING_TO_READ) or not _is_there(session, location):
         return TableNotFoundError(dataset=dataset.name, location=location)
     if failure.has(BEYOND_RETENTION):
@@ -242,7 +242,7 @@ def _is_there(session: SparkSession, location: str) -> bool:
     try:
         latest_version(session, location)
     except SPARK_ERRORS as error:
-        return not read_failure(error).has(NO_TABLE | NOTHING_TO_READ)
+        return not failure_of(error).has(NO_TABLE | NOTHING_TO_READ)
     return True
 
 

@@ -15,8 +15,8 @@ from pipeline.dataset import Dataset
 from pipeline.delta import sql
 from pipeline.delta.log.mark import Cursor
 from pipeline.delta.read.changes import CHANGE_TYPE, COMMIT_VERSION
-from pipeline.delta.read.verdict import Kind, Verdict, judge, window_files
-from pipeline.delta.table.open_table import CHANGE_FEED, existing
+from pipeline.delta.read.verdict import Verdict, VerdictKind, verdict_on, window_files
+from pipeline.delta.table.open_table import CHANGE_FEED, require_table
 from pipeline.errors import ChangesUnreadableError, VersionNotFoundError
 
 COMMIT_TIMESTAMP = "_commit_timestamp"
@@ -64,7 +64,7 @@ def read_window(session: SparkSession, dataset: Dataset, location: str, window: 
         VersionNotFoundError: the window reaches beyond the newest version.
         ChangesUnreadableError: changes in the window were not recorded, or are gone; or there are none to begin with.
     """
-    newest = existing(session, dataset, location)
+    newest = require_table(session, dataset, location)
     last = version if window.last is None else window.last
     beyond = max(last, window.first or 0)
     if beyond > newest.version or last < (window.first or 0):
@@ -72,10 +72,10 @@ def read_window(session: SparkSession, dataset: Dataset, location: str, window: 
             dataset=dataset.name, location=location, asked=f"changes of version {beyond}", available=f"up to {last}"
         )
     cursor = Cursor(table_id=newest.table_id, version=max((window.first or 1) - 1, 0))
-    verdict = judge(session, dataset, location, cursor, up_to=last)
-    while window.first is None and verdict.kind is Kind.FULL and cursor.version < last:
+    verdict = verdict_on(session, dataset, location, cursor, up_to=last)
+    while window.first is None and verdict.kind is VerdictKind.FULL and cursor.version < last:
         cursor = replace(cursor, version=max(verdict.at_fault, default=cursor.version + 1))
-        refused, verdict = verdict, judge(session, dataset, location, cursor, up_to=last)
+        refused, verdict = verdict, verdict_on(session, dataset, location, cursor, up_to=last)
         if cursor.version == last:
             verdict = refused
     if verdict.reason is not None:

@@ -25,8 +25,8 @@ from pipeline.delta.frames.arrow import fitting
 from pipeline.delta.frames.convert import to_spark
 from pipeline.delta.frames.fit import select_list
 from pipeline.delta.frames.staging import staged
-from pipeline.delta.log.commits import versions
-from pipeline.delta.log.epochs import epochs, last_epoch, of_others
+from pipeline.delta.log.commits import commit_versions
+from pipeline.delta.log.epochs import epoch_of_another_batch, epochs, last_epoch
 from pipeline.delta.log.mark import CommitNote, Mark
 from pipeline.delta.log.retry import RetryPolicy
 from pipeline.delta.maintain.maintain import optimize
@@ -34,15 +34,15 @@ from pipeline.delta.sink.dead_letters import DeadLetter, DeadLetters
 from pipeline.delta.sink.durable import sync_commits
 from pipeline.delta.sink.intake import letter_of
 from pipeline.delta.sink.journal import Journal
-from pipeline.delta.sink.metrics import Meter
+from pipeline.delta.sink.metrics import SinkCounters
 from pipeline.delta.sink.raising import without_raising
 from pipeline.delta.sink.receiver import SinkSettings
 from pipeline.delta.sink.segments import Batch
-from pipeline.delta.spark.failures import SPARK_ERRORS, read_failure
+from pipeline.delta.spark.failures import SPARK_ERRORS, failure_of
 from pipeline.delta.sql import constraints
-from pipeline.delta.table.open_table import look, open_or_create
+from pipeline.delta.table.open_table import open_or_create, table_state
 from pipeline.delta.write.result import WriteResult
-from pipeline.delta.write.transaction import reached
+from pipeline.delta.write.transaction import last_recorded_epoch
 from pipeline.delta.write.write import write
 from pipeline.errors import (
     CheckViolationError,
@@ -77,9 +77,9 @@ class Committer:
     """
 
     def __init__(
-        self, dataset: Dataset, location: str, *, writer: str, journal: Journal, letters: DeadLetters, meter: Meter,
-        staging: str, in_place: str | None, open_session: Callable[[], SparkSession], settings: SinkSettings,
-        stopping: threading.Event,
+        self, dataset: Dataset, location: str, *, writer: str, journal: Journal, letters: DeadLetters,
+        meter: SinkCounters, staging: str, in_place: str | None, open_session: Callable[[], SparkSession],
+        settings: SinkSettings, stopping: threading.Event,
     ) -> None:  # fmt: skip
         self.dataset, self.location, self.writer = dataset, location, writer
         self._journal, self._letters, self._meter = journal, letters, meter
@@ -106,10 +106,10 @@ class Committer:
     def _newest_epoch(self) -> int:
         session = self._opened()
         epoch, self._seen = last_epoch(self.location, self.writer)
-        state = look(session, self.dataset, self.location)
+        state = table_state(session, self.dataset, self.location)
         if state is not None:
             state = open_or_create(session, self.dataset, self.location)
-            epoch = max(epoch, reached(session, state, self.writer))
+            epoch = max(epoch, last_recorded_epoch(session, state, self.writer))
         return max(epoch, self._journal.last_epoch)
 
     def commit_next(self) -> bool:
@@ -144,7 +144,7 @@ class Committer:
             StorageError: the storage refused.
         """
         try:
-            newest = max(versions(self.location), default=-1)
+            newest = max(commit_versions(self.location), default=-1)
             known = self._journal.synced_version
             sync_commits(self.location, known if known <= newest else -1, newest)  # it may be another table by now
         except OSError as error:
@@ -193,7 +193,7 @@ class Committer:
     def _write(self, batch: Batch) -> WriteResult:
         note = CommitNote(mark=Mark(writer=self.writer, epoch=batch.epoch), run_id=batch.token)
         with self._frame(self._opened(), batch) as frame:
-            return write(frame, dataset=self.dataset, location=self.location, note=note, is_fixed=True)
+            return write(frame, dataset=self.dataset, location=self.location, note=note, source_is_stable=True)
 
     @contextmanager
     def _frame(self, session: SparkSession, batch: Batch) -> Iterator[DataFrame]:
@@ -217,7 +217,7 @@ class Committer:
             if not any(found.batch == batch.token for found in held) and (held or not replay):
                 version = held[-1].version if held else result.version
         else:
-            other = of_others(self.location, self.writer, batch.token, self._seen, result.version - 1)
+            other = epoch_of_another_batch(self.location, self.writer, batch.token, self._seen, result.version - 1)
             if other is not None and other.epoch >= batch.epoch:
                 version = other.version
         if version is not None:
@@ -257,7 +257,7 @@ def compact(session: SparkSession, dataset: Dataset, location: str, writer: str,
         # By Delta's own bound all of a small table would be written again.
         optimize(session, dataset, location, CommitNote(mark=Mark(writer=writer)), below_bytes=below_bytes)
     except (PipelineError, *SPARK_ERRORS) as error:
-        reason = str(error) if isinstance(error, PipelineError) else read_failure(error).summary
+        reason = str(error) if isinstance(error, PipelineError) else failure_of(error).summary
         _LOG.warning("sink %s (%s): not compacted (%s)", dataset.name, writer, reason)
         return False
     return True

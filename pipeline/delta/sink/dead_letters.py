@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from pipeline.delta.frames.records import MAX_DEPTH, shown
+from pipeline.delta.frames.records import MAX_DEPTH, shown_value
 from pipeline.errors import JournalError
 
 # Of a text or of raw bytes; of longer ones the length and the digest are kept beside the beginning.
@@ -57,7 +57,7 @@ def raw_letter(
     return DeadLetter(reason=reason, record=record, source=source)
 
 
-def plain(value: Any, depth: int = MAX_DEPTH) -> Any:
+def json_value(value: Any, depth: int = MAX_DEPTH) -> Any:
     """A value in JSON's types: what has none there as its text, long texts by their beginning.
 
     What lies deeper than `depth` is shown by its beginning, and so is an integer that JSON could not be given.
@@ -65,7 +65,7 @@ def plain(value: Any, depth: int = MAX_DEPTH) -> Any:
     if value is None or isinstance(value, bool):
         return value
     if isinstance(value, int):
-        return value if value.bit_length() < _WRITTEN_BITS else shown(value)
+        return value if value.bit_length() < _WRITTEN_BITS else shown_value(value)
     if isinstance(value, float):
         return value if math.isfinite(value) else str(value)
     if isinstance(value, str):
@@ -76,11 +76,12 @@ def plain(value: Any, depth: int = MAX_DEPTH) -> Any:
         return value.isoformat()
     if depth > 0 and isinstance(value, Mapping):
         return {
-            name if isinstance(name, str) else shown(name): plain(inner, depth - 1) for name, inner in value.items()
+            name if isinstance(name, str) else shown_value(name): json_value(inner, depth - 1)
+            for name, inner in value.items()
         }
     if depth > 0 and isinstance(value, list | tuple):
-        return [plain(inner, depth - 1) for inner in value]
-    return shown(value)
+        return [json_value(inner, depth - 1) for inner in value]
+    return shown_value(value)
 
 
 class DeadLetters:

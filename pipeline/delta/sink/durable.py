@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
 
-from pipeline.delta.log.commits import commit_file, read_entry, versions
+from pipeline.delta.log.commits import commit_file, commit_versions, read_entry
 from pipeline.delta.log.snapshot import local_folder
 from pipeline.delta.sink.dead_letters import sync_folder
 
@@ -37,7 +37,7 @@ def sync_commits(location: str, after: int, until: int) -> int:
     table = local_folder(location)
     if table is None:
         return 0
-    numbers = [number for number in versions(location, after) if number <= until]
+    numbers = [number for number in commit_versions(location, after) if number <= until]
     files = {path for number in numbers for action in read_entry(location, number) for path in _files(table, action)}
     folders = {folder for path in files for folder in path.parents if folder.is_relative_to(table)}
     entries = [Path(commit_file(str(table), number)) for number in numbers]

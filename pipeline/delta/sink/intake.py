@@ -18,14 +18,14 @@ from typing import Any
 from pyspark.sql.types import CharType, DataType, DoubleType, FloatType, StructType, VarcharType
 
 from pipeline.dataset import Dataset, Merge
-from pipeline.dataset.schema import folded, is_string, walk
+from pipeline.dataset.schema import casefolded, is_string, walk
 from pipeline.delta.frames.arrow import fitting
 from pipeline.delta.frames.arrow_types import arrow_type
-from pipeline.delta.frames.convert import ARROW, PANDAS, POLARS, index_as_columns, kind_of, reader_of
-from pipeline.delta.frames.records import MAX_DEPTH, Unfit, as_mapping, is_deep, reader, shown, text_of
+from pipeline.delta.frames.convert import ARROW, PANDAS, POLARS, arrow_reader, index_as_columns, kind_of
+from pipeline.delta.frames.records import MAX_DEPTH, Unfit, as_mapping, coercer, is_deep, shown_name, shown_value
 from pipeline.delta.log.snapshot import first_line
 from pipeline.delta.sink.buffer import Item, Receipt
-from pipeline.delta.sink.dead_letters import DeadLetter, plain
+from pipeline.delta.sink.dead_letters import DeadLetter, json_value
 from pipeline.errors import FrameMismatchError
 from pipeline.listing import listed
 
@@ -62,7 +62,7 @@ def frame_size(frame: Any) -> tuple[int, int]:
 
 
 @dataclass
-class Taken:
+class IntakeResult:
     """What became of items: tables in their order, each of one schema, dead letters, and by item its receipt."""
 
     tables: list[Any] = field(default_factory=list)
@@ -100,14 +100,14 @@ class _Taking:
         """A row of an item that is none."""
         self.letters.append((item, letter))
 
-    def done(self) -> Taken:
+    def done(self) -> IntakeResult:
         """All of it, letters in the order of their items."""
         by_item: dict[int, list[DeadLetter]] = {}
         for number, letter in self.letters:
             by_item.setdefault(number, []).append(letter)
         letters = [letter for number in sorted(by_item) for letter in by_item[number]]
         receipts = [_receipt(item, by_item.get(number, [])) for number, item in enumerate(self.items)]
-        return Taken(tables=self.tables, letters=letters, receipts=receipts)
+        return IntakeResult(tables=self.tables, letters=letters, receipts=receipts)
 
 
 class Intake:
@@ -122,9 +122,9 @@ class Intake:
         self.dataset = dataset
         self._record_bytes = record_bytes
         self._allow_nan = allow_nan
-        self._readers = {f.name: reader(f.dataType, allow_nan=allow_nan) for f in dataset.schema.fields}
+        self._readers = {f.name: coercer(f.dataType, allow_nan=allow_nan) for f in dataset.schema.fields}
         self._names = (*dataset.schema.names, *dataset.frame_columns)
-        self._folded = {folded(name): name for name in self._names}
+        self._folded = {casefolded(name): name for name in self._names}
         # What Delta computes where a frame does not have it.
         self._computed = tuple(dict((*dataset.features.generated, *dataset.features.defaults)))
         told = {*dataset.keys, *dataset.frame_columns} - set(self._computed)
@@ -197,9 +197,9 @@ class Intake:
             return found
         renamed = {name: found[name] for name in found if name in self._readers or name in self._names}
         for name in unknown:
-            declared = self._folded.get(folded(name)) if isinstance(name, str) else None
+            declared = self._folded.get(casefolded(name)) if isinstance(name, str) else None
             if declared is None or declared in renamed:
-                raise Unfit(f"column {text_of(name)}: {'not declared' if declared is None else 'stands twice'}")
+                raise Unfit(f"column {shown_name(name)}: {'not declared' if declared is None else 'stands twice'}")
             renamed[declared] = found[name]
         return renamed
 
@@ -212,7 +212,7 @@ class Intake:
         lowered = code.lower() if isinstance(code, str) else None
         known = {name.lower(): name for name in log.codes}
         if lowered not in known:
-            raise Unfit(f"column {log.operation}: {shown(code)} is none of {', '.join(log.codes)}")
+            raise Unfit(f"column {log.operation}: {shown_value(code)} is none of {', '.join(log.codes)}")
         if place is None:
             raise Unfit(f"column {log.sequence}: NULL; it orders the changes")
         if known[lowered] in log.writes:
@@ -221,7 +221,7 @@ class Intake:
 
     # --- items --------------------------------------------------------------------------------------------------------
 
-    def take(self, items: Iterable[Item]) -> Taken:
+    def take(self, items: Iterable[Item]) -> IntakeResult:
         """Sort items; nothing is written."""
         taken, rows = _Taking(), list[_Row]()
         for number, item in enumerate(items):
@@ -311,7 +311,7 @@ class Intake:
 
         frame = frame_of(item.payload)
         try:
-            table = self._fitted(reader_of(frame, self.dataset.name, self.dataset.schema).read_all())
+            table = self._fitted(arrow_reader(frame, self.dataset.name, self.dataset.schema).read_all())
         except (FrameMismatchError, pa.ArrowException, ValueError, TypeError, OverflowError):
             self._rows_of_frame(number, _rows(frame), taken)
             return
@@ -358,7 +358,7 @@ class Intake:
 def letter_of(record: Any, reason: str, source: str | None = None, *, depth: int = MAX_DEPTH) -> DeadLetter:
     """A dead letter of a record or of whatever was handed over in its place, as far down as `depth`."""
     found = as_mapping(record)
-    return DeadLetter(reason=reason, record=plain(record if found is None else found, depth), source=source)
+    return DeadLetter(reason=reason, record=json_value(record if found is None else found, depth), source=source)
 
 
 def _reason(error: Exception) -> str:

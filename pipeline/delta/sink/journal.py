@@ -36,18 +36,18 @@ from pipeline.delta.sink.segments import (
     TEMPORARY,
     Batch,
     Segment,
-    Untrusted,
+    UntrustedFileError,
+    batch_document,
     batch_name,
-    described,
     epoch_of,
-    irregular,
+    irregular_problem,
     numbers_of,
     open_lock,
     read_document,
     read_segment,
     segment_of,
-    tables,
-    written,
+    table_of,
+    write_segment,
 )
 from pipeline.errors import JournalError, SinkRunningError
 from pipeline.listing import listed
@@ -113,7 +113,7 @@ class Journal:
         try:
             with self._failing(path):
                 lock = open_lock(path)
-        except Untrusted as error:
+        except UntrustedFileError as error:
             raise self._error(path, str(error)) from error
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -123,7 +123,7 @@ class Journal:
         return lock
 
     def _read(self) -> None:
-        for path in irregular(self.folder):
+        for path in irregular_problem(self.folder):
             raise self._error(path, "it is no file")
         self._finish_together()
         self._remove(name for name in os.listdir(self.folder) if name.endswith(TEMPORARY))
@@ -181,7 +181,7 @@ class Journal:
         """A segment that a process before this one has left: an acknowledged row must not be lost."""
         try:
             segment, positions = read_segment(path)
-        except Untrusted as error:
+        except UntrustedFileError as error:
             raise self._error(path, str(error)) from error
         self.positions.update(positions)
         return segment
@@ -219,7 +219,7 @@ class Journal:
     def _document(self, path: Path) -> dict[str, Any]:
         try:
             return read_document(path)
-        except Untrusted as error:
+        except UntrustedFileError as error:
             raise self._error(path, str(error)) from error
 
     # --- segments -----------------------------------------------------------------------------------------------------
@@ -272,7 +272,7 @@ class Journal:
             try:
                 for number, table in zip(numbers, found, strict=True):
                     told = positions or {} if number == numbers[-1] else {}
-                    temporary = written(self.folder, f"segment-{number:020d}", number, table, told)
+                    temporary = write_segment(self.folder, f"segment-{number:020d}", number, table, told)
                     names.append(temporary.name.removesuffix(TEMPORARY))
                 if len(names) > 1:
                     document = json.dumps({"segments": names}).encode()
@@ -325,7 +325,7 @@ class Journal:
         """
         with self._failing(self.folder):
             stem = f"good-{batch.epoch:020d}-{uuid.uuid4().hex[:8]}"
-            temporary = written(self.folder, stem, 0, table, {})
+            temporary = write_segment(self.folder, stem, 0, table, {})
             path = temporary.with_name(temporary.name.removesuffix(TEMPORARY))
             os.replace(temporary, path)
             sync_folder(self.folder)
@@ -346,8 +346,8 @@ class Journal:
             JournalError: they can't be read.
         """
         try:
-            return tables(batch.segments)
-        except Untrusted as error:
+            return table_of(batch.segments)
+        except UntrustedFileError as error:
             raise self._error(self.folder, str(error)) from error
 
     def end(self, batch: Batch, synced_version: int | None = None) -> None:
@@ -363,7 +363,7 @@ class Journal:
             # Of segments that are not committed yet, too: they are as durable as this file.
             positions, following = dict(self.positions), self._next_segment
         self.synced_version = self.synced_version if synced_version is None else synced_version
-        document = described(batch) | {
+        document = batch_document(batch) | {
             "positions": positions, "next_segment": following, "version": self.synced_version,
         }  # fmt: skip
         with self._failing(self.folder):
@@ -374,7 +374,7 @@ class Journal:
 
     def _write_batch(self, batch: Batch) -> None:
         with self._guard:
-            document = described(batch) | {"next_segment": self._next_segment}
+            document = batch_document(batch) | {"next_segment": self._next_segment}
         with self._failing(self.folder):
             write_durably(self.folder / batch_name(batch), json.dumps(document).encode())
 

@@ -51,7 +51,7 @@ class SinkMetrics:
         )
 
 
-class Meter:
+class SinkCounters:
     """The counters of one sink; any thread may add."""
 
     def __init__(self) -> None:

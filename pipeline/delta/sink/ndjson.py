@@ -99,7 +99,7 @@ def record_of(line: Line, parse: Callable[[bytes], Any], limit: int, where: str)
     return record if isinstance(record, dict) else raw_letter(line.content, "no JSON object", source=where)
 
 
-def pump(stream: BinaryIO, sink: DeltaSink, source: str = "stdin") -> int:
+def submit_lines(stream: BinaryIO, sink: DeltaSink, source: str = "stdin") -> int:
     """Submit every line of a stream until its end; how many. A last line without a line break counts."""
     limit, parse, count = sink.options.record_bytes, parser(sink.dataset), 0
     for line in lines(stream, limit):

@@ -23,7 +23,7 @@ from pipeline.delta.frames.staging import Staging, staged
 from pipeline.delta.log.mark import private_session
 from pipeline.delta.sink.dead_letters import DeadLetter
 from pipeline.delta.sink.intake import letter_of
-from pipeline.delta.spark.failures import LOST_OR_REFUSED, SPARK_ERRORS, read_failure
+from pipeline.delta.spark.failures import LOST_OR_REFUSED, SPARK_ERRORS, failure_of
 from pipeline.delta.write import merge
 
 # Classes of SQL states that are said of values: data exceptions, routines that failed, limits, what SQL itself raises.
@@ -100,7 +100,7 @@ class _Probe:
         try:
             self.run(start, end)
         except SPARK_ERRORS as error:
-            failure = read_failure(error)
+            failure = failure_of(error)
             if end - start == 1 and not any(state.startswith(_OF_VALUES) for state in failure.sql_states):
                 raise
             return failure.summary
@@ -119,7 +119,7 @@ class _Probe:
 
     def _judged(self, frame: DataFrame) -> DataFrame:
         """The columns as they are written, and beside them whatever else of the declaration is evaluated for a row."""
-        dataset, is_stored = self._dataset, merge.is_stored(self._dataset) or "TRUE"
+        dataset, is_stored = self._dataset, merge.stored_condition(self._dataset) or "TRUE"
         selected = select_list(dataset, frame.schema)
         conditions = [is_stored, *(check.condition for check in dataset.checks)]
         given = set(frame.columns)

@@ -21,7 +21,7 @@ from pipeline.delta.sink.buffer import Bounds, Buffer, Item, Receipt
 from pipeline.delta.sink.dead_letters import DeadLetter, DeadLetters
 from pipeline.delta.sink.intake import Intake, frame_of, frame_size
 from pipeline.delta.sink.journal import Journal
-from pipeline.delta.sink.metrics import Meter
+from pipeline.delta.sink.metrics import SinkCounters
 from pipeline.errors import JournalError, PipelineError, SettingsError, SinkStoppedError
 from pipeline.settings import refuse_other_types
 
@@ -100,7 +100,7 @@ class Receiver:
 
     def __init__(
         self, dataset: Dataset, writer: str, settings: SinkSettings, *, journal: Path, dead_letters: Path,
-        meter: Meter, on_segment: Callable[[], None],
+        meter: SinkCounters, on_segment: Callable[[], None],
     ) -> None:  # fmt: skip
         self.dataset, self.writer, self.settings = dataset, writer, settings
         self.journal = Journal(journal, dataset.name, writer)

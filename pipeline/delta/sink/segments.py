@@ -35,7 +35,7 @@ _NUMBER = b"pipeline.segment"
 _DIGEST_BYTES = 16
 
 
-class Untrusted(ValueError):  # noqa: N818  never leaves this package: a reason on its way to a `JournalError`
+class UntrustedFileError(ValueError):
     """A file that is not what was written."""
 
 
@@ -80,7 +80,7 @@ def epoch_of(path: Path) -> int:
     return int(path.stem.partition("-")[2])
 
 
-def described(batch: Batch) -> dict[str, Any]:
+def batch_document(batch: Batch) -> dict[str, Any]:
     """A batch as its file has it."""
     names = [segment.path.name for segment in batch.segments]
     return {"epoch": batch.epoch, "token": batch.token, "segments": names, "replaces": list(batch.replaces)}
@@ -89,7 +89,7 @@ def described(batch: Batch) -> dict[str, Any]:
 # --- writing ----------------------------------------------------------------------------------------------------------
 
 
-def written(folder: Path, stem: str, number: int, table: Any, positions: Mapping[str, int]) -> Path:
+def write_segment(folder: Path, stem: str, number: int, table: Any, positions: Mapping[str, int]) -> Path:
     """The rows of an Arrow table as a synced file under its name to be and `TEMPORARY`; the name is not synced.
 
     Raises:
@@ -153,21 +153,21 @@ def read_segment(path: Path) -> tuple[Segment, dict[str, int]]:
     digest = (named or GOOD.fullmatch(path.name) or ("", None))[2 if named else 1]
     try:
         if digest is not None and _digest(path) != digest:
-            raise Untrusted("it is not what was written, its digest is another one")
+            raise UntrustedFileError("it is not what was written, its digest is another one")
         with pq.ParquetFile(path, page_checksum_verification=True) as file:
             rows = sum(batch.num_rows for batch in file.iter_batches())
             if rows != file.metadata.num_rows:
-                raise Untrusted(f"it holds {rows} rows of {file.metadata.num_rows}")
+                raise UntrustedFileError(f"it holds {rows} rows of {file.metadata.num_rows}")
             told = file.metadata.metadata or {}
             shape = str(file.schema_arrow.remove_metadata())
         positions = _positions(json.loads(told.get(_POSITIONS, b"{}")))
-    except Untrusted:
+    except UntrustedFileError:
         raise
     except (pa.ArrowException, OSError, ValueError, RecursionError) as error:
-        raise Untrusted(f"it is cut off or damaged ({first_line(error)})") from error
+        raise UntrustedFileError(f"it is cut off or damaged ({first_line(error)})") from error
     was = told.get(_NUMBER, str(number).encode())
     if was != str(number).encode():
-        raise Untrusted(f"it was written as segment {was.decode('ascii', 'replace')}")
+        raise UntrustedFileError(f"it was written as segment {was.decode('ascii', 'replace')}")
     segment = Segment(number=number, path=path, rows=rows, size_bytes=path.stat().st_size, shape=shape)
     return segment, positions
 
@@ -181,9 +181,9 @@ def read_document(path: Path) -> dict[str, Any]:
     try:
         found = json.loads(path.read_bytes())
     except (ValueError, RecursionError) as error:
-        raise Untrusted(f"it is no JSON ({error})") from error
+        raise UntrustedFileError(f"it is no JSON ({error})") from error
     if not isinstance(found, dict):
-        raise Untrusted("it is no JSON object")
+        raise UntrustedFileError("it is no JSON object")
     document: dict[str, Any] = {
         "segments": _names(found.get("segments")),
         "replaces": _names(found.get("replaces", [])),
@@ -193,15 +193,15 @@ def read_document(path: Path) -> dict[str, Any]:
     for name, least in {"epoch": 0, "next_segment": 1, "version": -1}.items():
         document[name] = found.get(name, least)
         if isinstance(document[name], bool) or not isinstance(document[name], int) or document[name] < least:
-            raise Untrusted(f"{name} is no number that is {least} or greater")
+            raise UntrustedFileError(f"{name} is no number that is {least} or greater")
     if not isinstance(document["token"], str) or not _TOKEN.fullmatch(document["token"]):
-        raise Untrusted("the token is none")
+        raise UntrustedFileError("the token is none")
     return document
 
 
 def _names(found: Any) -> list[str]:
     if not isinstance(found, list) or not all(isinstance(n, str) and _is_rows(n) for n in found):
-        raise Untrusted("the names of its files are none that a journal gives")
+        raise UntrustedFileError("the names of its files are none that a journal gives")
     return found
 
 
@@ -211,7 +211,7 @@ def _is_rows(name: str) -> bool:
 
 def _positions(found: Any) -> dict[str, int]:
     if not isinstance(found, dict) or not all(isinstance(place, int) for place in found.values()):
-        raise Untrusted("the positions of its sources are none")
+        raise UntrustedFileError("the positions of its sources are none")
     return found
 
 
@@ -220,7 +220,7 @@ def numbers_of(names: list[str]) -> list[int]:
     return [int(named[1]) for name in names if (named := SEGMENT.fullmatch(name.removesuffix(GIVEN_UP)))]
 
 
-def irregular(folder: Path) -> list[Path]:
+def irregular_problem(folder: Path) -> list[Path]:
     """What is neither a file nor the folder's own: to open a pipe or a device would wait for ever."""
     with os.scandir(folder) as entries:
         return sorted(Path(entry.path) for entry in entries if not entry.is_file(follow_symlinks=False))
@@ -236,11 +236,11 @@ def open_lock(path: Path) -> int:
     handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, 0o666)
     if not stat.S_ISREG(os.fstat(handle).st_mode):
         os.close(handle)
-        raise Untrusted("it is no file")
+        raise UntrustedFileError("it is no file")
     return handle
 
 
-def tables(segments: Iterable[Segment]) -> Any:
+def table_of(segments: Iterable[Segment]) -> Any:
     """The rows of segments as one Arrow table.
 
     Raises:
@@ -252,4 +252,4 @@ def tables(segments: Iterable[Segment]) -> Any:
     try:
         return pa.concat_tables([pq.read_table(segment.path, partitioning=None) for segment in segments])
     except (pa.ArrowException, OSError) as error:
-        raise Untrusted(f"it can't be read ({first_line(error)})") from error
+        raise UntrustedFileError(f"it can't be read ({first_line(error)})") from error

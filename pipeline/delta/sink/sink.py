@@ -28,9 +28,9 @@ from pipeline.delta.frames.staging import STAGING
 from pipeline.delta.log.snapshot import local_folder
 from pipeline.delta.sink.buffer import Receipt
 from pipeline.delta.sink.committer import Committer
-from pipeline.delta.sink.metrics import Meter, SinkMetrics
+from pipeline.delta.sink.metrics import SinkCounters, SinkMetrics
 from pipeline.delta.sink.receiver import Receiver, SinkSettings
-from pipeline.delta.spark.failures import SPARK_ERRORS, read_failure
+from pipeline.delta.spark.failures import SPARK_ERRORS, failure_of
 from pipeline.delta.spark.session import open_session
 from pipeline.errors import DeclarationError, PipelineError, SinkStoppedError
 from pipeline.settings import STATE_FOLDER, Settings
@@ -75,7 +75,7 @@ class DeltaSink:
             raise DeclarationError(dataset=dataset.name, problems=problems)
         self.dataset, self.writer_id, self.options = dataset, writer_id, options
         journal, letters = sink_folders(dataset, writer_id, settings, options)
-        self._meter = Meter()
+        self._meter = SinkCounters()
         self._moved = threading.Condition()
         self._drained = threading.Event()
         self._receiver = Receiver(
@@ -256,7 +256,7 @@ class DeltaSink:
         except PipelineError as error:
             failure = error
         except (*SPARK_ERRORS, OSError) as error:
-            failure = self._stopped(read_failure(error).summary)
+            failure = self._stopped(failure_of(error).summary)
         finally:
             self._failure = failure
             if failure is not None:

@@ -135,7 +135,7 @@ class Failure:
         return self.message.strip().splitlines()[0] if self.message.strip() else self.condition
 
 
-def read_failure(error: BaseException) -> Failure:
+def failure_of(error: BaseException) -> Failure:
     """Read a caught error and its causes; runs no Spark job."""
     if isinstance(error, Py4JJavaError):
         return _from_java(error.java_exception)
@@ -203,7 +203,7 @@ def storage_failure(dataset: str, location: str, failure: Failure, *, nothing_co
 
 
 @contextmanager
-def telling_damage(dataset: str, location: str) -> Iterator[None]:
+def damage_as_error(dataset: str, location: str) -> Iterator[None]:
     """The block of a write of a table: a file of the table that it finds missing or damaged becomes our error.
 
     A file that lies elsewhere is read for the frame, whose own error is the one to tell. What fails behind the commit
@@ -218,7 +218,7 @@ def telling_damage(dataset: str, location: str) -> Iterator[None]:
         error.nothing_committed = True
         raise
     except SPARK_ERRORS as error:
-        failure = read_failure(error)
+        failure = failure_of(error)
         if failure.file is None or not _is_below(failure.file, location):
             raise
         told = storage_failure(dataset, location, failure, nothing_committed=True)

@@ -22,7 +22,7 @@ from urllib.parse import urlsplit
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
-from pipeline.delta.spark.failures import SPARK_ERRORS, read_failure
+from pipeline.delta.spark.failures import SPARK_ERRORS, failure_of
 from pipeline.delta.spark.install import delta_jars, find_java
 from pipeline.delta.spark.server_record import HOST, token_of
 from pipeline.errors import SparkUnavailableError
@@ -37,7 +37,7 @@ CONNECT_ATTEMPTS = 8
 CONNECT_BACKOFF_MILLISECONDS = 4000
 # What the meaning of rows and names depends on: the same in every session, whoever runs its server. A variable would be
 # put in the place of `${x}` within quotes too, and a quoted name has no escape for `$`.
-SEMANTICS = {
+SEMANTIC_CONFS = {
     "spark.sql.session.timeZone": "UTC",
     "spark.sql.ansi.enabled": "true",
     "spark.sql.variable.substitute": "false",
@@ -60,7 +60,7 @@ _BOUNDS = {
 }
 # What the meaning of our statements depends on, each with Spark's and Delta's own default. A caller's dynamic overwrite
 # would leave old partitions, an unchecked replaceWhere would take stray rows, raw literals would address other values.
-STATEMENTS = {
+STATEMENT_CONFS = {
     "spark.sql.sources.partitionOverwriteMode": "static",
     "spark.sql.parser.escapedStringLiterals": "false",
     "spark.databricks.delta.replaceWhere.constraintCheck.enabled": "true",
@@ -68,7 +68,7 @@ STATEMENTS = {
 }
 # What a private session has beside them. Delta hands on the literals of a REPLACE WHERE as Java's old dates, which lack
 # days of 1582, unless it is told to use the new ones; instants as INT96 are read wrong by other readers.
-WRITES = {
+WRITE_CONFS = {
     "spark.sql.caseSensitive": "false",
     "spark.sql.storeAssignmentPolicy": "ANSI",
     "spark.sql.timestampType": "TIMESTAMP_LTZ",
@@ -111,7 +111,7 @@ def open_session(settings: SparkSettings) -> SparkSession:
     try:
         extensions = session.conf.get("spark.sql.extensions", "") or ""
     except SPARK_ERRORS as error:
-        raise SparkUnavailableError(where=where, reason=read_failure(error).summary) from error
+        raise SparkUnavailableError(where=where, reason=failure_of(error).summary) from error
     if DELTA_EXTENSION not in extensions:
         raise SparkUnavailableError(
             where=where, reason=f"it runs without Delta (spark.sql.extensions is {extensions!r})"
@@ -166,7 +166,7 @@ def confs(settings: SparkSettings, jars: list[Path]) -> dict[str, str]:
         for name in ("spark.driver.host", "spark.driver.bindAddress"):
             del ours[name]
         ours["spark.jars"] = ",".join(map(str, jars))
-    return ours | SEMANTICS | STATEMENTS | WRITES | dict(settings.conf)
+    return ours | SEMANTIC_CONFS | STATEMENT_CONFS | WRITE_CONFS | dict(settings.conf)
 
 
 def _embedded(settings: SparkSettings) -> SparkSession:
@@ -185,7 +185,7 @@ def _embedded(settings: SparkSettings) -> SparkSession:
             return builder.getOrCreate()
         except (*SPARK_ERRORS, RuntimeError) as error:
             # pyspark reports a JVM that ends while it starts as a bare RuntimeError of its own.
-            raise SparkUnavailableError(where=settings.master, reason=read_failure(error).summary) from error
+            raise SparkUnavailableError(where=settings.master, reason=failure_of(error).summary) from error
 
 
 def embedded_environment() -> dict[str, str]:
@@ -230,7 +230,7 @@ def _connect(remote: str) -> SparkSession:
             session = builder.getOrCreate()
             _prepare(session)
     except PySparkException as error:
-        raise SparkUnavailableError(where=shown_remote(remote), reason=read_failure(error).summary) from error
+        raise SparkUnavailableError(where=shown_remote(remote), reason=failure_of(error).summary) from error
     # `pyspark.sql.functions` decides by this variable whether a Column is a classic or a Connect one.
     os.environ[_CONNECT_MODE] = "1"
     atexit.register(_end_if_answered, session, remote)
@@ -268,10 +268,10 @@ def _channel(remote: str) -> Any:
 
 def _prepare(session: Any) -> None:
     """Give a session our bounds and confs; the first calls to the server."""
-    bounded(session)
-    for name, value in (SEMANTICS | WRITES).items():
+    with_bounded_retries(session)
+    for name, value in (SEMANTIC_CONFS | WRITE_CONFS).items():
         session.conf.set(name, value)
-    hold_statements(session)
+    hold_statement_confs(session)
     _patience(_where(session)).max_retries = CONNECT_ATTEMPTS  # it answers
 
 
@@ -279,14 +279,14 @@ def _where(session: Any) -> str:
     return f"sc://{session.client._builder.endpoint}"
 
 
-def hold_statements(session: SparkSession) -> None:
-    """Give a session the confs of `STATEMENTS` where its caller has set others; some warn when they are set at all."""
-    for name, value in STATEMENTS.items():
+def hold_statement_confs(session: SparkSession) -> None:
+    """Set those of `STATEMENT_CONFS` that the session's caller has changed; some warn when they are set at all."""
+    for name, value in STATEMENT_CONFS.items():
         if session.conf.get(name, value) != value:
             session.conf.set(name, value)
 
 
-def bounded(session: SparkSession) -> SparkSession:
+def with_bounded_retries(session: SparkSession) -> SparkSession:
     """The Connect session with an end to its patience: as it comes it asks a server that is gone for ten minutes.
 
     At that end any call raises `SparkUnavailableError`. That also holds for the process's exit, where the client would
@@ -338,13 +338,13 @@ def clone_connect(session: SparkSession) -> SparkSession:
     parent: Any = session
     where = _where(parent)
     try:
-        session.conf.get(next(iter(SEMANTICS)))  # the server knows of a session from its first call on
+        session.conf.get(next(iter(SEMANTIC_CONFS)))  # the server knows of a session from its first call on
         clone = parent.cloneSession()
     except PySparkException as error:
-        raise SparkUnavailableError(where=where, reason=read_failure(error).summary) from error
+        raise SparkUnavailableError(where=where, reason=failure_of(error).summary) from error
     except RpcError as error:
         raise SparkUnavailableError(where=where, reason=error.details()) from error
-    return bounded(clone)
+    return with_bounded_retries(clone)
 
 
 def _conditions(error: BaseException) -> list[str]:

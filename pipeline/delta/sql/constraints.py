@@ -27,7 +27,7 @@ from pipeline.dataset.expectations import null_label
 from pipeline.dataset.schema import free_name, is_string
 from pipeline.dataset.write_mode import is_comparable
 from pipeline.delta import sql
-from pipeline.delta.spark.failures import SPARK_ERRORS, read_failure
+from pipeline.delta.spark.failures import SPARK_ERRORS, failure_of
 from pipeline.delta.sql.slices import Slice
 from pipeline.errors import DeclarationError
 
@@ -43,7 +43,7 @@ _NOT_SHOWN: tuple[type[DataType], ...] = (ArrayType, BinaryType, MapType, Struct
 
 
 @dataclass(frozen=True)
-class Broken:
+class BrokenRows:
     """The rows that break a constraint: their number, and a few of them by the columns that name them."""
 
     rows: int
@@ -85,22 +85,22 @@ def empty_partition_conditions(dataset: Dataset) -> dict[str, str]:
     }
 
 
-def outside(dataset: Dataset, within: Slice) -> str:
+def outside_condition(dataset: Dataset, within: Slice) -> str:
     """SQL that is true for rows outside the slice, NULL partition values included."""
     return f"NOT coalesce(({within.predicate(dataset)}), FALSE)"
 
 
-def count(frame: DataFrame, dataset: Dataset, conditions: Mapping[str, str]) -> dict[str, Broken]:
+def count_broken(frame: DataFrame, dataset: Dataset, conditions: Mapping[str, str]) -> dict[str, BrokenRows]:
     """The rows of each condition, those that hold nowhere left out; one Spark job."""
     if not conditions:
         return {}
-    counted = frame.selectExpr(*counting(dataset, conditions)).collect()[0]
-    found = {name: broken_at(counted, position) for position, name in enumerate(conditions)}
+    counted = frame.selectExpr(*count_expressions(dataset, conditions)).collect()[0]
+    found = {name: broken_in(counted, position) for position, name in enumerate(conditions)}
     return {name: broken for name, broken in found.items() if broken.rows}
 
 
-def counting(dataset: Dataset, conditions: Mapping[str, str]) -> list[str]:
-    """Aggregates for the rows of each condition, which `broken_at` reads; the examples are the first by their text.
+def count_expressions(dataset: Dataset, conditions: Mapping[str, str]) -> list[str]:
+    """Aggregates for the rows of each condition, which `broken_in` reads; the examples are the first by their text.
 
     Args:
         conditions: by what is broken, SQL that is true for a row that breaks it.
@@ -113,9 +113,9 @@ def counting(dataset: Dataset, conditions: Mapping[str, str]) -> list[str]:
     return aggregates
 
 
-def broken_at(counted: Row, position: int) -> Broken:
-    """What a row of the aggregates of `counting` says of the condition at that position."""
-    return Broken(counted[f"c{position}"], tuple(counted[f"e{position}"] or ()))
+def broken_in(counted: Row, position: int) -> BrokenRows:
+    """What a row of the aggregates of `count_expressions` says of the condition at that position."""
+    return BrokenRows(counted[f"c{position}"], tuple(counted[f"e{position}"] or ()))
 
 
 def _example(dataset: Dataset, broken: str) -> str:
@@ -155,7 +155,7 @@ def refuse_unusable_checks(session: SparkSession, dataset: Dataset) -> None:
             # Asked for its schema, since a Connect client analyses no sooner.
             empty.filter(f"({check.condition})").schema  # noqa: B018
         except SPARK_ERRORS as error:
-            problems.append(f"check {check.name}: {check.condition!r}: {read_failure(error).summary}")
+            problems.append(f"check {check.name}: {check.condition!r}: {failure_of(error).summary}")
     if problems:
         raise DeclarationError(dataset=dataset.name, problems=tuple(problems))
 
@@ -181,7 +181,7 @@ def duplicate_keys(frame: DataFrame, keys: Sequence[str], row: str | None = None
 def stray_values(frame: DataFrame, dataset: Dataset, within: Slice) -> tuple[dict[str, int], int]:
     """Rows outside the slice by partition value, the most frequent first, and their number; two Spark jobs."""
     columns = within.columns
-    stray = frame.filter(outside(dataset, within))
+    stray = frame.filter(outside_condition(dataset, within))
     total = stray.count()
     if not total or not columns:
         return {}, total
@@ -208,7 +208,7 @@ def guarded_columns(dataset: Dataset, within: Slice | None, guards: Sequence[str
     branches = list(guards)
     if within is not None:
         named = set(within.columns) <= set(dataset.keys)
-        stray = outside(dataset, within) if named else f"{alive} AND {outside(dataset, within)}"
+        stray = outside_condition(dataset, within) if named else f"{alive} AND {outside_condition(dataset, within)}"
         branches.append(f"WHEN {stray} THEN raise_error('outside the slice')")
     for condition in empty_partition_conditions(dataset).values():
         branches.append(f"WHEN {alive} AND {condition} THEN raise_error('empty partition value')")

@@ -139,7 +139,7 @@ def of_values(column: str, values: Iterable[Any]) -> Slice:
 
 def of_parts(column: str, parts: Iterable[Values | Interval]) -> Slice:
     """The slice of the union of these parts of one column."""
-    return Slice(tuple(Box(((column, part),)) for part in merged(parts)))
+    return Slice(tuple(Box(((column, part),)) for part in coalesced(parts)))
 
 
 def united(*slices: Slice | None) -> Slice | None:
@@ -167,7 +167,7 @@ def of_rows(frame: DataFrame, columns: Sequence[str], at_most: int) -> Slice | N
     return Slice(tuple(Box(tuple((c, Values((v,))) for c, v in zip(columns, cell, strict=True))) for cell in cells))
 
 
-def count_by_values(
+def rows_by_values(
     frame: DataFrame, columns: Sequence[str], conditions: Sequence[str]
 ) -> dict[tuple[Any, ...], tuple[int, ...]]:
     """By the values that a frame's rows hold in these columns, how many rows meet each condition. One Spark job."""
@@ -223,7 +223,7 @@ def _read(value: Any, name: str, data_type: DataType) -> Any:
     return bytes.fromhex(value) if isinstance(data_type, BinaryType) else value
 
 
-def merged(parts: Iterable[Values | Interval]) -> list[Values | Interval]:
+def coalesced(parts: Iterable[Values | Interval]) -> list[Values | Interval]:
     """The same values in few parts: intervals that touch become one, and so do dates that follow each other."""
     values: dict[Any, None] = {}
     intervals: list[Interval] = []

@@ -17,11 +17,11 @@ from pyspark.sql import SparkSession
 
 from pipeline.dataset import Dataset
 from pipeline.delta import sql
-from pipeline.delta.log.commits import note_of
+from pipeline.delta.log.commits import commit_note
 from pipeline.delta.log.mark import StreamBatch
 from pipeline.delta.log.replay import replay
 from pipeline.delta.log.snapshot import local_folder
-from pipeline.delta.read.restores import counting_commits
+from pipeline.delta.read.restores import commits_in_force
 from pipeline.delta.stream.query_log import batch_content
 from pipeline.errors import StreamBatchError, StreamCheckpointError
 
@@ -111,8 +111,8 @@ def _other_input(dataset: Dataset, location: str, checkpoint: str, written: _Wri
 
 def _written(session: SparkSession, location: str) -> Iterator[_Written]:
     """The batches in the commits that still count, the newest first."""
-    for version, info in counting_commits(session, location):
-        note = note_of(info.get("userMetadata")) or {}
+    for version, info in commits_in_force(session, location):
+        note = commit_note(info.get("userMetadata")) or {}
         mark, stream = note.get("mark") or {}, note.get("stream") or {}
         if mark.get("epoch") is not None:
             yield _Written(

@@ -25,7 +25,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from pipeline.dataset import Append, Dataset, InsertNew, Merge
 from pipeline.delta.log.mark import CommitNote, Mark, StreamBatch
-from pipeline.delta.spark.failures import SPARK_ERRORS, read_failure
+from pipeline.delta.spark.failures import SPARK_ERRORS, failure_of
 from pipeline.delta.spark.session import is_connect
 from pipeline.delta.stream.batches import refuse_lost_checkpoint, refuse_other_input
 from pipeline.delta.stream.query_log import batch_content, name_beside, query_id
@@ -82,12 +82,12 @@ def write_available(
         for failed in told.outcomes(frame.sparkSession):
             if isinstance(failed, PipelineError):
                 raise failed from error
-        reason = f"{read_failure(error).summary}{'' if told.is_here else _NEEDED}"
+        reason = f"{failure_of(error).summary}{'' if told.is_here else _NEEDED}"
         raise StreamError(dataset=dataset.name, checkpoint=checkpoint, reason=reason) from error
     return tuple(found for found in told.outcomes(frame.sparkSession) if isinstance(found, WriteResult))
 
 
-def together(results: Sequence[WriteResult]) -> WriteResult:
+def combined_result(results: Sequence[WriteResult]) -> WriteResult:
     """What several batches did, told as one write: the newest of their commits, with the sums of all; at least one."""
     if len(results) == 1:
         return results[0]

@@ -15,11 +15,11 @@ from pipeline.dataset import Dataset
 from pipeline.dataset.schema import schema_fingerprint
 from pipeline.delta import sql
 from pipeline.delta.log.mark import CommitNote, Mark, private_session, write_confs
-from pipeline.delta.log.retry import RetryPolicy, retried
+from pipeline.delta.log.retry import RetryPolicy, with_retries
 from pipeline.delta.log.table_state import TableState
-from pipeline.delta.spark.failures import SPARK_ERRORS, read_failure, storage_failure
+from pipeline.delta.spark.failures import SPARK_ERRORS, failure_of, storage_failure
 from pipeline.delta.sql import constraints
-from pipeline.delta.table.plan import compare, plan
+from pipeline.delta.table.plan import plan, shape_differences
 from pipeline.delta.table.steps import AddCheck, RenameColumn, SetDefault, SetNotNull, Step
 from pipeline.errors import (
     CommitConflictError,
@@ -69,7 +69,7 @@ def apply(
         now = state if number == 1 else look()
         found = plan(dataset, now)
         if found.problems:
-            differences = tuple(compare(dataset, now))
+            differences = tuple(shape_differences(dataset, now))
             raise TableMismatchError(
                 dataset=dataset.name, location=now.location, version=now.version, differences=differences
             )
@@ -79,7 +79,7 @@ def apply(
         _refuse(session, dataset, now, steps)
         return _take(session, dataset, now, steps, look=look, taken=taken)
 
-    after = retried(attempt, RetryPolicy(), dataset.name)
+    after = with_retries(attempt, RetryPolicy(), dataset.name)
     return Applied(before=state, after=after, steps=tuple(taken))
 
 
@@ -98,7 +98,7 @@ def _take(
             try:
                 clone.sql(step.statement(state.location)).collect()
             except SPARK_ERRORS as error:
-                failure = read_failure(error)
+                failure = failure_of(error)
                 left = {str(other) for other in plan(dataset, look()).steps}
                 if failure.is_conflict or str(step) not in left:  # another one has changed the table, maybe to this
                     raise CommitConflictError(
@@ -131,7 +131,7 @@ def _refuse(session: SparkSession, dataset: Dataset, state: TableState, steps: l
         rule = " OR ".join(f"({broken[name]})" for name in counts)
         examples = rows.filter(rule).limit(NAMED_ROWS).selectExpr("to_json(struct(*)) AS row").collect()
     except SPARK_ERRORS as error:
-        raise storage_failure(dataset.name, state.location, read_failure(error)) from error
+        raise storage_failure(dataset.name, state.location, failure_of(error)) from error
     raise ExistingRowsError(
         dataset=dataset.name, location=state.location, version=state.version, counts=counts,
         examples=tuple(row["row"] for row in examples),
@@ -171,5 +171,5 @@ def refuse_bad_expressions(session: SparkSession, dataset: Dataset) -> None:
             _empty(session, dataset).selectExpr(value).schema  # noqa: B018  analyses
         except SPARK_ERRORS as error:
             raise ExpressionError(
-                dataset=dataset.name, part=f"{part} {column!r}", expression=said, reason=read_failure(error).summary
+                dataset=dataset.name, part=f"{part} {column!r}", expression=said, reason=failure_of(error).summary
             ) from error

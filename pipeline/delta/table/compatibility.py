@@ -158,7 +158,7 @@ class Loss:
         return "; ".join(f"{words} {', '.join(names)}" for words, names in parts if names)
 
 
-def loss(before: Collection[str], after: Collection[str]) -> Loss:
+def clients_lost(before: Collection[str], after: Collection[str]) -> Loss:
     """The clients that read, or wrote, a table of the features before and don't once it has those after."""
     return Loss(
         readers=tuple(c.name for c in CLIENTS if c.can_read(before) and not c.can_read(after)),

@@ -25,7 +25,7 @@ from pyspark.sql.types import (
 )
 
 from pipeline.dataset import SchemaPolicy
-from pipeline.dataset.schema import folded, is_string
+from pipeline.dataset.schema import casefolded, is_string
 from pipeline.delta import sql
 from pipeline.delta.table.steps import (
     AddColumn,
@@ -39,7 +39,7 @@ from pipeline.delta.table.steps import (
     Step,
     WidenColumn,
     not_null_check,
-    shown,
+    shown_path,
 )
 
 # The rules: which steps a write makes by itself, by the mode of the schema policy. All others wait for
@@ -98,22 +98,22 @@ class _Differ:
         for old, new in self.policy.renames:
             path = tuple(old.split("."))
             target = (*path[:-1], new)
-            if lookup(found, path) is None or lookup(found, target) is not None:
+            if field_at(found, path) is None or field_at(found, target) is not None:
                 continue
             self.steps.append(RenameColumn(path=path, to=new))
             found = _edited(found, path, lambda fields, at, to=new: _with(fields, at, name=to))  # type: ignore[misc]
         for dropped in self.policy.drops:
             path = tuple(dropped.split("."))
-            if lookup(found, path) is not None and lookup(declared, path) is None:
+            if field_at(found, path) is not None and field_at(declared, path) is None:
                 self.steps.append(DropColumn(path=path))
                 found = _edited(found, path, lambda fields, at: fields[:at] + fields[at + 1 :])
         return found
 
     def struct(self, path: Path, declared: StructType, found: StructType) -> None:
         there = {f.name: f for f in found.fields}
-        by_folded = {folded(f.name): f.name for f in found.fields}
+        by_folded = {casefolded(f.name): f.name for f in found.fields}
         self.problems += [
-            f"column {shown((*path, name))}: the table has it, the declaration does not"
+            f"column {shown_path((*path, name))}: the table has it, the declaration does not"
             for name in there
             if name not in declared.names
         ]
@@ -122,11 +122,13 @@ class _Differ:
             here = (*path, item.name)
             if item.name in there:
                 self.field(here, item, there[item.name])
-            elif folded(item.name) in by_folded:
-                other = by_folded[folded(item.name)]
-                self.problems.append(f"column {shown(here)}: the table has it as {other}, which differs by case only")
+            elif casefolded(item.name) in by_folded:
+                other = by_folded[casefolded(item.name)]
+                self.problems.append(
+                    f"column {shown_path(here)}: the table has it as {other}, which differs by case only"
+                )
             elif holds_not_null(item):
-                self.problems.append(f"column {shown(here)}: NOT NULL, and the table's rows have no value for it")
+                self.problems.append(f"column {shown_path(here)}: NOT NULL, and the table's rows have no value for it")
             else:
                 bare = sql.type_name(item.dataType)
                 self.steps.append(AddColumn(path=here, field=item, type=bare, after=previous))
@@ -165,27 +167,27 @@ class _Differ:
             self._inside((*path, "value"), declared.valueContainsNull, found.valueContainsNull)
             self.type((*path, "key"), declared.keyType, found.keyType)
             self.type((*path, "value"), declared.valueType, found.valueType)
-        elif not same(declared, found):
+        elif not stored_alike(declared, found):
             self._atomic(path, declared, found)
 
     def _inside(self, path: Path, declared: bool, found: bool) -> None:
         if declared != found:
-            self.problems.append(f"column {shown(path)}: Delta can't change whether it may be NULL")
+            self.problems.append(f"column {shown_path(path)}: Delta can't change whether it may be NULL")
 
     def _atomic(self, path: Path, declared: DataType, found: DataType) -> None:
         to, before = sql.type_name(declared), sql.type_name(found)
         if not widens(found, declared):
-            self.problems.append(f"column {shown(path)}: declared {to}, the table has {before}")
+            self.problems.append(f"column {shown_path(path)}: declared {to}, the table has {before}")
         elif not self.widening:
             wanted = "features.type_widening"
             self.problems.append(
-                f"column {shown(path)}: declared {to}, the table has {before}; {wanted} would widen it"
+                f"column {shown_path(path)}: declared {to}, the table has {before}; {wanted} would widen it"
             )
         else:
             self.steps.append(WidenColumn(path=path, type=to, before=before))
 
 
-def same(given: DataType, declared: DataType) -> bool:
+def stored_alike(given: DataType, declared: DataType) -> bool:
     """Whether two types without fields are stored alike."""
     if is_string(given) and is_string(declared):
         return True
@@ -216,7 +218,7 @@ def holds_not_null(item: StructField) -> bool:
     return isinstance(inner, StructType) and any(holds_not_null(f) for f in inner.fields)
 
 
-def lookup(data_type: DataType, path: Path) -> StructField | None:
+def field_at(data_type: DataType, path: Path) -> StructField | None:
     """The field at a path; None where there is none."""
     found = StructField("", data_type)
     for part in path:
@@ -265,6 +267,6 @@ def _edited_inside(data_type: DataType, path: Path, edit: Edit) -> DataType:
     return _edited(data_type, path, edit)
 
 
-def tightened(schema: StructType, path: Path) -> StructType:
+def with_not_null(schema: StructType, path: Path) -> StructType:
     """The schema with that column NOT NULL."""
     return _edited(schema, path, lambda fields, at: _with(fields, at, nullable=False))

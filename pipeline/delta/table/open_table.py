@@ -16,22 +16,22 @@ from pyspark.sql.types import StructType
 from pipeline.dataset import Dataset
 from pipeline.dataset.features import SUPPORTED, wanted_features
 from pipeline.delta import sql
-from pipeline.delta.log.commits import CREATION_SECONDS, has_log_folder, remove_empty_log, versions
+from pipeline.delta.log.commits import CREATION_SECONDS, commit_versions, has_log_folder, remove_empty_log
 from pipeline.delta.log.entry import of_dataset
 from pipeline.delta.log.integrity import require_sound
 from pipeline.delta.log.mark import private_session
 from pipeline.delta.log.snapshot import local_folder, table_facts
 from pipeline.delta.log.table_state import TableState
-from pipeline.delta.spark.failures import NO_TABLE, NOT_EMPTY_LOCATION, SPARK_ERRORS, read_failure, storage_failure
+from pipeline.delta.spark.failures import NO_TABLE, NOT_EMPTY_LOCATION, SPARK_ERRORS, failure_of, storage_failure
 from pipeline.delta.table.apply import Applied, apply, refuse_bad_expressions
 from pipeline.delta.table.plan import (
     CHANGE_FEED,
     CONSTRAINT_PREFIX,
     DEFAULT_PROPERTIES,
     Plan,
-    compare,
     plain_properties,
     plan,
+    shape_differences,
 )
 from pipeline.errors import (
     NotADeltaTableError,
@@ -44,19 +44,19 @@ __all__ = [
     "CONSTRAINT_PREFIX",
     "DEFAULT_PROPERTIES",
     "TableState",
-    "compare",
     "conform",
     "declared_properties",
-    "existing",
     "latest_version",
-    "load",
-    "look",
-    "look_at",
-    "observe",
     "open_or_create",
-    "opened",
+    "open_with_steps",
     "plan_of",
-    "state_in_log",
+    "require_table",
+    "rows_at",
+    "shape_differences",
+    "state_at_location",
+    "state_from_log",
+    "table_state",
+    "table_state_with_sizes",
 ]
 
 
@@ -77,7 +77,7 @@ def _properties_at_creation(dataset: Dataset) -> dict[str, str]:
     return defaults | declared | {f"{SUPPORTED}{name}": "supported" for name in wanted_features(dataset.features)}
 
 
-def observe(session: SparkSession, dataset: Dataset, location: str) -> TableState | None:
+def table_state_with_sizes(session: SparkSession, dataset: Dataset, location: str) -> TableState | None:
     """The table's state now, sizes included; None where there is no table. Makes no commit.
 
     Raises:
@@ -94,9 +94,9 @@ def _observe(session: SparkSession, name: str, location: str) -> TableState | No
         detail = session.sql(f"DESCRIBE DETAIL {sql.path_table(location)}").collect()[0]
         # The schema is read at the version that is reported, so that both speak of one commit.
         number = latest_version(session, location)
-        schema = load(session, location, number).schema
+        schema = rows_at(session, location, number).schema
     except SPARK_ERRORS as error:
-        failure = read_failure(error)
+        failure = failure_of(error)
         if failure.has(NO_TABLE):
             return None
         raise storage_failure(name, location, failure) from error
@@ -116,7 +116,7 @@ def _observe(session: SparkSession, name: str, location: str) -> TableState | No
     )
 
 
-def look(session: SparkSession, dataset: Dataset, location: str) -> TableState | None:
+def table_state(session: SparkSession, dataset: Dataset, location: str) -> TableState | None:
     """The table's state now without its sizes; None where there is no table.
 
     On this machine's disk it is read from the newest entries of the log, which is a hundred times faster than
@@ -126,24 +126,24 @@ def look(session: SparkSession, dataset: Dataset, location: str) -> TableState |
         DamagedTableError: what is there is damaged.
         StorageError: the storage can't be read.
     """
-    return look_at(session, dataset.name, location)
+    return state_at_location(session, dataset.name, location)
 
 
-def look_at(session: SparkSession, name: str, location: str) -> TableState | None:
-    """As `look`, of a table that nothing is declared of; `name` is for the errors."""
+def state_at_location(session: SparkSession, name: str, location: str) -> TableState | None:
+    """As `table_state`, of a table that nothing is declared of; `name` is for the errors."""
     with of_dataset(name):
-        state = state_in_log(location)
+        state = state_from_log(location)
     return state or _observe(session, name, location)
 
 
 def _require_sound_newest(location: str) -> None:
     folder = local_folder(location)
-    there = versions(str(folder)) if folder is not None else []
+    there = commit_versions(str(folder)) if folder is not None else []
     if there:
         require_sound(location, there[-1])
 
 
-def state_in_log(location: str) -> TableState | None:
+def state_from_log(location: str) -> TableState | None:
     """What the newest entries of a log on this machine's disk say; None where they are of a form that we don't read.
 
     No Spark.
@@ -155,7 +155,7 @@ def state_in_log(location: str) -> TableState | None:
     if folder is None:
         return None
     try:
-        there = versions(str(folder))
+        there = commit_versions(str(folder))
         if there:
             require_sound(location, there[-1])
         facts = table_facts(folder, there[-1]) if there else None
@@ -177,13 +177,13 @@ def state_in_log(location: str) -> TableState | None:
     )
 
 
-def existing(session: SparkSession, dataset: Dataset, location: str) -> TableState:
+def require_table(session: SparkSession, dataset: Dataset, location: str) -> TableState:
     """The state of a table that must be there, without its sizes.
 
     Raises:
         TableNotFoundError: it was never written.
     """
-    state = look(session, dataset, location)
+    state = table_state(session, dataset, location)
     if state is None:
         raise TableNotFoundError(dataset=dataset.name, location=location)
     return state
@@ -192,14 +192,14 @@ def existing(session: SparkSession, dataset: Dataset, location: str) -> TableSta
 def latest_version(session: SparkSession, location: str) -> int:
     """The newest version in the log."""
     folder = local_folder(location)
-    there = versions(str(folder)) if folder is not None else []
+    there = commit_versions(str(folder)) if folder is not None else []
     if there:
         return there[-1]
     row = session.sql(f"DESCRIBE HISTORY {sql.path_table(location)} LIMIT 1").select("version").collect()[0]
     return int(row["version"])
 
 
-def load(session: SparkSession, location: str, number: int) -> DataFrame:
+def rows_at(session: SparkSession, location: str, number: int) -> DataFrame:
     """The table at one version, lazily.
 
     Raises:
@@ -216,7 +216,7 @@ def plan_of(session: SparkSession, dataset: Dataset, location: str) -> Plan:
         TableNotFoundError: it was never written.
         DeclarationError, ExpressionError: a check, a generated column or a default can't be used.
     """
-    state = existing(session, dataset, location)
+    state = require_table(session, dataset, location)
     found = plan(dataset, state)
     if found.steps:
         refuse_bad_expressions(session, dataset)
@@ -233,24 +233,27 @@ def conform(session: SparkSession, dataset: Dataset, location: str) -> Applied:
         TableNotFoundError, DeclarationError, ExpressionError, ExistingRowsError: nothing was changed.
         ConformError: Delta refused a step; those before it stand.
     """
-    state = existing(session, dataset, location)
-    return apply(session, dataset, state, partial(existing, session, dataset, location))
+    state = require_table(session, dataset, location)
+    return apply(session, dataset, state, partial(require_table, session, dataset, location))
 
 
-def opened(session: SparkSession, dataset: Dataset, location: str, *, replaced: bool = False) -> Applied:
+def open_with_steps(session: SparkSession, dataset: Dataset, location: str, *, replaced: bool = False) -> Applied:
     """As `open_or_create`, with the table as it was and the steps that were taken."""
-    state = look(session, dataset, location)
+    state = table_state(session, dataset, location)
     if state is None:
         state = _create(session, dataset, location)
     found = plan(dataset, state)
     if found.is_automatic:
         if not any(step.needed for step in found.steps):
             return Applied(before=state, after=state, steps=())
-        return apply(session, dataset, state, partial(existing, session, dataset, location), automatic=True)
+        return apply(session, dataset, state, partial(require_table, session, dataset, location), automatic=True)
     if replaced and dataset.schema_policy.mode == "overwrite":
         return Applied(before=state, after=state, steps=(), overwrites=True)
     raise TableMismatchError(
-        dataset=dataset.name, location=location, version=state.version, differences=tuple(compare(dataset, state))
+        dataset=dataset.name,
+        location=location,
+        version=state.version,
+        differences=tuple(shape_differences(dataset, state)),
     )
 
 
@@ -267,7 +270,7 @@ def open_or_create(session: SparkSession, dataset: Dataset, location: str) -> Ta
         DamagedTableError: what is there is damaged.
         StorageError: the root can't be written.
     """
-    return opened(session, dataset, location).after
+    return open_with_steps(session, dataset, location).after
 
 
 def _create(session: SparkSession, dataset: Dataset, location: str) -> TableState:
@@ -282,17 +285,19 @@ def _create(session: SparkSession, dataset: Dataset, location: str) -> TableStat
             with private_session(session, {}) as clone:
                 refuse_bad_expressions(clone, dataset)
                 clone.sql(sql.create_table(dataset, location, _properties_at_creation(dataset)))
-            return existing(session, dataset, location)
+            return require_table(session, dataset, location)
         except SPARK_ERRORS as error:
             # Whatever was refused: if a table stands there now, somebody else has created it.
-            state = observe(session, dataset, location)
+            state = table_state_with_sizes(session, dataset, location)
             if state is not None:
                 return state
-            failure = read_failure(error)
+            failure = failure_of(error)
             if not failure.has(NOT_EMPTY_LOCATION):
                 raise storage_failure(dataset.name, location, failure) from error
             if _holds_files(session, location):
-                state = observe(session, dataset, location)  # the files may be the first rows of that table
+                state = table_state_with_sizes(
+                    session, dataset, location
+                )  # the files may be the first rows of that table
                 if state is not None:
                     return state
                 raise NotADeltaTableError(dataset=dataset.name, location=location) from error

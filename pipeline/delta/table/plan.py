@@ -28,8 +28,8 @@ from pipeline.dataset.policy import OURS, storage_properties
 from pipeline.dataset.schema import schema_fingerprint, walk
 from pipeline.delta import sql
 from pipeline.delta.log.table_state import TableState
-from pipeline.delta.table.compatibility import READER_FEATURES, Loss, loss
-from pipeline.delta.table.evolve import SchemaSteps, lookup, schema_steps, tightened
+from pipeline.delta.table.compatibility import READER_FEATURES, Loss, clients_lost
+from pipeline.delta.table.evolve import SchemaSteps, field_at, schema_steps, with_not_null
 from pipeline.delta.table.steps import (
     NOT_NULL_PREFIX,
     AddCheck,
@@ -100,7 +100,7 @@ def plain_properties(dataset: Dataset) -> dict[str, str]:
     return dict(dataset.properties) | asked | feed
 
 
-def declared(dataset: Dataset) -> Shape:
+def declared_shape(dataset: Dataset) -> Shape:
     """The shape that the declaration asks for."""
     features = dataset.features
     return Shape(
@@ -116,7 +116,7 @@ def declared(dataset: Dataset) -> Shape:
     )
 
 
-def observed(state: TableState) -> Shape:
+def observed_shape(state: TableState) -> Shape:
     """The shape that a table has."""
     there = {
         name[len(CONSTRAINT_PREFIX) :]: value
@@ -127,7 +127,7 @@ def observed(state: TableState) -> Shape:
     may_hold = any(name.startswith(NOT_NULL_PREFIX) for name in there)
     for path, condition in _not_null_paths(schema) if may_hold else ():
         if there.get(check := not_null_check(path)) == condition:
-            schema = tightened(schema, path)
+            schema = with_not_null(schema, path)
             held.add(check)
     metadata = {field.name: field.metadata or {} for field in state.schema.fields}
     return Shape(
@@ -147,7 +147,7 @@ def _not_null_paths(schema: StructType) -> Iterator[tuple[tuple[str, ...], str]]
     """Columns that may be NULL, with what a check that holds NOT NULL says."""
     for dotted, field in walk(schema):
         path = tuple(dotted.split("."))
-        if field.nullable and lookup(schema, path) is not None:
+        if field.nullable and field_at(schema, path) is not None:
             yield path, SetNotNull(path=path).condition
 
 
@@ -181,7 +181,7 @@ class Plan:
         for step in self.steps:
             after = before | set(step.gains)
             after -= {step.name} if isinstance(step, DropFeature) else set()
-            found.append(loss(before, after))
+            found.append(clients_lost(before, after))
             before = after
         return tuple(found)
 
@@ -206,7 +206,7 @@ class Plan:
 
 def plan(dataset: Dataset, state: TableState) -> Plan:
     """What leads from the table to its declaration; reads nothing but its arguments."""
-    want, have = declared(dataset), _as_renamed(dataset, observed(state))
+    want, have = declared_shape(dataset), _as_renamed(dataset, observed_shape(state))
     by_schema = _by_schema(dataset, want, have)
     problems = [*_layout_problems(want, have), *by_schema.problems, *_mapping_problems(want, have)]
     features = set(have.features)
@@ -315,9 +315,9 @@ def _sql(text: str | None) -> str | None:
     return None if text is None else "".join(text.split()).replace("`", "").lower()
 
 
-def compare(dataset: Dataset, state: TableState) -> list[str]:
+def shape_differences(dataset: Dataset, state: TableState) -> list[str]:
     """Every way in which a table differs from its declaration, in words; empty where it does not."""
-    want, have, found = declared(dataset), _as_renamed(dataset, observed(state)), plan(dataset, state)
+    want, have, found = declared_shape(dataset), _as_renamed(dataset, observed_shape(state)), plan(dataset, state)
     known = {problem for problem in found.problems if not problem.startswith("column ")}
     by_schema = _schema_differences(want.schema, have.schema)
     if not by_schema:

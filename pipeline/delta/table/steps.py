@@ -18,7 +18,7 @@ Path = tuple[str, ...]
 NOT_NULL_PREFIX = "not_null_"
 
 
-def shown(path: Path) -> str:
+def shown_path(path: Path) -> str:
     """A path as people write it."""
     return ".".join(path)
 
@@ -143,7 +143,7 @@ class AddColumn(Step):
         return f"ADD COLUMNS ({definition} {place})"
 
     def __str__(self) -> str:
-        return f"column {shown(self.path)}: added as {self.type}"
+        return f"column {shown_path(self.path)}: added as {self.type}"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -159,7 +159,7 @@ class WidenColumn(Step):
         return f"ALTER COLUMN {sql.names_path(self.path)} TYPE {self.type}"
 
     def __str__(self) -> str:
-        return f"column {shown(self.path)}: {self.before} -> {self.type}"
+        return f"column {shown_path(self.path)}: {self.before} -> {self.type}"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -176,7 +176,7 @@ class RelaxNotNull(Step):
         return f"ALTER COLUMN {sql.names_path(self.path)} DROP NOT NULL"
 
     def __str__(self) -> str:
-        return f"column {shown(self.path)}: NOT NULL -> NULL allowed"
+        return f"column {shown_path(self.path)}: NOT NULL -> NULL allowed"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -200,7 +200,7 @@ class SetNotNull(Step):
         return f"ADD CONSTRAINT {sql.identifier(self.check)} CHECK ({self.condition})"
 
     def __str__(self) -> str:
-        return f"column {shown(self.path)}: NULL allowed -> NOT NULL, by the check {self.check}"
+        return f"column {shown_path(self.path)}: NULL allowed -> NOT NULL, by the check {self.check}"
 
 
 def not_null_check(path: Path) -> str:
@@ -220,7 +220,7 @@ class RenameColumn(Step):
         return f"RENAME COLUMN {sql.names_path(self.path)} TO {sql.identifier(self.to)}"
 
     def __str__(self) -> str:
-        return f"column {shown(self.path)}: renamed to {self.to}, values kept"
+        return f"column {shown_path(self.path)}: renamed to {self.to}, values kept"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -234,7 +234,7 @@ class DropColumn(Step):
         return f"DROP COLUMNS ({sql.names_path(self.path)})"
 
     def __str__(self) -> str:
-        return f"column {shown(self.path)}: dropped with its values"
+        return f"column {shown_path(self.path)}: dropped with its values"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -250,7 +250,7 @@ class MoveColumn(Step):
         return f"ALTER COLUMN {sql.names_path(self.path)} {place}"
 
     def __str__(self) -> str:
-        return f"column {shown(self.path)}: moved {'first' if self.after is None else f'behind {self.after}'}"
+        return f"column {shown_path(self.path)}: moved {'first' if self.after is None else f'behind {self.after}'}"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -336,4 +336,4 @@ class SetComment(Step):
         return f"ALTER COLUMN {sql.names_path(self.path)} COMMENT {sql.string(self.comment)}"
 
     def __str__(self) -> str:
-        return f"column {shown(self.path)}: comment {self.before!r} -> {self.comment!r}"
+        return f"column {shown_path(self.path)}: comment {self.before!r} -> {self.comment!r}"

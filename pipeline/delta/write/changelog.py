@@ -99,7 +99,9 @@ def stands_alone(dataset: Dataset, changelog: Changelog, taken: str) -> str:
     return f"{kind_of_change(changelog)} <=> '{_BEFORE}' AND max({taken}) OVER (PARTITION BY {place})"
 
 
-def folded(dataset: Dataset, changelog: Changelog, view: str, within: Slice | None, truncated: str | None) -> str:
+def net_change_query(
+    dataset: Dataset, changelog: Changelog, view: str, within: Slice | None, truncated: str | None
+) -> str:
     """The net change of each key: its newest row after its last end, or else its end.
 
     A row of the same place in the sequence as an end comes after it: a change feed tells an update of a key as a

@@ -18,13 +18,13 @@ from pyspark.sql.types import StringType, StructField, StructType
 from pipeline.dataset import Dataset, Replace
 from pipeline.dataset.write_mode import consumer_problems
 from pipeline.delta.log.mark import CommitNote
-from pipeline.delta.log.retry import NO_RETRY, RetryPolicy, retried
-from pipeline.delta.read.changes import Source, SourceChanges, changes_since
-from pipeline.delta.read.cursors import InForce, cursors_in_force
+from pipeline.delta.log.retry import NO_RETRY, RetryPolicy, with_retries
+from pipeline.delta.read.changes import SourceChanges, SourceTable, changes_since
+from pipeline.delta.read.cursors import EffectiveCursors, effective_cursors
 from pipeline.delta.read.verdict import Verdict
 from pipeline.delta.sql.slices import Slice
-from pipeline.delta.table.open_table import CHANGE_FEED, existing, look
-from pipeline.delta.write.result import WriteResult, nothing
+from pipeline.delta.table.open_table import CHANGE_FEED, require_table, table_state
+from pipeline.delta.write.result import WriteResult, no_commit
 from pipeline.delta.write.write import write
 from pipeline.errors import ChangeFeedOffError, DeclarationError, TouchedSliceError
 from pipeline.listing import listed
@@ -46,7 +46,7 @@ class Touched:
 class Reading:
     """What a run of a consumer has read and not written yet: the cursors in force, and what has changed since."""
 
-    cursors: InForce
+    cursors: EffectiveCursors
     changes: SourceChanges
 
     @property
@@ -74,7 +74,7 @@ def consume(
     dataset: Dataset,
     location: str,
     *,
-    sources: Sequence[Source],
+    sources: Sequence[SourceTable],
     compute: Callable[[SourceChanges], DataFrame | Touched],
     note: CommitNote,
     full_refresh: bool = False,
@@ -88,11 +88,11 @@ def consume(
         full_refresh: whether the table is made anew whatever has changed.
 
     Raises:
-        As `reading` and `write_consumed` do, and whatever `compute` raises.
+        As `read_sources` and `write_consumed` do, and whatever `compute` raises.
     """
 
     def attempt(number: int) -> Consumed:
-        with reading(session, dataset, location, sources, full_refresh=full_refresh) as found:
+        with read_sources(session, dataset, location, sources, full_refresh=full_refresh) as found:
             if found.changes.nothing_new and not found.is_late:
                 return Consumed(verdicts=found.verdicts, attempts=number)
             made = None if found.changes.nothing_new else compute(found.changes)
@@ -103,12 +103,17 @@ def consume(
             )
             return Consumed(verdicts=found.verdicts, attempts=number, written=written)
 
-    return retried(attempt, retry or RetryPolicy(), dataset.name)
+    return with_retries(attempt, retry or RetryPolicy(), dataset.name)
 
 
 @contextmanager
-def reading(
-    session: SparkSession, dataset: Dataset, location: str, sources: Sequence[Source], *, full_refresh: bool = False
+def read_sources(
+    session: SparkSession,
+    dataset: Dataset,
+    location: str,
+    sources: Sequence[SourceTable],
+    *,
+    full_refresh: bool = False,
 ) -> Iterator[Reading]:
     """What has changed since a consumer was last written; the change frames are held for as long as the block lasts.
 
@@ -120,7 +125,7 @@ def reading(
     problems = tuple(consumer_problems(dataset.write))
     if problems:
         raise DeclarationError(dataset=dataset.name, problems=problems)
-    cursors = cursors_in_force(session, look(session, dataset, location))
+    cursors = effective_cursors(session, table_state(session, dataset, location))
     with changes_since(session, sources, cursors, full_refresh=full_refresh) as found:
         for name, source in found.sources.items():
             if not source.verdict.feed_on and not dataset.full_without_feed:
@@ -156,7 +161,7 @@ def write_consumed(
     """
     if found.changes.nothing_new:
         if not found.is_late:
-            return nothing(dataset, existing(session, dataset, location), note.mark)
+            return no_commit(dataset, require_table(session, dataset, location), note.mark)
         deciding = [StructField(name, StringType()) for name in dataset.frame_columns]
         frame = session.createDataFrame([], StructType([*dataset.schema.fields, *deciding]))
         within = Slice(())
@@ -166,7 +171,7 @@ def write_consumed(
     carried = changed(note, sources={**note.sources, **found.changes.versions},
                       cursors=found.cursors.followed_by(found.changes.cursors))  # fmt: skip
     return write(
-        frame, dataset=dataset, location=location, note=carried, within=within, anew=found.changes.is_full,
+        frame, dataset=dataset, location=location, note=carried, within=within, replace_all=found.changes.is_full,
         retry=NO_RETRY,
     )  # fmt: skip
 

@@ -17,7 +17,7 @@ from pipeline.dataset import Dataset, InsertNew, Merge, Replace, WriteMode
 from pipeline.delta import sql
 from pipeline.delta.sql import constraints
 from pipeline.delta.sql.slices import Slice, Unaddressable, of_rows
-from pipeline.delta.write.changelog import Helpers, folded, is_row, truncated_at
+from pipeline.delta.write.changelog import Helpers, is_row, net_change_query, truncated_at
 
 # More partitions than this are not named one by one: the statement would take longer to plan than to run.
 TOUCHED_PARTITIONS = 200
@@ -25,10 +25,10 @@ SOURCE, TARGET = "source", "target"
 
 
 @dataclass(frozen=True)
-class Source:
+class MergeQuery:
     """The rows of a merge: the query that makes them from the frame, at most one a key.
 
-    `deletes` is SQL over `source` that is true for a row that only deletes; None where none does. `columns` are those
+    `deletes` is SQL over `query` that is true for a row that only deletes; None if no row does. `columns` are those
     of the query beside the declared ones. `missing` is SQL that is true for a row that stands for one of the table
     which the frame lacks; None where there are none such.
     """
@@ -68,7 +68,7 @@ def repeat_matters(mode: WriteMode) -> bool:
     return repeats_differ(mode) if isinstance(mode, Merge) else not isinstance(mode, Replace | InsertNew)
 
 
-def looks_first(dataset: Dataset, within: Slice | None) -> bool:
+def needs_fixed_source(dataset: Dataset, within: Slice | None) -> bool:
     """Whether the frame is looked at before it is merged, and so must be materialized."""
     mode = dataset.write
     if isinstance(mode, Merge) and (mode.changelog is not None or mode.delete_missing):
@@ -91,10 +91,10 @@ def merge_statement(frame: DataFrame, dataset: Dataset, location: str, view: str
         touched = None
     else:
         touched = _partitions_of(frame, dataset)
-    rows = source(dataset, view, within, since)
+    rows = merge_query(dataset, view, within, since)
     if is_whole or (within is not None and _deletes_missing(dataset, since)):
         rows = _with_missing(dataset, location, rows, within)
-    return statement(dataset, location, rows, within=within, touched=touched, truncated_at=since)
+    return merge_into(dataset, location, rows, within=within, touched=touched, truncated_at=since)
 
 
 def _partitions_of(frame: DataFrame, dataset: Dataset) -> Slice | None:
@@ -110,11 +110,11 @@ def _partitions_of(frame: DataFrame, dataset: Dataset) -> Slice | None:
 
 def stored_rows(frame: DataFrame, dataset: Dataset) -> tuple[DataFrame, tuple[str, ...]]:
     """The rows of a frame that are to be stored, and the columns in which a NULL may stand for a value in the table."""
-    stored = is_stored(dataset)
+    stored = stored_condition(dataset)
     return (frame if stored is None else frame.filter(stored)), kept_columns(dataset)
 
 
-def is_stored(dataset: Dataset) -> str | None:
+def stored_condition(dataset: Dataset) -> str | None:
     """SQL over the frame that is true for a row that is to be stored; None where each is."""
     mode = dataset.write
     if not isinstance(mode, Merge):
@@ -149,7 +149,7 @@ def repeated_keys(frame: DataFrame, dataset: Dataset) -> tuple[dict[str, int], i
 # --- the rows of the source -------------------------------------------------------------------------------------------
 
 
-def source(dataset: Dataset, view: str, within: Slice | None, truncated_at: str | None = None) -> Source:
+def merge_query(dataset: Dataset, view: str, within: Slice | None, truncated_at: str | None = None) -> MergeQuery:
     """The rows to merge from the frame that has this view's name.
 
     Args:
@@ -157,17 +157,17 @@ def source(dataset: Dataset, view: str, within: Slice | None, truncated_at: str 
     """
     mode = dataset.write
     if isinstance(mode, InsertNew):
-        return Source(_distinct(dataset, view, within))
+        return MergeQuery(_distinct(dataset, view, within))
     assert isinstance(mode, Merge)  # noqa: S101
     if mode.changelog is not None:
-        query = folded(dataset, mode.changelog, view, within, truncated_at)
+        query = net_change_query(dataset, mode.changelog, view, within, truncated_at)
         own = Helpers(dataset)
         columns = (own.at, own.ended, own.alive, *(own.kept(name) for name in mode.changelog.ignore_nulls))
-        return Source(query, f"NOT {sql.column(own.alive, SOURCE)}", columns)
+        return MergeQuery(query, f"NOT {sql.column(own.alive, SOURCE)}", columns)
     deletes = _deletes(mode)
     query = _newest(dataset, mode, view, within, deletes)
     flag = _flag(dataset)
-    return Source(query, sql.column(flag, SOURCE), (flag,)) if deletes else Source(query)
+    return MergeQuery(query, sql.column(flag, SOURCE), (flag,)) if deletes else MergeQuery(query)
 
 
 def _flag(dataset: Dataset) -> str:
@@ -184,7 +184,7 @@ def _deletes_missing(dataset: Dataset, truncated_at: str | None) -> bool:
     return isinstance(dataset.write, Merge) and (dataset.write.delete_missing or truncated_at is not None)
 
 
-def _with_missing(dataset: Dataset, location: str, rows: Source, within: Slice | None) -> Source:
+def _with_missing(dataset: Dataset, location: str, rows: MergeQuery, within: Slice | None) -> MergeQuery:
     """The rows, and one for each key in the table, or in its slice, that they lack.
 
     Delta's own clause for such rows makes it write every file of the table again, whatever its condition says, and
@@ -215,9 +215,9 @@ def _updates_when(dataset: Dataset) -> str | None:
     return f"({_and(conditions)})" if conditions and mode.delete_when is None else None
 
 
-def fresh_rows(dataset: Dataset, view: str) -> str:
+def first_load_query(dataset: Dataset, view: str) -> str:
     """The query of what a merge of the frame makes of an empty table."""
-    found = source(dataset, view, None)
+    found = merge_query(dataset, view, None)
     alive = f" WHERE NOT {found.deletes}" if found.deletes else ""
     return f"SELECT {sql.names(dataset.schema.names)} FROM ({found.query}) AS {SOURCE}{alive}"
 
@@ -251,8 +251,8 @@ def _newest(dataset: Dataset, mode: Merge, view: str, within: Slice | None, dele
 # --- the statement ----------------------------------------------------------------------------------------------------
 
 
-def statement(
-    dataset: Dataset, location: str, rows: Source, *, within: Slice | None, touched: Slice | None,
+def merge_into(
+    dataset: Dataset, location: str, rows: MergeQuery, *, within: Slice | None, touched: Slice | None,
     truncated_at: str | None = None,
 ) -> str:  # fmt: skip
     """The MERGE of the rows into the table.
@@ -261,7 +261,7 @@ def statement(
         within: the slice of the run, outside of which nothing is deleted that the frame does not name.
         touched: the partitions that the rows can meet, where the key gives them: repeated as literals, so that writers
             of other partitions don't conflict.
-        truncated_at: as in `source`.
+        truncated_at: as in `merge_query`.
     """
     on = [_same_key(dataset, key) for key in dataset.keys]
     if touched is not None:
@@ -280,7 +280,7 @@ def _same_key(dataset: Dataset, key: str) -> str:
     return f"{sql.column(key, TARGET)} {operator} {sql.column(key, SOURCE)}"
 
 
-def _clauses(dataset: Dataset, rows: Source) -> Iterator[str]:
+def _clauses(dataset: Dataset, rows: MergeQuery) -> Iterator[str]:
     mode, names = dataset.write, dataset.schema.names
     inserted = dict(zip(names, (sql.column(name, SOURCE) for name in names), strict=True))
     if isinstance(mode, InsertNew):
@@ -351,7 +351,7 @@ def _older(dataset: Dataset, truncated_at: str | None) -> str | None:
     return None if truncated_at is None or order_column(dataset) is None else _newer(dataset, truncated_at)
 
 
-def _by_source(dataset: Dataset, rows: Source, within: Slice | None, truncated_at: str | None) -> Iterator[str]:
+def _by_source(dataset: Dataset, rows: MergeQuery, within: Slice | None, truncated_at: str | None) -> Iterator[str]:
     """What becomes of rows that the frame has none of, where the run addresses the whole table."""
     if within is None and rows.missing is None and _deletes_missing(dataset, truncated_at):
         yield f"WHEN NOT MATCHED BY SOURCE AND {_and([_older(dataset, truncated_at)])} THEN DELETE"

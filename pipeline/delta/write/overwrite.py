@@ -17,8 +17,8 @@ from pipeline.delta import sql
 from pipeline.delta.log.mark import CommitNote, Mark, private_session, write_confs
 from pipeline.delta.sql import constraints
 from pipeline.delta.table.apply import Applied
-from pipeline.delta.table.open_table import existing
-from pipeline.delta.table.plan import compare, observed
+from pipeline.delta.table.open_table import require_table
+from pipeline.delta.table.plan import observed_shape, shape_differences
 from pipeline.delta.table.steps import DropCheck
 
 
@@ -30,14 +30,14 @@ def overwrite(clone: SparkSession, dataset: Dataset, table: Applied, view: str) 
     """
     location = table.after.location
     note = CommitNote(mark=Mark(writer=f"{dataset.name}/conform"))
-    for name, condition in observed(table.after).checks.items():
+    for name, condition in observed_shape(table.after).checks.items():
         if name not in {check.name for check in dataset.checks}:
             with private_session(clone, write_confs(note, clone, dataset.fingerprint)) as other:
                 other.sql(DropCheck(name=name, before=condition).statement(location)).collect()
     rows = clone.sql(f"SELECT {', '.join(_columns(dataset))} FROM {sql.identifier(view)}")  # noqa: S608  all quoted
     writer = rows.write.format("delta").mode("overwrite").option("overwriteSchema", "true")
     writer.partitionBy(*dataset.partition_by).save(location)
-    return existing(clone, dataset, location).log_partition_by
+    return require_table(clone, dataset, location).log_partition_by
 
 
 def _columns(dataset: Dataset) -> list[str]:
@@ -57,5 +57,5 @@ def evolution(dataset: Dataset, tables: Sequence[Applied]) -> dict[str, Any]:
     """What the attempts of a write have changed of the table's schema, as fields of its result; none where nothing."""
     changes = tuple(step for table in tables for step in table.steps)
     if tables[-1].overwrites:
-        changes += tuple(compare(dataset, tables[-1].after))
+        changes += tuple(shape_differences(dataset, tables[-1].after))
     return {"fingerprint_before": tables[0].before.fingerprint, "schema_changes": changes} if changes else {}

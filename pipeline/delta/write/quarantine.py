@@ -21,15 +21,15 @@ from typing import Any, Literal
 from pyspark.sql import DataFrame, SparkSession
 
 from pipeline.dataset import Dataset, Merge, OnViolation
-from pipeline.dataset.expectations import EPOCH, REASONS, TOKEN, WRITER, label, null_label
+from pipeline.dataset.expectations import EPOCH, REASONS, TOKEN, WRITER, constraint_name, null_label
 from pipeline.delta import sql
 from pipeline.delta.log.commits import Commit
 from pipeline.delta.log.mark import CommitNote, own_commit, private_session, write_confs
-from pipeline.delta.log.retry import RetryPolicy, retried
-from pipeline.delta.spark.failures import LOST_OR_REFUSED, read_failure, telling_damage
+from pipeline.delta.log.retry import RetryPolicy, with_retries
+from pipeline.delta.spark.failures import LOST_OR_REFUSED, damage_as_error, failure_of
 from pipeline.delta.sql import constraints
-from pipeline.delta.sql.slices import Box, Slice, Unaddressable, Values, count_by_values
-from pipeline.delta.table.open_table import look
+from pipeline.delta.sql.slices import Box, Slice, Unaddressable, Values, rows_by_values
+from pipeline.delta.table.open_table import table_state
 from pipeline.delta.write import merge
 from pipeline.delta.write.changelog import stands_alone
 from pipeline.errors import CommitConflictError
@@ -57,18 +57,18 @@ class Violation:
 
 
 @dataclass(frozen=True)
-class LeftOut:
+class RemovedRows:
     """How many rows of one partition were set apart, and how many dropped."""
 
     quarantined: int = 0
     dropped: int = 0
 
-    def __add__(self, other: LeftOut) -> LeftOut:
-        return LeftOut(self.quarantined + other.quarantined, self.dropped + other.dropped)
+    def __add__(self, other: RemovedRows) -> RemovedRows:
+        return RemovedRows(self.quarantined + other.quarantined, self.dropped + other.dropped)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Judged:
+class SplitFrame:
     """A frame that was judged: the rows that go on, those to be set apart, and what was counted.
 
     `frame` and `set_apart` are materialized where `is_held`. `is_refused` says that rows which go on break what the
@@ -81,12 +81,12 @@ class Judged:
     violations: tuple[Violation, ...] = ()
     rows_quarantined: int = 0
     rows_dropped: int = 0
-    left_out: Mapping[tuple[Any, ...], LeftOut] = field(default_factory=dict)
+    left_out: Mapping[tuple[Any, ...], RemovedRows] = field(default_factory=dict)
     is_refused: bool = False
 
 
 @contextmanager
-def judged(frame: DataFrame, dataset: Dataset, within: Slice | None) -> Iterator[Judged]:
+def split_violations(frame: DataFrame, dataset: Dataset, within: Slice | None) -> Iterator[SplitFrame]:
     """The rows of a conformed frame that go on, held for as long as the block lasts; one Spark job.
 
     Where every constraint says that the write fails, nothing is looked at: Delta judges while it writes.
@@ -95,7 +95,7 @@ def judged(frame: DataFrame, dataset: Dataset, within: Slice | None) -> Iterator
         DeclarationError: a check can't be used.
     """
     if all(constraint.on_violation == "fail" for constraint in dataset.constraints):
-        yield Judged(frame=frame)
+        yield SplitFrame(frame=frame)
         return
     constraints.refuse_unusable_checks(frame.sparkSession, dataset)
     held = _tagged(frame, dataset).persist()
@@ -118,19 +118,23 @@ def _fate(dataset: Dataset) -> str:
 
 def _constraints(dataset: Dataset) -> dict[str, tuple[Kind, OnViolation, str]]:
     """By its label, the kind of each constraint, what follows, and SQL that is true for a row that breaks it."""
-    said: dict[str, OnViolation] = {label(constraint): constraint.on_violation for constraint in dataset.not_null}
+    said: dict[str, OnViolation] = {
+        constraint_name(constraint): constraint.on_violation for constraint in dataset.not_null
+    }
     nulls = constraints.null_conditions(dataset.schema, merge.kept_columns(dataset))
     found: dict[str, tuple[Kind, OnViolation, str]] = {
         null_label(path): ("not null", said.get(null_label(path), "fail"), condition)
         for path, condition in nulls.items()
     }
     checks = constraints.check_conditions(dataset)
-    return found | {label(check): ("check", check.on_violation, checks[check.name]) for check in dataset.checks}
+    return found | {
+        constraint_name(check): ("check", check.on_violation, checks[check.name]) for check in dataset.checks
+    }
 
 
 def _tagged(frame: DataFrame, dataset: Dataset) -> DataFrame:
     """The frame, with the constraints that each row breaks and what becomes of it; NULL where it goes on."""
-    stored = merge.is_stored(dataset) or "TRUE"
+    stored = merge.stored_condition(dataset) or "TRUE"
     found = _constraints(dataset)
     labels = [f"CASE WHEN {condition} THEN {sql.string(name)} END" for name, (_, _, condition) in found.items()]
     reasons = f"CASE WHEN {stored} THEN array_compact(array({', '.join(labels)})) ELSE array() END"
@@ -155,31 +159,31 @@ def _any_of(dataset: Dataset, labels: Sequence[str]) -> str:
     return f"arrays_overlap({_reasons(dataset)}, array({named}))"
 
 
-def _counted(held: DataFrame, dataset: Dataset, within: Slice | None) -> Judged:
+def _counted(held: DataFrame, dataset: Dataset, within: Slice | None) -> SplitFrame:
     fate, found = _fate(dataset), _constraints(dataset)
     goes_on = f"{fate} IS NULL"
     conditions = {
         name: f"{_any_of(dataset, [name])} AND {goes_on}" if follows == "fail" else _any_of(dataset, [name])
         for name, (_, follows, _) in found.items()
     }
-    stored = merge.is_stored(dataset) or "TRUE"
+    stored = merge.stored_condition(dataset) or "TRUE"
     refused = [*constraints.empty_partition_conditions(dataset).values()]
     if within is not None:
-        refused.append(constraints.outside(dataset, within))
+        refused.append(constraints.outside_condition(dataset, within))
     unfit = " OR ".join(f"({condition})" for condition in refused) or "FALSE"
     row = held.selectExpr(
-        *constraints.counting(dataset, conditions),
+        *constraints.count_expressions(dataset, conditions),
         f"count_if({fate} = 'quarantine') AS quarantined",
         f"count_if({fate} = 'drop') AS dropped",
         f"count_if({goes_on} AND {stored} AND ({unfit})) AS unfit",
     ).collect()[0]
-    broken = {name: constraints.broken_at(row, position) for position, name in enumerate(conditions)}
+    broken = {name: constraints.broken_in(row, position) for position, name in enumerate(conditions)}
     violations = tuple(
         Violation(constraint=n, kind=kind, on_violation=follows, rows=broken[n].rows, examples=broken[n].examples)
         for n, (kind, follows, _) in found.items()
     )
     columns = [sql.identifier(name) for name in (*dataset.schema.names, *dataset.frame_columns)]
-    return Judged(
+    return SplitFrame(
         frame=held.filter(goes_on).selectExpr(*columns),
         is_held=True,
         set_apart=None if dataset.quarantine is None else held.filter(f"{fate} = 'quarantine'"),
@@ -191,17 +195,17 @@ def _counted(held: DataFrame, dataset: Dataset, within: Slice | None) -> Judged:
     )
 
 
-def _left_out(held: DataFrame, dataset: Dataset, within: Slice | None) -> dict[tuple[Any, ...], LeftOut]:
+def _left_out(held: DataFrame, dataset: Dataset, within: Slice | None) -> dict[tuple[Any, ...], RemovedRows]:
     """By partition, the rows of the slice that are left out; one Spark job over rows that are held."""
     if within is None or not dataset.partition_by:
         return {}
     fate = _fate(dataset)
     rows = held.filter(within.predicate(dataset)).filter(f"{fate} IN ('quarantine', 'drop')")
     try:
-        counts = count_by_values(rows, dataset.partition_by, (f"{fate} = 'quarantine'", f"{fate} = 'drop'"))
+        counts = rows_by_values(rows, dataset.partition_by, (f"{fate} = 'quarantine'", f"{fate} = 'drop'"))
     except Unaddressable:  # a value that Python has none for; the totals are told all the same
         return {}
-    return {values: LeftOut(quarantined, dropped) for values, (quarantined, dropped) in counts.items()}
+    return {values: RemovedRows(quarantined, dropped) for values, (quarantined, dropped) in counts.items()}
 
 
 # --- what was set apart, and by whom ----------------------------------------------------------------------------------
@@ -244,27 +248,27 @@ def _batch(note: CommitNote) -> tuple[str, int | None]:
     return (note.mark.writer, note.mark.epoch) if note.cursors is None else (CURSORS, note.cursors.number)
 
 
-def may_hold(session: SparkSession, quarantine: Dataset, location: str, note: CommitNote) -> bool:
+def may_hold_batch(session: SparkSession, quarantine: Dataset, location: str, note: CommitNote) -> bool:
     """Whether an earlier try of this batch may have set rows apart; those of a consumer's try have its own token."""
     is_repeatable = note.cursors is None and note.mark.epoch is not None
-    return is_repeatable and look(session, quarantine, location) is not None
+    return is_repeatable and table_state(session, quarantine, location) is not None
 
 
-def leave_out_others(
-    session: SparkSession, quarantine: Dataset, location: str, note: CommitNote, *, anew: bool
+def remove_uncommitted(
+    session: SparkSession, quarantine: Dataset, location: str, note: CommitNote, *, replace_all: bool
 ) -> None:
     """Delete what other runs of a consumer have set apart without committing its cursors, which ours has.
 
     Where the table was made anew, so is its quarantine. No commit is made where there is nothing to delete.
     """
-    if note.cursors is None or look(session, quarantine, location) is None:
+    if note.cursors is None or table_state(session, quarantine, location) is None:
         return
-    epochs = "" if anew else f" AND {sql.identifier(EPOCH)} >= {note.cursors.number}"
+    epochs = "" if replace_all else f" AND {sql.identifier(EPOCH)} >= {note.cursors.number}"
     others = f"{sql.identifier(WRITER)} = {sql.string(CURSORS)} AND {sql.identifier(TOKEN)} <> "
     _delete(session, quarantine, location, note, f"{others}{sql.string(note.mark.token)}{epochs}")
 
 
-def take_out(session: SparkSession, quarantine: Dataset, location: str, note: CommitNote) -> Commit | None:
+def remove_batch(session: SparkSession, quarantine: Dataset, location: str, note: CommitNote) -> Commit | None:
     """Delete what is in quarantine of this batch; None where there was nothing, and no commit was made.
 
     A replace by no rows comes to the same, and leaves a file that no commit names also where there was nothing.
@@ -284,7 +288,7 @@ def _delete(
             try:
                 clone.sql(f"DELETE FROM {sql.path_table(location)} WHERE {condition}").collect()  # noqa: S608  quoted
             except LOST_OR_REFUSED as error:
-                failure = read_failure(error)
+                failure = failure_of(error)
                 if not failure.is_conflict:
                     raise
                 raise CommitConflictError(
@@ -292,5 +296,5 @@ def _delete(
                 ) from error
             return own_commit(clone, quarantine.name, location, note.mark, ())
 
-    with telling_damage(quarantine.name, location):
-        return retried(attempt, RetryPolicy(attempts=DELETE_ATTEMPTS), quarantine.name)
+    with damage_as_error(quarantine.name, location):
+        return with_retries(attempt, RetryPolicy(attempts=DELETE_ATTEMPTS), quarantine.name)

@@ -25,7 +25,7 @@ from pipeline.errors import (
 )
 
 
-def violation_of(frame: DataFrame, dataset: Dataset, within: Slice | None) -> PipelineError | None:
+def violations_in(frame: DataFrame, dataset: Dataset, within: Slice | None) -> PipelineError | None:
     """What the frame's rows break, counted; None where they break nothing that is declared."""
     stored, kept = merge.stored_rows(frame, dataset)
     if within is not None:
@@ -45,7 +45,7 @@ def _broken(stored: DataFrame, dataset: Dataset, kept: Collection[str]) -> Pipel
     checks = constraints.check_conditions(dataset)
     conditions = {f"{column} = ''": sql for column, sql in empty.items()}
     conditions |= {null_label(path): sql for path, sql in nulls.items()} | checks
-    found = constraints.count(stored, dataset, conditions)
+    found = constraints.count_broken(stored, dataset, conditions)
     examples = tuple(f"{name}: {row}" for name, broken in found.items() for row in broken.examples)
 
     def counts(names: dict[str, str]) -> dict[str, int]:

@@ -15,7 +15,7 @@ from pipeline.dataset import Dataset, InsertNew, Merge
 from pipeline.delta.log.commits import Commit, PartitionCounts, PartitionValues
 from pipeline.delta.log.mark import BehindCommit, Mark
 from pipeline.delta.table.open_table import TableState
-from pipeline.delta.write.quarantine import LeftOut, Violation
+from pipeline.delta.write.quarantine import RemovedRows, Violation
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,7 +49,7 @@ class WriteResult:
     bytes_added: int
     rows_by_partition: Mapping[PartitionValues, int] | None
     partitions: Mapping[PartitionValues, PartitionCounts] | None = field(default_factory=dict)
-    left_out: Mapping[tuple[Any, ...], LeftOut] = field(default_factory=dict)
+    left_out: Mapping[tuple[Any, ...], RemovedRows] = field(default_factory=dict)
     schema_fingerprint: str
     timestamp: dt.datetime | None
     mark: Mark
@@ -72,7 +72,7 @@ class WriteResult:
         return BehindCommit(self.dataset, self.location, self.version) if self.committed else nullcontext()
 
 
-def nothing(dataset: Dataset, state: TableState, mark: Mark, skipped_at: int | None = None) -> WriteResult:
+def no_commit(dataset: Dataset, state: TableState, mark: Mark, skipped_at: int | None = None) -> WriteResult:
     """A write that made no commit: there was nothing to write, or it had been made before."""
     return WriteResult(
         dataset=dataset.name, location=state.location, table_id=state.table_id,

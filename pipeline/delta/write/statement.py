@@ -17,18 +17,18 @@ from pipeline.delta.write import merge
 
 
 def write_statement(
-    frame: DataFrame, dataset: Dataset, location: str, view: str, within: Slice | None, *, anew: bool
+    frame: DataFrame, dataset: Dataset, location: str, view: str, within: Slice | None, *, replace_all: bool
 ) -> str:
-    """The statement that writes the view `view` of the frame; `anew` makes the table what the frame alone makes."""
+    """The statement that writes the view `view` of the frame; with `replace_all` only the rows of the frame remain."""
     # A slice of nothing is replaced by nothing; Delta would take rows for `REPLACE WHERE FALSE`, the guard does not.
     holds_nothing = within is not None and not within.boxes
-    if anew and isinstance(dataset.write, Merge | InsertNew):
-        return f"INSERT OVERWRITE TABLE {sql.path_table(location)} BY NAME {merge.fresh_rows(dataset, view)}"
+    if replace_all and isinstance(dataset.write, Merge | InsertNew):
+        return f"INSERT OVERWRITE TABLE {sql.path_table(location)} BY NAME {merge.first_load_query(dataset, view)}"
     if isinstance(dataset.write, Merge | InsertNew) and not holds_nothing:
         return merge.merge_statement(frame, dataset, location, view, within)
     target = sql.path_table(location)
     query = f"SELECT {', '.join(_guarded_columns(dataset, within))} FROM {sql.identifier(view)}"  # noqa: S608  all quoted
-    if not (anew or isinstance(dataset.write, Replace)) or holds_nothing:
+    if not (replace_all or isinstance(dataset.write, Replace)) or holds_nothing:
         return f"INSERT INTO {target} BY NAME {query}"
     if within is None:
         return f"INSERT OVERWRITE TABLE {target} BY NAME {query}"
@@ -51,5 +51,5 @@ def _guarded_columns(dataset: Dataset, within: Slice | None) -> Iterator[str]:
         if name in empty:
             cases.append(f"WHEN {empty[name]} THEN raise_error('empty partition value')")
         if within is not None and name in guarded_for_slice:
-            cases.append(f"WHEN {constraints.outside(dataset, within)} THEN raise_error('outside the slice')")
+            cases.append(f"WHEN {constraints.outside_condition(dataset, within)} THEN raise_error('outside the slice')")
         yield f"CASE {' '.join(cases)} ELSE {column} END AS {column}" if cases else column

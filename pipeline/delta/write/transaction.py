@@ -18,9 +18,9 @@ from typing import Any
 from pyspark.sql import SparkSession
 
 from pipeline.delta import sql
-from pipeline.delta.log.commits import note_of, read_entry, versions
+from pipeline.delta.log.commits import commit_note, commit_versions, read_entry
 from pipeline.delta.log.entry import info_of
-from pipeline.delta.log.mark import HISTORY_LIMIT, Mark, commit_entry
+from pipeline.delta.log.mark import HISTORY_LIMIT, Mark, commit_identity
 from pipeline.delta.log.snapshot import local_folder, table_facts, transaction_version
 from pipeline.delta.read.restores import RESTORE, restored_version
 from pipeline.delta.table.open_table import TableState, latest_version
@@ -77,7 +77,7 @@ def _application(incarnation: int, writer: str) -> str:
     return f"pipeline/{incarnation}/{writer}"
 
 
-def reached(session: SparkSession, state: TableState, writer: str) -> int:
+def last_recorded_epoch(session: SparkSession, state: TableState, writer: str) -> int:
     """The greatest epoch that Delta has recorded of a writer, 0 where it knows none or the log lies elsewhere."""
     folder = local_folder(state.location)
     if folder is None:
@@ -110,7 +110,7 @@ def _restores(session: SparkSession, state: TableState) -> Mapping[int, int | No
     if searched.until >= 0 and (
         state.version < searched.until
         if folder is None
-        else commit_entry(session, state.location, searched.until) != searched.entry
+        else commit_identity(session, state.location, searched.until) != searched.entry
     ):
         searched = _Searched()  # an older copy of the table was put back since
     if state.version <= searched.until:
@@ -118,10 +118,10 @@ def _restores(session: SparkSession, state: TableState) -> Mapping[int, int | No
     if folder is None:
         newest, found = _restores_in_history(session, state, searched.until)
     else:
-        numbers = versions(str(folder), searched.until)
+        numbers = commit_versions(str(folder), searched.until)
         newest, found = max(numbers, default=searched.until), _restores_among(folder, numbers)
     known = {n: restored_version(session, state.location, n, parameters) for n, parameters in found.items()}
-    entry = None if folder is None else commit_entry(session, state.location, newest)
+    entry = None if folder is None else commit_identity(session, state.location, newest)
     _SEARCHED[key] = _Searched(newest, entry, {**searched.restores, **known})
     return _SEARCHED[key].restores
 
@@ -184,7 +184,7 @@ def _epoch_in_history(session: SparkSession, state: TableState, mark: Mark, afte
     limit = state.version - until + HISTORY_LIMIT
     history = session.sql(f"DESCRIBE HISTORY {sql.path_table(state.location)} LIMIT {limit}")
     rows = history.filter(f"version > {after} AND version <= {until}").select("userMetadata").collect()
-    marks = [(note_of(row["userMetadata"]) or {}).get("mark") or {} for row in rows]
+    marks = [(commit_note(row["userMetadata"]) or {}).get("mark") or {} for row in rows]
     epochs = [found["epoch"] for found in marks if found.get("writer") == mark.writer]
     return max((epoch for epoch in epochs if epoch is not None), default=None)
 
@@ -211,13 +211,13 @@ def _newest_change(session: SparkSession, table: str, limit: str) -> int | None:
     return None if newest is None else int(newest)
 
 
-def holder(session: SparkSession, state: TableState, mark: Mark, known: Identifier) -> int | None:
+def version_holding(session: SparkSession, state: TableState, mark: Mark, known: Identifier) -> int | None:
     """The version that holds what a write under this mark has written before; None where none was recorded.
 
     Where the commit itself is no longer in the log, the current version stands for it.
     """
     folder = local_folder(state.location)
-    there = versions(str(folder)) if folder is not None else []
+    there = commit_versions(str(folder)) if folder is not None else []
     recorded = transaction_version(folder, there[-1], known.app_id) if folder is not None and there else None
     if folder is not None and (recorded is None or recorded < known.version):
         return None
@@ -230,7 +230,7 @@ def _version_of_epoch(session: SparkSession, location: str, mark: Mark) -> int |
     history = session.sql(f"DESCRIBE HISTORY {sql.path_table(location)} LIMIT {HISTORY_LIMIT}")
     later: int | None = None
     for row in history.select("version", "userMetadata").collect():
-        theirs = (note_of(row["userMetadata"]) or {}).get("mark") or {}
+        theirs = (commit_note(row["userMetadata"]) or {}).get("mark") or {}
         if theirs.get("writer") != mark.writer or theirs.get("epoch") is None:
             continue
         if theirs["epoch"] == mark.epoch:

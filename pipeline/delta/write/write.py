@@ -19,7 +19,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pipeline.dataset import Dataset, ErrorIfExists, Ignore, Replace
 from pipeline.dataset.expectations import QUARANTINE_SUFFIX
 from pipeline.dataset.policy import storage_confs
-from pipeline.dataset.schema import folded
+from pipeline.dataset.schema import casefolded
 from pipeline.delta import sql
 from pipeline.delta.frames.fit import select_list
 from pipeline.delta.log.commits import Commit
@@ -32,7 +32,7 @@ from pipeline.delta.log.mark import (
     private_session,
     write_confs,
 )
-from pipeline.delta.log.retry import RetryPolicy, retried
+from pipeline.delta.log.retry import RetryPolicy, with_retries
 from pipeline.delta.spark.failures import (
     CAUSE_UNTOLD,
     CHECK_BROKEN,
@@ -41,18 +41,18 @@ from pipeline.delta.spark.failures import (
     RAISED_BY_US,
     SLICE_BROKEN,
     SPARK_ERRORS,
-    read_failure,
-    telling_damage,
+    damage_as_error,
+    failure_of,
 )
 from pipeline.delta.sql.slices import Slice
 from pipeline.delta.table.apply import Applied
-from pipeline.delta.table.open_table import TableState, conform, existing, opened
+from pipeline.delta.table.open_table import TableState, conform, open_with_steps, require_table
 from pipeline.delta.write import merge, overwrite, quarantine
-from pipeline.delta.write.quarantine import Judged, judged
-from pipeline.delta.write.refusal import violation_of
-from pipeline.delta.write.result import WriteResult, commit_result, nothing
+from pipeline.delta.write.quarantine import SplitFrame, split_violations
+from pipeline.delta.write.refusal import violations_in
+from pipeline.delta.write.result import WriteResult, commit_result, no_commit
 from pipeline.delta.write.statement import write_statement
-from pipeline.delta.write.transaction import Identifier, cursor_identifier, first_load, holder, identifier
+from pipeline.delta.write.transaction import Identifier, cursor_identifier, first_load, identifier, version_holding
 from pipeline.errors import AfterCommitError, CommitConflictError, CommitUnknownError, PipelineError, TableExistsError
 
 # What a conflict says of a run whose cursors another run has moved on.
@@ -68,8 +68,8 @@ def write(
     location: str,
     note: CommitNote,
     within: Slice | None = None,
-    anew: bool = False,
-    is_fixed: bool = False,
+    replace_all: bool = False,
+    source_is_stable: bool = False,
     retry: RetryPolicy | None = None,
 ) -> WriteResult:
     """Write a frame as the dataset's write mode says, creating the table where there is none.
@@ -81,10 +81,10 @@ def write(
         frame: rows of the dataset; columns are matched by name.
         within: the slice that this write addresses. A replace replaces exactly it, an empty frame empties it; rows
             outside it are refused. The whole table where None.
-        anew: whether the rows that are there go, whatever the mode: the table holds what the write would make of an
-            empty one.
-        is_fixed: whether every look at the frame sees the same rows, as at files that nobody changes; a merge then
-            keeps no copy of them.
+        replace_all: whether the table's rows go, whatever the mode: afterwards it holds what the write would make of
+            an empty one.
+        source_is_stable: whether every evaluation of the frame gives the same rows, as of files that nobody changes; a
+            merge then keeps no copy of them.
         retry: when a write that met another commit gives up; the default policy where None.
 
     Raises:
@@ -99,28 +99,30 @@ def write(
         AfterCommitError: the rows are committed, and something that follows the commit failed.
     """
     with (
-        telling_damage(dataset.name, location),
+        damage_as_error(dataset.name, location),
         _conformed(frame, dataset, note.mark) as conformed,
-        judged(conformed, dataset, within) as found,
+        split_violations(conformed, dataset, within) as found,
         _held(found, dataset, within) as held,
     ):
         if found.is_refused:
-            violation = violation_of(held, dataset, within)
+            violation = violations_in(held, dataset, within)
             if violation is not None:
                 raise violation
         apart = _SetApart(found, dataset, f"{location}{QUARANTINE_SUFFIX}", note)
 
-        replaced = within is None and (anew or isinstance(dataset.write, Replace))
-        as_it_is = is_fixed and not _is_held(found, dataset, within)  # Delta refuses a source that is cached
+        replaced = within is None and (replace_all or isinstance(dataset.write, Replace))
+        as_it_is = source_is_stable and not _is_held(found, dataset, within)  # Delta refuses a source that is cached
         tables: list[Applied] = []
 
         def attempt(number: int) -> WriteResult:
-            tables.append(opened(held.sparkSession, dataset, location, replaced=replaced))
+            tables.append(open_with_steps(held.sparkSession, dataset, location, replaced=replaced))
             own = changed(note, mark=changed(note.mark, attempt=note.mark.attempt + number - 1))
-            return _attempt(held, dataset, tables[-1], own, within, anew=anew, is_fixed=as_it_is, apart=apart)
+            return _attempt(
+                held, dataset, tables[-1], own, within, replace_all=replace_all, source_is_stable=as_it_is, apart=apart
+            )
 
         with apart.withdrawn_on_failure():
-            result = retried(attempt, retry or RetryPolicy(), dataset.name)
+            result = with_retries(attempt, retry or RetryPolicy(), dataset.name)
         with result.behind():
             return changed(
                 result, violations=found.violations, rows_dropped=found.rows_dropped,
@@ -138,23 +140,23 @@ def _conformed(frame: DataFrame, dataset: Dataset, mark: Mark) -> Iterator[DataF
     """
     selected = select_list(dataset, frame.schema)
     columns = [f"{expression} AS {sql.identifier(name)}" for name, expression in selected.items()]
-    given = {folded(name) for name in frame.schema.names}
+    given = {casefolded(name) for name in frame.schema.names}
     computed = (*dataset.features.generated, *dataset.features.defaults)
-    if not dataset.checks and all(folded(name) in given for name, _ in computed):
+    if not dataset.checks and all(casefolded(name) in given for name, _ in computed):
         yield frame.selectExpr(*columns)
         return
     with _temporary_view(frame, mark) as view, private_session(frame.sparkSession, {}) as clone:
         yield clone.table(view).selectExpr(*columns)
 
 
-def _is_held(found: Judged, dataset: Dataset, within: Slice | None) -> bool:
-    return found.is_held or merge.looks_first(dataset, within)
+def _is_held(found: SplitFrame, dataset: Dataset, within: Slice | None) -> bool:
+    return found.is_held or merge.needs_fixed_source(dataset, within)
 
 
 @contextmanager
-def _held(found: Judged, dataset: Dataset, within: Slice | None) -> Iterator[DataFrame]:
+def _held(found: SplitFrame, dataset: Dataset, within: Slice | None) -> Iterator[DataFrame]:
     """The frame, materialized where it is looked at more than once, so that every look sees the same rows."""
-    if found.is_held or not merge.looks_first(dataset, within):
+    if found.is_held or not merge.needs_fixed_source(dataset, within):
         yield found.frame
         return
     held = found.frame.persist()
@@ -169,7 +171,7 @@ def _held(found: Judged, dataset: Dataset, within: Slice | None) -> Iterator[Dat
 class _SetApart:
     """The rows of one write that go to quarantine; `result` is their commit once it was made."""
 
-    found: Judged
+    found: SplitFrame
     dataset: Dataset
     location: str
     note: CommitNote
@@ -180,7 +182,7 @@ class _SetApart:
         rows, to = self.found.set_apart, self.dataset.quarantine
         if to is None or rows is None or self.result is not None:
             return
-        if self.found.rows_quarantined or quarantine.may_hold(session, to, self.location, self.note):
+        if self.found.rows_quarantined or quarantine.may_hold_batch(session, to, self.location, self.note):
             self.result = self._replaced(rows, to) if self.found.rows_quarantined else self._taken_out(session, to)
 
     def _replaced(self, rows: DataFrame, to: Dataset) -> WriteResult:
@@ -189,17 +191,19 @@ class _SetApart:
         return write(frame, dataset=to, location=self.location, note=note, within=within)
 
     def _taken_out(self, session: SparkSession, to: Dataset) -> WriteResult:
-        commit = quarantine.take_out(session, to, self.location, self.note)
-        state = existing(session, to, self.location)
+        commit = quarantine.remove_batch(session, to, self.location, self.note)
+        state = require_table(session, to, self.location)
         return (
-            nothing(to, state, self.note.mark) if commit is None else commit_result(to, state, self.note.mark, commit)
+            no_commit(to, state, self.note.mark) if commit is None else commit_result(to, state, self.note.mark, commit)
         )
 
-    def settle(self, session: SparkSession, *, anew: bool) -> None:
+    def settle(self, session: SparkSession, *, replace_all: bool) -> None:
         """Once the rows of the write are committed: leave no row of a run that was overtaken."""
         if self.dataset.quarantine is not None:
             with suppress(PipelineError, *SPARK_ERRORS):  # the rows are committed, whatever is left beside them
-                quarantine.leave_out_others(session, self.dataset.quarantine, self.location, self.note, anew=anew)
+                quarantine.remove_uncommitted(
+                    session, self.dataset.quarantine, self.location, self.note, replace_all=replace_all
+                )
 
     @contextmanager
     def withdrawn_on_failure(self) -> Iterator[None]:
@@ -217,39 +221,39 @@ class _SetApart:
 
 
 def _attempt(
-    frame: DataFrame, dataset: Dataset, table: Applied, note: CommitNote, within: Slice | None, *, anew: bool,
-    is_fixed: bool, apart: _SetApart,
+    frame: DataFrame, dataset: Dataset, table: Applied, note: CommitNote, within: Slice | None, *, replace_all: bool,
+    source_is_stable: bool, apart: _SetApart,
 ) -> WriteResult:  # fmt: skip
     session, state, location = frame.sparkSession, table.after, table.after.location
     known = _identifier(session, dataset, state, note)
     if isinstance(known, int):
-        return nothing(dataset, state, note.mark, skipped_at=known)
+        return no_commit(dataset, state, note.mark, skipped_at=known)
     if isinstance(dataset.write, ErrorIfExists | Ignore) and known is None:
-        return nothing(dataset, state, note.mark)
+        return no_commit(dataset, state, note.mark)
     if apart.found.set_apart is not None and isinstance(known, Identifier) and note.cursors is None:
-        before = holder(session, state, note.mark, known)
+        before = version_holding(session, state, note.mark, known)
         if before is not None:  # nor is anything set apart a second time
-            return nothing(dataset, state, note.mark, skipped_at=before)
+            return no_commit(dataset, state, note.mark, skipped_at=before)
     with _temporary_view(frame, note.mark) as view:
-        statement = write_statement(frame, dataset, location, view, within, anew=anew)
+        statement = write_statement(frame, dataset, location, view, within, replace_all=replace_all)
         apart.commit(session)
-        confs = (known.confs if known is not None else {}) | (_AS_IT_IS if is_fixed else {})
+        confs = (known.confs if known is not None else {}) | (_AS_IT_IS if source_is_stable else {})
         commit = _run(statement, frame, dataset, table, note=note, within=within, confs=confs, view=view)
     if commit is not None:
         with BehindCommit(dataset.name, location, commit.version):
             if table.overwrites:
                 state = conform(session, dataset, location).after
-            apart.settle(session, anew=anew)
+            apart.settle(session, replace_all=replace_all)
             return commit_result(dataset, state, note.mark, commit)
     if note.cursors is not None:  # Delta commits an identifier even without rows, unless another run was first
         raise CommitConflictError(dataset=dataset.name, location=location, condition=CURSOR_MOVED)
     # Delta made none: there was nothing to write, or it was written before.
-    state = existing(session, dataset, location)
+    state = require_table(session, dataset, location)
     again = _identifier(session, dataset, state, note)
     if isinstance(again, Identifier) and again != known:  # a restore came between, and what was written is gone
         raise CommitConflictError(dataset=dataset.name, location=location, condition="RESTORE")
-    skipped_at = holder(session, state, note.mark, again) if isinstance(again, Identifier) else again
-    return nothing(dataset, state, note.mark, skipped_at=skipped_at)
+    skipped_at = version_holding(session, state, note.mark, again) if isinstance(again, Identifier) else again
+    return no_commit(dataset, state, note.mark, skipped_at=skipped_at)
 
 
 def _run(
@@ -320,12 +324,12 @@ def _outcome(
         CommitConflictError: another commit came first, and the log holds none of ours.
         CommitUnknownError: the log can't be asked.
     """
-    failure = read_failure(error)
+    failure = failure_of(error)
     refused = CHECK_BROKEN | NOT_NULL_BROKEN | RAISED_BY_US | SLICE_BROKEN
     violation = None
     if failure.has(refused) or failure.has_only(CAUSE_UNTOLD):
         with suppress(*SPARK_ERRORS):  # the frame fails by itself; then its own error is the one to tell
-            violation = violation_of(frame, dataset, within)
+            violation = violations_in(frame, dataset, within)
     if violation is not None:
         raise violation from error
     location, partition_by = state.location, state.log_partition_by

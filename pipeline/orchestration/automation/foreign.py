@@ -31,9 +31,16 @@ from dagster import (
 from dagster._core.storage.tags import MULTIDIMENSIONAL_PARTITION_PREFIX
 
 from pipeline.dataset import Append, Dataset, table_location
-from pipeline.delta.log.commits import Commit, PartitionCounts, entry_at, note_of, read_commit_file, versions
+from pipeline.delta.log.commits import (
+    Commit,
+    PartitionCounts,
+    commit_note,
+    commit_versions,
+    entry_identity_at,
+    read_commit_file,
+)
 from pipeline.delta.log.counts import TableRows, table_rows
-from pipeline.delta.table.open_table import state_in_log
+from pipeline.delta.table.open_table import state_from_log
 from pipeline.errors import PartitionKeyError
 from pipeline.orchestration.derived import dataset_of_table
 from pipeline.orchestration.metadata import (
@@ -46,12 +53,12 @@ from pipeline.orchestration.metadata import (
     VERSION,
     commit_in,
     data_version_tag,
-    data_version_told,
     declared_dataset,
     of_commit,
-    plain,
+    plain_value,
+    reported_data_version,
 )
-from pipeline.orchestration.partitions import PARTITION_EXPR, KeyFinder, summed
+from pipeline.orchestration.partitions import PARTITION_EXPR, KeyFinder, sum_by_key
 
 # What one look at a table reads and reports at most; a commit is reported whole.
 COMMITS_AT_ONCE = 100
@@ -92,7 +99,7 @@ def asset_tables(assets: Iterable[AssetsDefinition], io_manager_key: str) -> lis
                 continue
             table = AssetTable(
                 key=spec.key, dataset=dataset, metadata=spec.metadata, partitions_def=spec.partitions_def,
-                expr=plain(spec.metadata.get(PARTITION_EXPR)), has_runs=asset.is_executable,
+                expr=plain_value(spec.metadata.get(PARTITION_EXPR)), has_runs=asset.is_executable,
             )  # fmt: skip
             tables.append(table)
     return tables
@@ -101,7 +108,7 @@ def asset_tables(assets: Iterable[AssetsDefinition], io_manager_key: str) -> lis
 def newest_unreported(table: AssetTable, root: str, instance: DagsterInstance) -> list[AssetMaterialization]:
     """As `unreported`, of the newest commits alone, for one who has kept no cursor."""
     location = table_location(root, table.name)
-    numbers = versions(location)
+    numbers = commit_versions(location)
     if not numbers:
         return []
     first = read_commit_file(location, numbers[0], ())
@@ -119,7 +126,7 @@ def unreported(
     put nobody can say what the commits that are lost had changed: all of it is told, as of its newest commit.
     """
     location = table_location(root, table.name)
-    numbers = versions(location)
+    numbers = commit_versions(location)
     known.setdefault("version", -1)
     known.setdefault("table_id", None)
     if not numbers:
@@ -128,7 +135,7 @@ def unreported(
     if first.table_id is not None and first.table_id != known["table_id"]:
         known |= {"version": -1, "table_id": first.table_id, "entry": None, "waiting": []}
     if _was_put_back(location, numbers, known):
-        known |= {"version": numbers[-1], "entry": entry_at(location, numbers[-1])}
+        known |= {"version": numbers[-1], "entry": entry_identity_at(location, numbers[-1])}
         known.pop("waiting", None)
         return list(_Reader(table, location, instance).events_of_all(numbers[-1], known["table_id"]))
     waiting = [number for number in known.pop("waiting", []) if number in numbers]
@@ -150,7 +157,7 @@ def unreported(
             events += reader.events(commit, known["table_id"], has_rows=commit.version in counted)
     if still_waiting:
         known["waiting"] = still_waiting
-    known["entry"] = entry_at(location, known["version"])
+    known["entry"] = entry_identity_at(location, known["version"])
     return events
 
 
@@ -161,7 +168,7 @@ def _was_put_back(location: str, numbers: Sequence[int], known: dict[str, Any]) 
     """
     if known["version"] > numbers[-1]:
         return True
-    there = entry_at(location, known["version"]) if known["version"] >= numbers[0] else None
+    there = entry_identity_at(location, known["version"]) if known["version"] >= numbers[0] else None
     if there is None:  # nothing was read yet, or the log was cleaned of it
         return False
     if known.get("entry") is None:
@@ -174,7 +181,7 @@ class _Reader:
 
     def __init__(self, table: AssetTable, location: str, instance: DagsterInstance) -> None:
         self.table, self.location, self.instance = table, location, instance
-        state = state_in_log(location)
+        state = state_from_log(location)
         self.table_id = None if state is None else state.table_id
         self.dataset = table.dataset
         if self.dataset is None and state is not None:
@@ -197,7 +204,7 @@ class _Reader:
         return run is not None and not run.is_finished
 
     def _run_of(self, commit: Commit) -> str | None:
-        note = note_of(commit.user_metadata) or {}
+        note = commit_note(commit.user_metadata) or {}
         return note.get("run_id") if self.table.has_runs and note.get("asset") else None
 
     def events(self, commit: Commit, table_id: str | None, *, has_rows: bool) -> Iterator[AssetMaterialization]:
@@ -254,7 +261,7 @@ class _Reader:
             return {}
         if commit.partitions is None:
             return self._all(None)
-        return dict(summed(commit.partitions, self._finder().of_texts).items())
+        return dict(sum_by_key(commit.partitions, self._finder().of_texts).items())
 
     def _all(self, rows: TableRows | None) -> Mapping[str | None, PartitionCounts]:
         """Every partition that was ever reported or is among these rows, with nothing known of what came to it."""
@@ -264,13 +271,13 @@ class _Reader:
             return {}
         there = self.instance.get_materialized_partitions(self.table.key)
         if rows is not None:
-            there = there | set(summed(rows.by_partition, self._finder().of_texts))
+            there = there | set(sum_by_key(rows.by_partition, self._finder().of_texts))
         return {key: PartitionCounts(rows=None) for key in self._partition_keys() if key in there}
 
     def _entry(self, number: int) -> str | None:
         """The identity of a commit, looked up once."""
         if number not in self._entries:
-            self._entries[number] = entry_at(self.location, number)
+            self._entries[number] = entry_identity_at(self.location, number)
         return self._entries[number]
 
     def _partition_keys(self) -> list[str]:
@@ -302,7 +309,7 @@ class _Reader:
             asked, limit = AssetRecordsFilter(self.table.key, storage_ids=list(ids.values())), len(ids)
         for record in self.instance.fetch_materializations(asked, limit=limit).records if limit else ():
             event = record.asset_materialization
-            told = data_version_told(event)
+            told = reported_data_version(event)
             if event is not None and told is not None:
                 self._reported[event.partition] = told.value
 
@@ -323,7 +330,7 @@ class _Reader:
         came = {key: counts.rows for key, counts in new.items() if key is not None and counts.rows is not None}
         if table is None:
             return came if appends else {}
-        held = dict.fromkeys(keys, 0) | summed(table.by_partition, self._finder().of_texts)
+        held = dict.fromkeys(keys, 0) | sum_by_key(table.by_partition, self._finder().of_texts)
         return held | came if appends else held
 
 

@@ -70,7 +70,7 @@ def _began_before(pid: int, timestamp: float) -> bool:
 
 
 @contextmanager
-def dead_released(instance: DagsterInstance, told: Callable[[str], object]) -> Iterator[None]:
+def with_dead_released(instance: DagsterInstance, told: Callable[[str], object]) -> Iterator[None]:
     """Inside the block, give back what killed runs have held: if no daemon runs, nobody else does.
 
     A block that ends before the first look has waited for nobody, and costs nothing.

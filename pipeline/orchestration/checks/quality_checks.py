@@ -14,10 +14,10 @@ from typing import Any
 from dagster import AssetCheckResult, AssetCheckSeverity, AssetCheckSpec, AssetKey, MetadataValue
 
 from pipeline.dataset import Check, Constraint, Dataset, Expectation, References, Severity
-from pipeline.dataset.expectations import expectation_name, label
-from pipeline.delta.inspect.check import broken_by
-from pipeline.delta.sql.constraints import Broken
-from pipeline.delta.table.open_table import look
+from pipeline.dataset.expectations import constraint_name, expectation_name
+from pipeline.delta.inspect.check import violations_at
+from pipeline.delta.sql.constraints import BrokenRows
+from pipeline.delta.table.open_table import table_state
 from pipeline.errors import TableNotFoundError
 from pipeline.orchestration.io.io_manager import DeltaIOManager
 from pipeline.orchestration.metadata import SOURCES, VERSION, VIOLATIONS, of_commit
@@ -96,33 +96,33 @@ def result(
     )
 
 
-def _recorded(declared: Constraint, written: Written) -> tuple[Broken, dict[str, Any]]:
+def _recorded(declared: Constraint, written: Written) -> tuple[BrokenRows, dict[str, Any]]:
     """What the writes have counted; where they counted nothing, Delta would have refused a row that breaks it."""
     facts: dict[str, Any] = {"on_violation": declared.on_violation}
     commits = {metadata.get(VERSION): metadata for metadata in written.values()}
     judged = [metadata.get(VIOLATIONS) or metadata.get(of_commit(VIOLATIONS)) or {} for metadata in commits.values()]
-    found = [violations.get(label(declared)) for violations in judged]
+    found = [violations.get(constraint_name(declared)) for violations in judged]
     counted = [one for one in found if one is not None]
     versions = [version for version in commits if version is not None]
     if versions:
         facts[VERSION] = MetadataValue.int(max(versions))
     examples = tuple(text for one in counted for text in one["examples"])
-    return Broken(sum(one["rows"] for one in counted), examples), facts
+    return BrokenRows(sum(one["rows"] for one in counted), examples), facts
 
 
 def _looked_at(
     declared: Expectation, dataset: Dataset, written: Written, manager: DeltaIOManager
-) -> tuple[Broken, dict[str, Any]]:
+) -> tuple[BrokenRows, dict[str, Any]]:
     """What a look at the version of the last write finds; at the newest where none was recorded."""
     session, location = manager.spark.spark_session, dataset.location(manager.root)
     versions = [metadata[VERSION] for metadata in written.values() if VERSION in metadata]
     read: Mapping[str, int] = next((metadata.get(SOURCES, {}) for metadata in written.values()), {})
     if not versions:
-        state = look(session, dataset, location)
+        state = table_state(session, dataset, location)
         if state is None:
             raise TableNotFoundError(dataset=dataset.name, location=location)
         versions = [state.version]
     other = read.get(declared.dataset) if isinstance(declared, References) else None
-    broken, held_to = broken_by(session, location, max(versions), declared, root=manager.root, other_version=other)
+    broken, held_to = violations_at(session, location, max(versions), declared, root=manager.root, other_version=other)
     facts: dict[str, Any] = {VERSION: MetadataValue.int(max(versions))}
     return broken, facts | ({} if held_to is None else {"delta/held_to_version": MetadataValue.int(held_to)})

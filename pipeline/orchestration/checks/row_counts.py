@@ -14,15 +14,15 @@ from typing import Any
 from dagster import AssetCheckResult, AssetKey, MetadataValue, PartitionsDefinition
 
 from pipeline.dataset import Append, Dataset, Replace, RowCount
-from pipeline.delta.inspect.check import allowed, judges_the_write, rows_held, typed_values
+from pipeline.delta.inspect.check import counts_written_rows, is_within, rows_held, typed_values
 from pipeline.delta.log.commits import read_commit_file
 from pipeline.delta.log.mark import read_commit
 from pipeline.delta.log.snapshot import local_folder
-from pipeline.delta.table.open_table import observe, state_in_log
+from pipeline.delta.table.open_table import state_from_log, table_state_with_sizes
 from pipeline.orchestration.checks import quality_checks
 from pipeline.orchestration.io.io_manager import DeltaIOManager
 from pipeline.orchestration.metadata import COMMITTED, PARTITION_ROWS, ROWS_WRITTEN, SKIPPED, TABLE_ROWS, VERSION
-from pipeline.orchestration.partitions import KeyFinder, summed
+from pipeline.orchestration.partitions import KeyFinder, sum_by_key
 
 ROW_COUNT = "row_count"
 # Partitions out of range that a result names; a year of hours has more.
@@ -55,7 +55,7 @@ def result(
 ) -> AssetCheckResult:
     """The result of the check, by what was recorded of the last write."""
     rows = {partition: _rows(partition, metadata, len(written), table) for partition, metadata in written.items()}
-    outside = {partition: count for partition, count in rows.items() if not allowed(declared, count)}
+    outside = {partition: count for partition, count in rows.items() if not is_within(declared, count)}
     named = dict(sorted((str(partition), count) for partition, count in outside.items() if partition is not None))
     versions = {metadata[VERSION] for metadata in written.values() if VERSION in metadata}
     found = _told(rows)
@@ -77,7 +77,7 @@ def result(
 def _rows(partition: str | None, metadata: Mapping[str, Any], written: int, table: Table) -> int | None:
     """The rows to be judged; None where several partitions share one count that can't be told apart."""
     mode = table.dataset.write
-    if judges_the_write(table.dataset):
+    if counts_written_rows(table.dataset):
         if metadata.get(SKIPPED):  # an earlier try has written them
             return _rows_of_commit(partition, metadata[VERSION], table)
         names = [PARTITION_ROWS, ROWS_WRITTEN] if partition is not None else [ROWS_WRITTEN]
@@ -87,7 +87,7 @@ def _rows(partition: str | None, metadata: Mapping[str, Any], written: int, tabl
         if isinstance(mode, Replace) and metadata.get(COMMITTED, True) and (partition is None or written == 1):
             names.append(ROWS_WRITTEN)
     known = next((int(metadata[name]) for name in names if name in metadata), None)
-    if known is not None or judges_the_write(table.dataset) or VERSION not in metadata:
+    if known is not None or counts_written_rows(table.dataset) or VERSION not in metadata:
         return known
     return _rows_held(partition, metadata[VERSION], table)
 
@@ -100,7 +100,9 @@ def _rows_held(partition: str | None, version: int, table: Table) -> int | None:
 
 def _rows_of_commit(partition: str | None, version: int, table: Table) -> int | None:
     """The rows that a commit has added, to one partition or in all; None where its entry does not say."""
-    state = state_in_log(table.location) or observe(table.manager.spark.spark_session, table.dataset, table.location)
+    state = state_from_log(table.location) or table_state_with_sizes(
+        table.manager.spark.spark_session, table.dataset, table.location
+    )
     if state is None:
         return None
     if local_folder(table.location) is not None:
@@ -118,7 +120,7 @@ def _at(partition: str | None, rows: Mapping[tuple[Any, ...], int], table: Table
     if table.partitions_def is None:
         return None
     find = KeyFinder(table.dataset, table.partitions_def, [partition], table.expr)
-    return summed(rows, find.of_values).get(partition, 0)
+    return sum_by_key(rows, find.of_values).get(partition, 0)
 
 
 def _range(declared: RowCount) -> str:

@@ -34,13 +34,13 @@ from dagster import (
 from dagster._core.instance.utils import RUNLESS_RUN_ID
 
 from pipeline.dataset import Dataset
-from pipeline.delta.table.open_table import TableState, compare, observe, state_in_log
+from pipeline.delta.table.open_table import TableState, shape_differences, state_from_log, table_state_with_sizes
 from pipeline.errors import TableNotFoundError
 from pipeline.orchestration.checks import quality_checks, row_counts
 from pipeline.orchestration.checks.row_counts import ROW_COUNT
 from pipeline.orchestration.dataset_asset import IO_MANAGER
 from pipeline.orchestration.io.io_manager import DeltaIOManager
-from pipeline.orchestration.metadata import VERSION, at_key, column_schema, plain, table_schema
+from pipeline.orchestration.metadata import VERSION, at_key, column_schema, plain_value, table_schema
 from pipeline.orchestration.partitions import PARTITION_EXPR
 
 SCHEMA = "schema"
@@ -108,13 +108,13 @@ def _specs(dataset: Dataset) -> list[AssetCheckSpec]:
 def _schema_result(key: AssetKey, dataset: Dataset, manager: DeltaIOManager) -> AssetCheckResult:
     dataset = at_key(dataset, key)
     location = dataset.location(manager.root)
-    state = state_in_log(location) or observe(manager.spark.spark_session, dataset, location)
+    state = state_from_log(location) or table_state_with_sizes(manager.spark.spark_session, dataset, location)
     expected: dict[str, Any] = {"expected": column_schema(dataset), "delta/declared_fingerprint": dataset.fingerprint}
     if state is None:
         problem = TableNotFoundError(dataset=dataset.name, location=location).message()
         differences, found = [problem], {}
     else:
-        differences, found = compare(dataset, state), _found(state)
+        differences, found = shape_differences(dataset, state), _found(state)
     return AssetCheckResult(
         asset_key=key,
         check_name=SCHEMA,
@@ -141,7 +141,7 @@ def _partitioning(
     if not layer.has(key):
         return None, None
     node = layer.get(key)
-    return node.partitions_def, plain(node.metadata.get(PARTITION_EXPR))
+    return node.partitions_def, plain_value(node.metadata.get(PARTITION_EXPR))
 
 
 def _last_write(context: AssetCheckExecutionContext, key: AssetKey) -> dict[str | None, Mapping[str, Any]]:

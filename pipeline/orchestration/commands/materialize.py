@@ -36,10 +36,10 @@ from dagster._core.storage.tags import ASSET_PARTITION_RANGE_END_TAG, ASSET_PART
 
 from pipeline.errors import MaterializeError
 from pipeline.listing import listed
-from pipeline.orchestration.automation.pools import dead_released
+from pipeline.orchestration.automation.pools import with_dead_released
 from pipeline.orchestration.commands.project import repositories
 from pipeline.orchestration.commands.reports import Report, child, failure_of, step_key, step_listener
-from pipeline.orchestration.metadata import COMMITTED, FINGERPRINT, ROWS_WRITTEN, VERSION, plain
+from pipeline.orchestration.metadata import COMMITTED, FINGERPRINT, ROWS_WRITTEN, VERSION, plain_value
 from pipeline.settings import dagster_module
 
 # Objects that are made before the collector looks at the youngest; Python's own number is 700. Dagster makes a million
@@ -76,7 +76,7 @@ def materialize(folder: Path, instance: DagsterInstance, request: Request, repor
         arguments = _partition_arguments(job, keys, request)
     instance.add_event_listener(run_id, step_listener({step_key(key): _name(key) for key in keys}, seconds, report))
     report({"event": "run", "run_id": run_id, "assets": sorted(map(_name, keys))})
-    with dead_released(instance, _say):
+    with with_dead_released(instance, _say):
         result = job.execute_in_process(
             instance=instance, run_id=run_id, asset_selection=sorted(keys), raise_on_error=False, **arguments
         )
@@ -181,7 +181,7 @@ def _results(result: ExecuteInProcessResult, seconds: dict[str, float]) -> list[
     lines: dict[str, dict[str, Any]] = {}
     for event in result.all_events:
         if event.event_type == DagsterEventType.ASSET_MATERIALIZATION and event.asset_key is not None:
-            told = {name: plain(value) for name, value in event.materialization.metadata.items()}
+            told = {name: plain_value(value) for name, value in event.materialization.metadata.items()}
             name = _name(event.asset_key)
             line = lines.setdefault(name, _line(name, seconds.get(name)))
             line["partitions"] += event.partition is not None

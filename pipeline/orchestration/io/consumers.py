@@ -26,8 +26,8 @@ from pyspark.sql import SparkSession
 
 from pipeline.dataset import Dataset
 from pipeline.delta.log.retry import RetryPolicy
-from pipeline.delta.read.changes import Source
-from pipeline.delta.write.consume import Reading, reading
+from pipeline.delta.read.changes import SourceTable
+from pipeline.delta.write.consume import Reading, read_sources
 from pipeline.errors import CommitConflictError, DeclarationError, SettingsError
 from pipeline.orchestration.metadata import declared_dataset
 
@@ -113,9 +113,9 @@ def _key_of(name: str, keys: Iterable[AssetKey]) -> AssetKey | None:
 
 
 def read_changes(
-    session: SparkSession, step: StepExecutionContext, consumer: Dataset, location: str, sources: Iterable[Source]
+    session: SparkSession, step: StepExecutionContext, consumer: Dataset, location: str, sources: Iterable[SourceTable]
 ) -> Reading:
-    """What has changed for this try of a step: read once, then held until `written` or `release`."""
+    """What has changed for this try of a step: read once, then held until `write_segment` or `release_changes`."""
     _release_left()
     place = (step.run_id, step.step.key)
     attempt = step.previous_attempt_count + 1
@@ -123,10 +123,10 @@ def read_changes(
     if held is None or held.attempt != attempt:
         # Steps of one run follow each other in a process: what another has left was never written.
         for left in [other for other in list(_HELD) if other[0] == step.run_id]:
-            release(*left)
+            release_step(*left)
         with ExitStack() as frames:
             wanted = _is_full_refresh(step)
-            found = frames.enter_context(reading(session, consumer, location, tuple(sources), full_refresh=wanted))
+            found = frames.enter_context(read_sources(session, consumer, location, tuple(sources), full_refresh=wanted))
             held = _HELD[place] = _Held(attempt, found, frames.pop_all())
         # Not in the interpreter's last moments, when nothing can be called any more: `_release_all` comes before.
         weakref.finalize(step, _leave, place, held).atexit = False
@@ -151,7 +151,7 @@ def _is_full_refresh(step: StepExecutionContext) -> bool:
 
 
 @contextmanager
-def written(step: StepExecutionContext | None, dataset: Dataset) -> Iterator[Reading | None]:
+def written_changes(step: StepExecutionContext | None, dataset: Dataset) -> Iterator[Reading | None]:
     """What the step has read as changes, let go of once the block ends; None for a dataset that is no consumer.
 
     A run that another run of the consumer has overtaken is asked to try the step again, since its frame is made of what
@@ -175,10 +175,10 @@ def written(step: StepExecutionContext | None, dataset: Dataset) -> Iterator[Rea
             raise
         raise RetryRequested(max_retries=_RETRY.attempts - 1, seconds_to_wait=wait) from error
     finally:
-        release(step.run_id, step.step.key)
+        release_step(step.run_id, step.step.key)
 
 
-def release(run_id: str, step_key: str) -> None:
+def release_step(run_id: str, step_key: str) -> None:
     """Let go of what a step has read as changes."""
     held = _HELD.pop((run_id, step_key), None)
     if held is not None:
@@ -200,11 +200,11 @@ def _release_left() -> None:
 def _release_all() -> None:
     """Let go of everything while the interpreter still can."""
     for place in list(_HELD):
-        release(*place)
+        release_step(*place)
     _release_left()
 
 
 @failure_hook(name="release_changes")
 def release_changes(context: HookContext) -> None:
     """Let go of the changes that a failed step had read."""
-    release(context.run_id, context.step_key)
+    release_step(context.run_id, context.step_key)

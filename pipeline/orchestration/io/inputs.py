@@ -21,7 +21,7 @@ from pipeline.dataset import Dataset
 from pipeline.delta.frames.convert import KINDS, SPARK, kind_of
 from pipeline.delta.sql.slices import Slice
 from pipeline.errors import FrameKindError
-from pipeline.orchestration.metadata import plain
+from pipeline.orchestration.metadata import plain_value
 from pipeline.orchestration.partitions import PARTITION_EXPR, slice_of
 
 
@@ -30,7 +30,7 @@ def input_slice(context: InputContext, step: StepExecutionContext | None, datase
     if not context.has_asset_partitions or (step is not None and _takes_all(context, step)):
         return None
     upstream = context.upstream_output
-    expr = None if upstream is None else plain((upstream.definition_metadata or {}).get(PARTITION_EXPR))
+    expr = None if upstream is None else plain_value((upstream.definition_metadata or {}).get(PARTITION_EXPR))
     return slice_of(dataset, context.asset_partitions_def, context.asset_partition_keys, expr)
 
 
@@ -74,16 +74,18 @@ def annotated_kind(context: InputContext) -> str:
     annotation = context.dagster_type.typing_type
     kind = SPARK if annotation is Any else kind_of(annotation)
     if kind is None:
-        raise FrameKindError(dataset="/".join(context.asset_key.path), annotation=shown(annotation), kinds=KINDS)
+        raise FrameKindError(
+            dataset="/".join(context.asset_key.path), annotation=shown_annotation(annotation), kinds=KINDS
+        )
     return kind
 
 
-def shown(annotation: object) -> str:
+def shown_annotation(annotation: object) -> str:
     """An annotation as an error names it."""
     return f"{annotation.__module__}.{annotation.__qualname__}" if isinstance(annotation, type) else str(annotation)
 
 
-def tell_input(context: InputContext, metadata: dict[str, Any]) -> None:
+def report_input(context: InputContext, metadata: dict[str, Any]) -> None:
     """Hand what was read to Dagster, which takes it of one partition at most."""
     if not context.has_asset_partitions:
         context.add_input_metadata(metadata)

@@ -26,23 +26,23 @@ from dagster import (
 from pyspark.sql.types import StructType
 
 from pipeline.dataset import Dataset, table_location
-from pipeline.delta.frames.convert import empty, from_spark, to_spark, with_schema
+from pipeline.delta.frames.convert import empty_frame, from_spark, to_spark, with_schema
 from pipeline.delta.frames.staging import STAGING
-from pipeline.delta.log.mark import CommitNote, Mark, commit_entry, newest_note
-from pipeline.delta.read.changes import Changes, Source
+from pipeline.delta.log.mark import CommitNote, Mark, commit_identity, newest_note
+from pipeline.delta.read.changes import Changes, SourceTable
 from pipeline.delta.read.version import ReadFacts, ReadOptions, read
 from pipeline.delta.spark.failures import SPARK_ERRORS
 from pipeline.delta.sql.slices import Slice
-from pipeline.delta.stream.structured_streaming import together
-from pipeline.delta.table.open_table import TableState, look_at
+from pipeline.delta.stream.structured_streaming import combined_result
+from pipeline.delta.table.open_table import TableState, state_at_location
 from pipeline.delta.write.consume import Reading, Touched, write_consumed
 from pipeline.delta.write.result import WriteResult
 from pipeline.delta.write.write import write
 from pipeline.errors import FrameKindError, FrameMismatchError, PartitionKeyError, PipelineError, TableNotFoundError
 from pipeline.orchestration.derived import dataset_of_table, derived_dataset, refuse_lost_partitions
-from pipeline.orchestration.io.consumers import consumer_of, read_changes, sources_of, written
+from pipeline.orchestration.io.consumers import consumer_of, read_changes, sources_of, written_changes
 from pipeline.orchestration.io.identity import writer
-from pipeline.orchestration.io.inputs import annotated_kind, input_slice, may_be_missing, shown, tell_input
+from pipeline.orchestration.io.inputs import annotated_kind, input_slice, may_be_missing, report_input, shown_annotation
 from pipeline.orchestration.io.reads import (
     InputRead,
     changes_read,
@@ -51,7 +51,7 @@ from pipeline.orchestration.io.reads import (
     reads_of,
     version_written_in_run,
 )
-from pipeline.orchestration.io.reporting import Partitions, changed_since, report_of, rows_that_replace, tell
+from pipeline.orchestration.io.reporting import Partitions, changed_since, report_of, report_output, rows_that_replace
 from pipeline.orchestration.io.streams import is_stream, write_stream
 from pipeline.orchestration.metadata import (
     VERDICT,
@@ -60,9 +60,9 @@ from pipeline.orchestration.metadata import (
     commit_in,
     data_version,
     data_version_tag,
-    data_version_told,
     declared_dataset,
-    plain,
+    plain_value,
+    reported_data_version,
     write_metadata,
 )
 from pipeline.orchestration.partitions import PARTITION_EXPR, slice_of
@@ -104,7 +104,7 @@ class DeltaIOManager(ConfigurableIOManager):
         within = None if keys is None else slice_of(dataset, context.asset_partitions_def, keys, _expr(context))
         step = _step_of(context)
         step_key = "" if step is None else step.step.key
-        with written(step, dataset) as found:
+        with written_changes(step, dataset) as found:
             reads = reads_of(context.run_id, step_key) | ({} if found is None else changes_read(found.changes))
             note = CommitNote(
                 mark=_mark(context, step, dataset, within),
@@ -116,7 +116,7 @@ class DeltaIOManager(ConfigurableIOManager):
             started = dt.datetime.now(dt.timezone.utc)
             with _told(table_declares):
                 results, told_too = self._write(obj, dataset, note, within, found=found, reads=reads.values())
-        result = together(results)
+        result = combined_result(results)
         with result.behind():
             told_too |= {"delta/write_seconds": (dt.datetime.now(dt.timezone.utc) - started).total_seconds()}
             metadata = write_metadata(dataset, result, note.sources) | told_too
@@ -125,7 +125,7 @@ class DeltaIOManager(ConfigurableIOManager):
             for one in results:
                 metadata |= self._kept(context, dataset, one, note, reads=reads.values(), found=found)
                 self._tell_quarantine(context, dataset, one, note)
-            tell(context, step, report_of(dataset, result, metadata, _partitions(context, keys)), told)
+            report_output(context, step, report_of(dataset, result, metadata, _partitions(context, keys)), told)
 
     def _write(
         self,
@@ -175,7 +175,7 @@ class DeltaIOManager(ConfigurableIOManager):
                 return self._changes(context, step, consumer, taken.values())
         kind = annotated_kind(context)
         if dataset is None:
-            return empty(StructType([]), kind, "/".join(context.asset_key.path), lambda: self.spark.spark_session)
+            return empty_frame(StructType([]), kind, "/".join(context.asset_key.path), lambda: self.spark.spark_session)
         location, within = dataset.location(self.root), input_slice(context, step, dataset)
         pin = ReadOptions(version=None if step is None else version_written_in_run(step, context.asset_key))
         try:
@@ -183,14 +183,14 @@ class DeltaIOManager(ConfigurableIOManager):
         except TableNotFoundError:
             if not may_be_missing(context, step):
                 raise
-            return empty(dataset.schema, kind, dataset.name, lambda: self.spark.spark_session)
+            return empty_frame(dataset.schema, kind, dataset.name, lambda: self.spark.spark_session)
         if step is not None:
             filters = () if within is None else (within.predicate(dataset),)
             facts = ReadFacts(
                 name=dataset.name, dataset=dataset.name, kind="table", version=found.version, pushed_filters=filters
             )
             note_read(step, InputRead(facts, location))
-            tell_input(context, {VERSION: found.version})
+            report_input(context, {VERSION: found.version})
         return from_spark(found.frame, kind, dataset, max_bytes=self.local_frame_max_bytes, staging=self._staging)
 
     def _changes(
@@ -204,13 +204,15 @@ class DeltaIOManager(ConfigurableIOManager):
         dataset = by_key[context.asset_key]
         annotation = context.dagster_type.typing_type
         if annotation not in (Any, Changes):
-            raise FrameKindError(dataset=dataset.name, annotation=shown(annotation), kinds=(shown(Changes),))
+            raise FrameKindError(
+                dataset=dataset.name, annotation=shown_annotation(annotation), kinds=(shown_annotation(Changes),)
+            )
         found = read_changes(
             self.spark.spark_session, step, consumer, consumer.location(self.root),
-            [Source(dataset=source, location=source.location(self.root)) for source in by_key.values()],
+            [SourceTable(dataset=source, location=source.location(self.root)) for source in by_key.values()],
         )  # fmt: skip
         changes = found.changes[dataset.name]
-        tell_input(context, {VERSION: changes.verdict.version, VERDICT: str(changes.verdict)})
+        report_input(context, {VERSION: changes.verdict.version, VERDICT: str(changes.verdict)})
         return changes
 
     def _dataset_of_output(
@@ -252,7 +254,7 @@ class DeltaIOManager(ConfigurableIOManager):
 
     def _table_at(self, key: AssetKey) -> TableState | None:
         name = "/".join(key.path)
-        return look_at(self.spark.spark_session, name, table_location(self.root, name))
+        return state_at_location(self.spark.spark_session, name, table_location(self.root, name))
 
     def _told_version(
         self, context: OutputContext, step: StepExecutionContext | None, dataset: Dataset, result: WriteResult
@@ -263,7 +265,7 @@ class DeltaIOManager(ConfigurableIOManager):
         """
         session = self.spark.spark_session
         now = data_version(
-            result.table_id, result.version, commit_entry(session, result.location, result.version)
+            result.table_id, result.version, commit_identity(session, result.location, result.version)
         )  # fmt: skip
         if step is None or result.changes_rows or result.skipped:
             return now
@@ -272,7 +274,7 @@ class DeltaIOManager(ConfigurableIOManager):
             asset_key=context.asset_key, asset_partitions=None if partitions is None else partitions.keys
         )
         for record in step.instance.fetch_materializations(asked, limit=1).records:
-            told = data_version_told(record.asset_materialization)
+            told = reported_data_version(record.asset_materialization)
             commit = None if told is None else commit_in(told, result.table_id)
             if told is None or commit is None:
                 return now
@@ -308,7 +310,7 @@ class DeltaIOManager(ConfigurableIOManager):
         if apart is None or quarantine is None or not apart.committed:
             return
         metadata = write_metadata(quarantine, apart, {}) | self._kept(context, quarantine, apart, note)
-        entry = commit_entry(self.spark.spark_session, apart.location, apart.version)
+        entry = commit_identity(self.spark.spark_session, apart.location, apart.version)
         tags = data_version_tag(apart.table_id, apart.version, entry)
         context.log_event(AssetMaterialization(AssetKey(quarantine.asset_key), metadata=metadata, tags=tags))
 
@@ -358,7 +360,7 @@ def _partitions(context: OutputContext, keys: list[str] | None) -> Partitions | 
 
 
 def _expr(context: OutputContext | InputContext) -> object | None:
-    return plain((context.definition_metadata or {}).get(PARTITION_EXPR))
+    return plain_value((context.definition_metadata or {}).get(PARTITION_EXPR))
 
 
 def _mark(context: OutputContext, step: StepExecutionContext | None, dataset: Dataset, within: Slice | None) -> Mark:

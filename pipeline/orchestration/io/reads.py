@@ -14,10 +14,10 @@ from dagster import AssetKey, DagsterEventType, StepExecutionContext, TableColum
 from pyspark.sql import DataFrame
 
 from pipeline.dataset import Dataset
-from pipeline.dataset.schema import folded
+from pipeline.dataset.schema import casefolded
 from pipeline.delta.inspect.lineage import column_lineage, plain_location
 from pipeline.delta.read.changes import SourceChanges
-from pipeline.delta.read.verdict import Kind
+from pipeline.delta.read.verdict import VerdictKind
 from pipeline.delta.read.version import ReadFacts
 from pipeline.orchestration.metadata import VERSION
 
@@ -53,9 +53,10 @@ def changes_read(changes: SourceChanges) -> dict[str, InputRead]:
     for name, source in changes.sources.items():
         verdict = source.verdict
         facts = ReadFacts(
-            name=name, dataset=name, kind="table" if verdict.kind is Kind.FULL else "changes", version=verdict.version,
+            name=name, dataset=name, version=verdict.version,
+            kind="table" if verdict.kind is VerdictKind.FULL else "changes",
             first=None if verdict.window is None else verdict.window[0],
-            files=None if verdict.kind is Kind.FULL else verdict.files,
+            files=None if verdict.kind is VerdictKind.FULL else verdict.files,
         )  # fmt: skip
         found[name] = InputRead(facts, source.source.location)
     return found
@@ -79,15 +80,15 @@ def lineage_metadata(frame: DataFrame, dataset: Dataset, reads: Iterable[InputRe
     keys = {plain_location(read.location): AssetKey(read.facts.name.split("/")) for read in reads}
     if not keys:
         return {}
-    declared = {folded(name): name for name in dataset.schema.names}
+    declared = {casefolded(name): name for name in dataset.schema.names}
     lineage = {
-        declared[folded(column)]: [
+        declared[casefolded(column)]: [
             TableColumnDep(asset_key=keys[location], column_name=name)
             for location, name in sorted(origins)
             if location in keys
         ]
         for column, origins in column_lineage(frame).items()
-        if folded(column) in declared
+        if casefolded(column) in declared
     }
     known = {column: origins for column, origins in lineage.items() if origins}
     return {COLUMN_LINEAGE: TableColumnLineage(deps_by_column=known)} if known else {}

@@ -19,10 +19,10 @@ from pyspark.sql import SparkSession
 from pipeline.dataset import Append, Dataset, Replace
 from pipeline.delta.log.commits import PartitionCounts
 from pipeline.delta.log.counts import TableRows, table_rows
-from pipeline.delta.log.mark import commit_entry, rows_changed
+from pipeline.delta.log.mark import commit_identity, rows_changed
 from pipeline.delta.log.snapshot import local_folder
-from pipeline.delta.table.open_table import existing
-from pipeline.delta.write.quarantine import LeftOut
+from pipeline.delta.table.open_table import require_table
+from pipeline.delta.write.quarantine import RemovedRows
 from pipeline.delta.write.result import WriteResult
 from pipeline.orchestration.metadata import (
     BYTES_ADDED,
@@ -33,10 +33,10 @@ from pipeline.orchestration.metadata import (
     ROWS_QUARANTINED,
     ROWS_WRITTEN,
     TABLE_ROWS,
-    ToldCommit,
+    ReportedCommit,
     with_totals_apart,
 )
-from pipeline.orchestration.partitions import KeyFinder, summed
+from pipeline.orchestration.partitions import KeyFinder, sum_by_key
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -86,18 +86,18 @@ def rows_that_replace(dataset: Dataset, result: WriteResult) -> dict[str, Any]:
 
 
 def changed_since(
-    session: SparkSession, dataset: Dataset, result: WriteResult, told: ToldCommit, partitions: Partitions | None
+    session: SparkSession, dataset: Dataset, result: WriteResult, told: ReportedCommit, partitions: Partitions | None
 ) -> bool:
     """Whether rows of the table, or of these partitions, have changed between a told commit and that of the result.
 
     So they have where the log holds another commit of its version, or none yet: a copy of the table was put back.
     """
-    version, entry = told.version, commit_entry(session, result.location, told.version)
+    version, entry = told.version, commit_identity(session, result.location, told.version)
     if version > result.version or (entry is not None and told.is_other_than(entry)):
         return True
     if partitions is None:
         return rows_changed(session, result.location, version, result.version)
-    partition_by = existing(session, dataset, result.location).log_partition_by
+    partition_by = require_table(session, dataset, result.location).log_partition_by
     find = KeyFinder(dataset, partitions.partitions_def, partitions.keys, partitions.expr)
     return rows_changed(
         session, result.location, version, result.version, partition_by=partition_by,
@@ -105,7 +105,7 @@ def changed_since(
     )  # fmt: skip
 
 
-def tell(context: OutputContext, step: StepExecutionContext | None, report: Report, told: DataVersion) -> None:
+def report_output(context: OutputContext, step: StepExecutionContext | None, report: Report, told: DataVersion) -> None:
     """Hand a report and the data version to Dagster."""
     if step is None:  # outside a run there is one place for all keys
         only = next(iter(report.by_key.values())) if len(report.by_key) == 1 else {}
@@ -121,16 +121,16 @@ def _counts(result: WriteResult, find: KeyFinder, keys: list[str]) -> dict[str, 
     """By key, the counts of the commit that are known of its partition."""
     if result.partitions is None:
         return {key: {} for key in keys}
-    counts = dict.fromkeys(keys, PartitionCounts()) | summed(result.partitions, find.of_texts)
+    counts = dict.fromkeys(keys, PartitionCounts()) | sum_by_key(result.partitions, find.of_texts)
     unknown = [key for key, one in counts.items() if one.rows is None]
     if len(unknown) == 1:  # what the others don't have
         others = sum(one.rows or 0 for one in counts.values())
         counts[unknown[0]] = replace(counts[unknown[0]], rows=result.rows_written - others)
-    left_out = dict.fromkeys(keys, LeftOut()) | summed(result.left_out, find.of_values)
+    left_out = dict.fromkeys(keys, RemovedRows()) | sum_by_key(result.left_out, find.of_values)
     return {key: _own(one, left_out[key] if result.violations else None) for key, one in counts.items()}
 
 
-def _own(counts: PartitionCounts, left_out: LeftOut | None) -> dict[str, Any]:
+def _own(counts: PartitionCounts, left_out: RemovedRows | None) -> dict[str, Any]:
     own = {FILES_ADDED: counts.files_added, FILES_REMOVED: counts.files_removed, BYTES_ADDED: counts.bytes_added}
     if counts.rows is not None:
         own[ROWS_WRITTEN] = counts.rows
@@ -145,4 +145,4 @@ def _rows_of_partitions(
     """By key, the rows that its partition holds, or those that an append has added; empty where they are not known."""
     appends = isinstance(dataset.write, Append)
     counts = result.rows_by_partition if appends or table is None else table.by_partition
-    return {} if counts is None else dict.fromkeys(keys, 0) | summed(counts, find.of_texts)
+    return {} if counts is None else dict.fromkeys(keys, 0) | sum_by_key(counts, find.of_texts)

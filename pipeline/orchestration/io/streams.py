@@ -16,7 +16,7 @@ from pipeline.delta.log.mark import CommitNote
 from pipeline.delta.sql.slices import Slice
 from pipeline.delta.stream.structured_streaming import write_available
 from pipeline.delta.table.open_table import open_or_create
-from pipeline.delta.write.result import WriteResult, nothing
+from pipeline.delta.write.result import WriteResult, no_commit
 from pipeline.errors import DeclarationError
 from pipeline.listing import NAMED
 
@@ -60,4 +60,4 @@ def write_stream(
     ]
     if len(found) > NAMED:
         batches.insert(0, {"earlier": len(found) - NAMED})
-    return found or (nothing(dataset, state, note.mark),), {BATCHES: MetadataValue.json(batches)}
+    return found or (no_commit(dataset, state, note.mark),), {BATCHES: MetadataValue.json(batches)}
