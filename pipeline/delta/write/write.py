@@ -81,10 +81,9 @@ def write(
         frame: rows of the dataset; columns are matched by name.
         within: the slice that this write addresses. A replace replaces exactly it, an empty frame empties it; rows
             outside it are refused. The whole table where None.
-        replace_all: whether the table's rows go, whatever the mode: afterwards it holds what the write would make of
-            an empty one.
-        source_is_stable: whether every evaluation of the frame gives the same rows, as of files that nobody changes; a
-            merge then keeps no copy of them.
+        replace_all: write as if the table were empty, in any mode: its rows go.
+        source_is_stable: every evaluation of the frame gives the same rows, as of files that nobody changes; a merge
+            then keeps no copy of them.
         retry: when a write that met another commit gives up; the default policy where None.
 
     Raises:
