@@ -13,6 +13,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from dataclasses import replace as changed
+from functools import partial
 
 from pyspark.sql import DataFrame, SparkSession
 
@@ -74,8 +75,7 @@ def write(
 ) -> WriteResult:
     """Write a frame as the dataset's write mode says, creating the table where there is none.
 
-    A repeat of a write that has an epoch in its mark is skipped where it would double rows. After a conflict the table
-    is looked at anew and everything is done again.
+    A repeat of a write with an epoch in its mark is skipped if it would double rows. A conflict repeats all of it.
 
     Args:
         frame: rows of the dataset; columns are matched by name.
@@ -103,29 +103,26 @@ def write(
         split_violations(conformed, dataset, within) as found,
         _held(found, dataset, within) as held,
     ):
-        if found.is_refused:
-            violation = violations_in(held, dataset, within)
-            if violation is not None:
-                raise violation
+        if found.is_refused and (violation := violations_in(held, dataset, within)) is not None:
+            raise violation
         apart = _SetApart(found, dataset, f"{location}{QUARANTINE_SUFFIX}", note)
 
         replaced = within is None and (replace_all or isinstance(dataset.write, Replace))
         as_it_is = source_is_stable and not _is_held(found, dataset, within)  # Delta refuses a source that is cached
         tables: list[Applied] = []
+        attempted = partial(_attempt, replace_all=replace_all, source_is_stable=as_it_is, apart=apart)
 
         def attempt(number: int) -> WriteResult:
             tables.append(open_with_steps(held.sparkSession, dataset, location, replaced=replaced))
             own = changed(note, mark=changed(note.mark, attempt=note.mark.attempt + number - 1))
-            return _attempt(
-                held, dataset, tables[-1], own, within, replace_all=replace_all, source_is_stable=as_it_is, apart=apart
-            )
+            return attempted(held, dataset, tables[-1], own, within)
 
         with apart.withdrawn_on_failure():
             result = with_retries(attempt, retry or RetryPolicy(), dataset.name)
         with result.behind():
             return changed(
-                result, violations=found.violations, rows_dropped=found.rows_dropped,
-                rows_quarantined=found.rows_quarantined, left_out=found.left_out, quarantined=apart.result,
+                result, violations=found.violations, rows_dropped=found.rows_dropped, left_out=found.left_out,
+                rows_quarantined=found.rows_quarantined, quarantined=apart.result,
                 **overwrite.evolution(dataset, tables),
             )  # fmt: skip
 
