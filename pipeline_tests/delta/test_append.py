@@ -358,7 +358,6 @@ def test_a_users_own_division_by_zero_comes_through_as_itself(spark: SparkSessio
     assert error.getCondition() == "DIVIDE_BY_ZERO"
 
 
-@pytest.mark.both_modes
 def test_an_error_that_the_users_frame_raises_itself_comes_through_as_itself(spark: SparkSession, strict: str) -> None:
     """It has the condition of our own guards, and must not be taken for one of them."""
     query = STRICT_ROW.replace("1 AS amount", "CAST(raise_error('mine') AS INT) AS amount")
@@ -370,6 +369,7 @@ def test_an_error_that_the_users_frame_raises_itself_comes_through_as_itself(spa
 
 
 @pytest.mark.both_modes
+@pytest.mark.exhaustive
 def test_an_error_inside_a_users_function_comes_through_as_itself(spark: SparkSession, strict: str) -> None:
     def fails(value):  # no hints: Spark would infer a kind of function from them
         raise LookupError(f"no entry for {value}")

@@ -251,7 +251,6 @@ def play(session: SparkSession, root: str, seed: int, operations: Sequence[str] 
             pytest.param(("column", "feed", "append", "feed", "recreate")),
             pytest.param(("append", "replace", "restore", "vacuum")),
         ],
-        count=2,
     ),
     ids=", ".join,
 )

@@ -156,7 +156,6 @@ def test_any_history_gives_what_a_plain_replay_gives_however_it_is_shuffled(
         assert rows_of(alone, root) == replay(history, ignore_nulls=bool(options)), history
 
 
-@pytest.mark.both_modes
 def test_changes_of_one_batch_end_as_the_newest_says_and_deletes_beat_earlier_rows(
     spark: SparkSession, root: str
 ) -> None:
@@ -194,6 +193,7 @@ def test_a_truncation_empties_what_is_older_and_keeps_what_is_newer(spark: Spark
     assert rows_of(dataset, root) == [(1, 7, "back", None), (2, 9, "b", None), (4, 6, "new", None)]
 
 
+@pytest.mark.exhaustive
 def test_an_update_of_ignored_nulls_keeps_values_but_not_across_an_end(classic: SparkSession, root: str) -> None:
     dataset = changelog("kept", ignore_nulls=("a", "b"))
     apply(classic, dataset, root, [(1, 1, "a1", "b1", "c"), (2, 1, "a1", "b1", "c")])
@@ -248,7 +248,6 @@ def test_delta_s_own_feed_is_a_changelog_and_gives_the_same_table(classic: Spark
     assert rows_of(dataset, root) == [(1, "replaced", None), (20, "a", "b")]
 
 
-@pytest.mark.both_modes
 def test_unknown_operations_and_missing_places_are_refused_with_counts_and_examples(
     spark: SparkSession, root: str
 ) -> None:

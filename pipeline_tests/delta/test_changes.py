@@ -134,6 +134,7 @@ def test_nothing_is_asked_of_spark_where_the_log_says_it(root: str, classic: Spa
 
 
 @case("C-OVERWRITE")
+@pytest.mark.exhaustive
 def test_within_a_commit_what_comes_in_beats_what_goes_out_and_an_identical_row_cancels(
     spark: SparkSession, root: str
 ) -> None:

@@ -133,6 +133,7 @@ def test_an_overwrite_that_fails_behind_the_end_of_an_old_check_is_told_as_a_fai
     assert caught.value.file.rpartition("/")[2] == file.name
 
 
+@pytest.mark.exhaustive
 def test_a_damaged_file_of_another_table_that_the_frame_reads_is_not_told_as_damage_of_the_one_written(
     classic: SparkSession, root: str
 ) -> None:

@@ -294,6 +294,7 @@ def test_every_dataset_is_a_view_at_the_newest_version_or_at_the_one_that_is_nam
     assert (joined.rows, joined.versions) == ((("1", "1"),), {"days": 2, "in/depth": 2, "log.of-all": 8})
 
 
+@pytest.mark.exhaustive
 def test_the_changes_of_a_dataset_are_a_view_too_over_a_window_with_both_ends(spark: SparkSession, told: str) -> None:
     every = [
         ("1", "insert", "1"), ("1", "insert", "2"), ("1", "insert", "3"),

@@ -130,6 +130,7 @@ def test_commits_before_a_checkpoint_may_be_cleaned_away(table: Path) -> None:
     assert look(table).findings == ()
 
 
+@pytest.mark.exhaustive
 def test_files_of_the_change_feed_and_of_older_versions_are_known(classic: SparkSession, root: str) -> None:
     dataset = Dataset(name="fed", schema=DAYS, partition_by=("day",), keys=("id",), write=Merge())
     put(classic, dataset, root, [(day(1), 1, "a"), (day(1), 2, "b")])

@@ -151,6 +151,7 @@ def test_the_partitions_of_a_renamed_column_are_counted_under_their_values(class
 
 
 @case("S-BAD-CHARS")
+@pytest.mark.exhaustive
 def test_names_that_parquet_refuses_are_written_and_read_where_columns_are_mapped(
     classic: SparkSession, root: str
 ) -> None:

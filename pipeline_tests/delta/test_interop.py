@@ -78,6 +78,7 @@ def handed_out(classic: SparkSession, dataset: Dataset, root: str) -> dict[str, 
 
 
 @case("P-SPECIAL-VALUES")
+@pytest.mark.exhaustive
 def test_values_that_a_folder_spells_otherwise_are_the_same_for_every_engine(
     classic: SparkSession, spelled: str
 ) -> None:

@@ -125,6 +125,7 @@ def test_a_slice_that_is_replaced_leaves_what_earlier_runs_have_set_apart(classi
     assert [row[0] for row in apart(dataset, root)] == [2, 4]
 
 
+@pytest.mark.exhaustive
 def test_what_the_write_would_fail_on_is_told_before_anything_is_set_apart(classic: SparkSession, root: str) -> None:
     """A row that is set apart breaks nothing any more, since it is not written."""
     small = Check("small", "amount < 100")

@@ -141,6 +141,7 @@ def test_a_restore_in_a_copy_that_was_put_back_is_known_to_a_process_that_has_se
     assert rows_of(SOURCE, root) == [(1, "x"), (2, "x")]
 
 
+@pytest.mark.exhaustive
 def test_a_consumer_that_was_restored_to_a_time_goes_on_from_its_cursors_then(classic: SparkSession, root: str) -> None:
     add(root, 1)
     run(classic, root)

@@ -38,7 +38,6 @@ def arrive(folder: Path, name: str, *numbers: int) -> None:
     (folder / name).write_text(text, encoding="utf-8")
 
 
-@pytest.mark.both_modes
 def test_each_batch_is_an_epoch_and_one_that_is_repeated_is_skipped(spark: SparkSession, tmp_path: Path) -> None:
     folder, checkpoint, root = tmp_path / "in", tmp_path / "checkpoint", str(tmp_path / "tables")
     location = ARRIVALS.location(root)

@@ -145,6 +145,7 @@ def test_an_annotation_that_is_no_frame_is_named_and_a_large_input_is_refused(pr
 
 
 @classic_only
+@pytest.mark.exhaustive
 def test_a_plain_asset_and_a_graph_asset_are_written_through_the_metadata_that_they_carry(project: Project) -> None:
     """The graph's last op writes; what passes between its ops is none of the table's business."""
 

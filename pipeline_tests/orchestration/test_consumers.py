@@ -194,6 +194,7 @@ def test_a_full_refresh_is_asked_for_by_tag_or_configuration(logged: Project) ->
     assert told(run(logged, log), LOG)["delta/verdict"] == "nothing new"
 
 
+@pytest.mark.exhaustive
 def test_a_run_that_raises_past_its_hooks_holds_nothing_once_its_error_is_dropped(logged: Project) -> None:
     def kept() -> int:
         return int(logged.spark.spark_session._jsparkSession.sharedState().cacheManager().numCachedEntries())

@@ -72,6 +72,7 @@ def test_each_partition_of_a_range_has_counts_of_its_own_and_the_totals_under_ot
     assert {metadata["delta/commit_violations"]["positive"]["rows"] for metadata in found.values()} == {3}
 
 
+@pytest.mark.exhaustive
 def test_one_partition_alone_has_the_counts_of_its_commit_under_both_names(project: Project) -> None:
     dataset = declared("alone")
     project.run(by_day(dataset, {FIRST: [1, 2]}), partition_key=FIRST)

@@ -139,6 +139,7 @@ def test_a_context_that_a_test_builds_is_written_as_a_run_is(project: Project) -
     assert metadata["delta/rows_written"].value == 2
 
 
+@pytest.mark.exhaustive
 def test_cells_with_holes_in_both_dimensions_are_one_commit(project: Project) -> None:
     project.run_range(ALL_CELLS[0], ALL_CELLS[-1], keyed(CELLED, CELLS, lambda key: cell(key, 1)))
     manager = DeltaIOManager(root=project.root, spark=project.spark)

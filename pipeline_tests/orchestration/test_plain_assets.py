@@ -224,6 +224,7 @@ def test_a_spark_frame_of_nested_columns_is_declared_nullable_at_every_depth(for
     assert schema["s"].dataType["a"].dataType.containsNull
 
 
+@pytest.mark.exhaustive
 def test_a_table_of_somebody_else_is_read_and_one_that_is_not_there_is_named(foreign: Foreign) -> None:
     location = f"{foreign.root}/theirs"
     foreign.spark.spark_session.sql(f"CREATE TABLE delta.`{location}` USING delta AS SELECT 7L AS n").collect()

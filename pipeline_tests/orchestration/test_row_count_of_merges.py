@@ -68,6 +68,7 @@ def test_a_rerun_with_nothing_new_is_judged_by_the_table(project: Project, write
         assert (evaluation.passed, evaluation.metadata["found"].value) == (True, "3 rows")
 
 
+@pytest.mark.exhaustive
 def test_a_rerun_of_partitions_is_judged_by_what_each_of_them_holds(project: Project) -> None:
     rows = {FIRST: [1, 2], SECOND: [3]}
     dataset = Dataset(
