@@ -115,7 +115,7 @@ def _key_of(name: str, keys: Iterable[AssetKey]) -> AssetKey | None:
 def read_changes(
     session: SparkSession, step: StepExecutionContext, consumer: Dataset, location: str, sources: Iterable[SourceTable]
 ) -> Reading:
-    """What has changed for this try of a step: read once, then held until `write_segment` or `release_changes`."""
+    """What has changed for this try of a step: read once, then held until `written_changes` or `release_step`."""
     _release_left()
     place = (step.run_id, step.step.key)
     attempt = step.previous_attempt_count + 1

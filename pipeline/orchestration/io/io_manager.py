@@ -103,9 +103,8 @@ class DeltaIOManager(ConfigurableIOManager):
         dataset, obj, table_declares = self._dataset_of_output(context, obj, partitioned=keys is not None)
         within = None if keys is None else slice_of(dataset, context.asset_partitions_def, keys, _expr(context))
         step = _step_of(context)
-        step_key = "" if step is None else step.step.key
         with written_changes(step, dataset) as found:
-            reads = reads_of(context.run_id, step_key) | ({} if found is None else changes_read(found.changes))
+            reads = reads_of(step) | ({} if found is None else changes_read(found.changes))
             note = CommitNote(
                 mark=_mark(context, step, dataset, within),
                 run_id=context.run_id,

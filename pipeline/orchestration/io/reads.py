@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
+from weakref import WeakKeyDictionary
 
 from dagster import AssetKey, DagsterEventType, StepExecutionContext, TableColumnDep, TableColumnLineage
 from pyspark.sql import DataFrame
@@ -32,19 +33,19 @@ class InputRead:
     location: str
 
 
-# By run and step, what `load_input` has read, by dataset. It is the process's, since a step may read through one IO
-# manager and write through another, and it stays for each output of the step.
-_READ: dict[tuple[str, str], dict[str, InputRead]] = {}
+# The reads of each step, by dataset. A step may read through one IO manager and write through another, and it may have
+# several outputs: its reads live as long as the step itself.
+_READS: WeakKeyDictionary[StepExecutionContext, dict[str, InputRead]] = WeakKeyDictionary()
 
 
 def note_read(step: StepExecutionContext, read: InputRead) -> None:
     """Keep what a step has read of a source."""
-    _READ.setdefault((step.run_id, step.step.key), {})[read.facts.name] = read
+    _READS.setdefault(step, {})[read.facts.name] = read
 
 
-def reads_of(run_id: str, step_key: str) -> dict[str, InputRead]:
-    """What a step has read as frames, by dataset."""
-    return dict(_READ.get((run_id, step_key), {}))
+def reads_of(step: StepExecutionContext | None) -> dict[str, InputRead]:
+    """The reads of a step as frames, by dataset; none outside a step."""
+    return {} if step is None else dict(_READS.get(step, {}))
 
 
 def changes_read(changes: SourceChanges) -> dict[str, InputRead]:
