@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 import json
+import logging
 import shutil
 from collections.abc import Iterator
 from dataclasses import replace
@@ -14,6 +15,7 @@ import deltalake
 import pyarrow as pa
 import pytest
 from pyspark import SparkContext
+from pyspark.errors import ArithmeticException
 from pyspark.sql import SparkSession
 from pyspark.sql.types import LongType, StructField, StructType
 
@@ -465,6 +467,15 @@ def test_statements_that_only_look_are_answered(spark: SparkSession, told: str) 
         assert "days" in str(explained.rows)
     assert ask(spark, told, "VALUES (1), (2)", limit=1).more
     assert not ask(spark, told, "VALUES (1), (2)", limit=2).more
+
+
+def test_a_users_own_error_after_a_query_is_spark_s(
+    classic: SparkSession, told: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delitem(logging.Logger.manager.loggerDict, "SQLQueryContextLogger", raising=False)  # as at the start
+    assert ask(classic, told, "select count(*) from days").rows
+    with pytest.raises(ArithmeticException):
+        classic.sql("select 1 / 0").collect()
 
 
 def test_a_name_that_is_no_dataset_brings_near_misses_and_one_without_a_table_says_so(

@@ -12,7 +12,6 @@ runs. A query can still call Java or start a program; the plan tells that before
 from __future__ import annotations
 
 import difflib
-import logging
 import math
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -22,6 +21,7 @@ from typing import Any
 from urllib.parse import unquote
 
 from pyspark.errors import PySparkException
+from pyspark.logger import PySparkLogger
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import (
     ArrayType,
@@ -249,7 +249,7 @@ def query_session(session: SparkSession) -> Iterator[SparkSession]:
 @contextmanager
 def _quiet() -> Iterator[None]:
     """Keep pyspark from printing every refused statement as JSON; the caller gets an error of ours."""
-    logger = logging.getLogger("SQLQueryContextLogger")
+    logger = PySparkLogger.getLogger("SQLQueryContextLogger")  # of any other class it fails in every later error
     before = logger.disabled
     logger.disabled = True
     try:
