@@ -89,7 +89,7 @@ def test_a_server_that_dies_in_a_write_is_named_and_nothing_is_half_written(proj
     server = start(project)
     assert numbers(project, "first") == (1, [0, 1, 2])
     in_the_write = killed_while_it_runs(project, server, "first")
-    assert "pipeline.errors.CommitUnknownError: The write to dataset 'first'" in in_the_write
+    assert "pipeline.errors.commits.CommitUnknownError: The write to dataset 'first'" in in_the_write
     assert numbers(project, "first") == (1, [0, 1, 2])
     status = project.command("pipeline", "spark", "status")
     assert (status.returncode, status.stdout.strip()) == (1, "No server runs.")
@@ -108,11 +108,11 @@ def test_a_server_that_dies_between_input_and_output_or_before_the_session_is_na
     server = servers.running(state(project)) or start(project)
     before = numbers(project, "second")
     between_input_and_output = killed_while_it_runs(project, server, "second")
-    assert "pipeline.errors.SparkUnavailableError: No Spark session on sc://" in between_input_and_output
+    assert "pipeline.errors.machine.SparkUnavailableError: No Spark session on sc://" in between_input_and_output
 
     before_the_session = project.command(*command("second"), SPARK_REMOTE=server.remote)
     assert before_the_session.returncode != 0
-    assert "pipeline.errors.SparkUnavailableError: No Spark session on sc://" in before_the_session.stderr
+    assert "pipeline.errors.machine.SparkUnavailableError: No Spark session on sc://" in before_the_session.stderr
     assert numbers(project, "second") == before
 
 

@@ -23,7 +23,7 @@ GROUPS = (PipelineError, TableError, StorageError, ViolationError, RowViolationE
 
 def subclasses(cls: type[PipelineError]) -> Iterator[type[PipelineError]]:
     for child in cls.__subclasses__():
-        if child.__module__ == errors.__name__:
+        if child.__module__.startswith(f"{errors.__name__}."):
             yield child
             yield from subclasses(child)
 

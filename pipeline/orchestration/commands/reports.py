@@ -16,6 +16,7 @@ from typing import Any
 from dagster import AssetKey, DagsterEvent, DagsterEventType, EventLogEntry, ExecuteInProcessResult
 from dagster_shared.error import SerializableErrorInfo
 
+from pipeline import errors
 from pipeline.errors import PipelineError
 
 Report = Callable[[dict[str, Any]], None]
@@ -92,7 +93,7 @@ def failure_of(result: ExecuteInProcessResult) -> str:
     while cause is not None:
         error = cause
         name, _, text = cause.message.partition(": ")
-        if name.startswith(f"{PipelineError.__module__}."):
+        if name.startswith(f"{errors.__name__}."):
             return text.strip()
         cause = cause.cause
     return error.message.strip()

@@ -1,0 +1,53 @@
+"""The root of all errors, and how their fields are shown in a sentence."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from typing import Any, ClassVar
+
+from pipeline.listing import bounded, listed
+
+
+def rebuilt(kind: type[PipelineError], values: dict[str, Any]) -> PipelineError:
+    """An error that has come from another process, by its fields."""
+    return kind(**values)
+
+
+def shown(value: object) -> object:
+    """A field inside a sentence: a tuple as a list of lines, counts by name as one line; the first of many."""
+    if isinstance(value, tuple):
+        return "".join(f"\n  - {line}" for line in bounded(value))
+    if isinstance(value, Mapping):
+        return listed(f"{name}: {count} row{'s' if count != 1 else ''}" for name, count in value.items())
+    return value
+
+
+@dataclass(eq=False, kw_only=True)
+class PipelineError(Exception):
+    """The root of all; catch this to show one readable message.
+
+    A subclass says its sentence and its remedy as templates over its fields, or as methods where they depend on more.
+    """
+
+    retryable: ClassVar[bool] = False
+    sentence: ClassVar[str] = ""
+    next_step: ClassVar[str] = ""
+
+    def _filled(self, template: str) -> str:
+        return template.format_map({field.name: shown(getattr(self, field.name)) for field in fields(self)})
+
+    def message(self) -> str:
+        """The sentence without the remedy."""
+        return self._filled(self.sentence)
+
+    def remedy(self) -> str:
+        """The next command or change, or an empty string."""
+        return self._filled(self.next_step)
+
+    def __str__(self) -> str:
+        remedy = self.remedy()
+        return f"{self.message()}\n  -> {remedy}" if remedy else self.message()
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return rebuilt, (type(self), {f.name: getattr(self, f.name) for f in fields(self)})

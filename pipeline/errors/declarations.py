@@ -1,0 +1,56 @@
+"""What is declared or set can't be used: datasets, registries and settings."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from pipeline.errors.base import PipelineError
+from pipeline.listing import listed
+
+
+@dataclass(eq=False, kw_only=True)
+class DeclarationError(PipelineError):
+    """A dataset's declaration contradicts itself or Delta's rules; raised where it is declared."""
+
+    dataset: str
+    problems: tuple[str, ...]
+
+    sentence = "The declaration of dataset {dataset!r} can't be used:{problems}"
+
+
+@dataclass(eq=False, kw_only=True)
+class RegistryError(PipelineError):
+    """A set of datasets can't stand together: names or locations collide, or lineage has a cycle or a gap."""
+
+    problems: tuple[str, ...]
+
+    sentence = "These datasets can't be used together:{problems}"
+
+
+@dataclass(eq=False, kw_only=True)
+class UnknownDatasetError(PipelineError):
+    """A dataset was asked for by a name that nobody declared."""
+
+    name: str
+    near: tuple[str, ...] = ()
+    known: tuple[str, ...] = ()
+
+    sentence = "No dataset is declared under the name {name!r}."
+
+    def remedy(self) -> str:
+        """The near misses, or else all names."""
+        if self.near:
+            return f"Did you mean {' or '.join(map(repr, self.near))}?"
+        return f"Declared are: {listed(self.known) or 'none'}."
+
+
+@dataclass(eq=False, kw_only=True)
+class SettingsError(PipelineError):
+    """An environment variable or a key of [tool.pipeline] has an unknown name or a value that can't be used."""
+
+    setting: str
+    problem: str
+    expected: str
+
+    sentence = "The setting {setting} can't be used: {problem}"
+    next_step = "Expected: {expected}."
