@@ -31,6 +31,7 @@ from pipeline.delta.log.mark import Mark, read_commit, runtime_profile
 from pipeline.delta.log.snapshot import TableFacts, local_folder, table_facts
 from pipeline.delta.log.text_files import read_texts, write_text
 from pipeline.delta.read.version import ReadFacts
+from pipeline.delta.spark.doors import door
 from pipeline.delta.spark.failures import SPARK_ERRORS, failure_of
 from pipeline.delta.table.open_table import require_table
 from pipeline.delta.write.result import WriteResult
@@ -166,6 +167,7 @@ def hide_secrets(options: Mapping[str, str]) -> dict[str, str]:
     }
 
 
+@door
 def write_record(
     session: SparkSession, dataset: Dataset, result: WriteResult, *, root: str, run_id: str,
     sources: Mapping[str, int], reads: Iterable[ReadFacts] = (),
@@ -269,6 +271,7 @@ def _file_name(record: DatasetRecord, mark: Mark) -> str:
     return f"{record.name}@{record.version}-{mark.token[:_TOKEN_DIGITS]}.json"
 
 
+@door
 def runs(root: str, session: SparkSession | None = None) -> list[RunSummary]:
     """What is kept of every run, newest first; no Spark where the root lies on this machine.
 
@@ -292,6 +295,7 @@ def runs(root: str, session: SparkSession | None = None) -> list[RunSummary]:
     return sorted(found, key=lambda summary: summary.first, reverse=True)
 
 
+@door
 def manifest(root: str, run_id: str, session: SparkSession | None = None) -> list[DatasetRecord]:
     """The records of a run in the order in which they were made; `run_id` may be the beginning of one run's id only.
 

@@ -31,8 +31,13 @@ class PipelineError(Exception):
     """
 
     retryable: ClassVar[bool] = False
+    may_pass: ClassVar[bool] = False
     sentence: ClassVar[str] = ""
     next_step: ClassVar[str] = ""
+
+    def __init_subclass__(cls) -> None:
+        """What may succeed at once may succeed later."""
+        cls.may_pass = cls.may_pass or cls.retryable
 
     def _filled(self, template: str) -> str:
         return template.format_map({field.name: shown(getattr(self, field.name)) for field in fields(self)})

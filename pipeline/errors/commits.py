@@ -23,6 +23,8 @@ class CommitConflictError(TableError):
 class CommitUnknownError(TableError):
     """It is not known whether the write was committed; `mark` is what to look for in the table's history."""
 
+    may_pass = True
+
     mark: str
     reason: str
 
@@ -32,7 +34,12 @@ class CommitUnknownError(TableError):
 
 @dataclass(eq=False, kw_only=True)
 class AfterCommitError(TableError):
-    """Rows were committed as `version`, and something that follows the commit failed; the commit stands."""
+    """Rows were committed as `version`, and something that follows the commit failed; the commit stands.
+
+    The same batch may be given again: it is known by its mark, and not written twice.
+    """
+
+    may_pass = True
 
     version: int
     reason: str

@@ -34,6 +34,48 @@ class FrameMismatchError(PipelineError):
 
 
 @dataclass(eq=False, kw_only=True)
+class FrameFailedError(PipelineError):
+    """A frame can't be computed: a function, a cast or a source of it fails; nothing was written."""
+
+    may_pass = True
+
+    dataset: str
+    condition: str
+    reason: str
+
+    sentence = "The frame for dataset {dataset!r} can't be computed ({condition}), nothing was written: {reason}"
+    next_step = "Correct what computes the frame, or the values it computes with (try_cast, try_divide, nullif)."
+
+
+@dataclass(eq=False, kw_only=True)
+class ExpressionFailedError(PipelineError):
+    """Declared SQL has no value for some row: it raises in place of being false; nothing was written."""
+
+    dataset: str
+    part: str
+    expression: str
+    condition: str
+    reason: str
+
+    sentence = (
+        "{part} of dataset {dataset!r} fails for some row ({condition}), nothing was written: {expression}\n  {reason}"
+    )
+    next_step = "Write it so that it has a value for every row (try_cast, try_divide, nullif)."
+
+
+@dataclass(eq=False, kw_only=True)
+class TextError(PipelineError):
+    """A text is none that can be stored: it holds half of a surrogate pair, which has no form in UTF-8."""
+
+    dataset: str
+    text: str
+    position: int
+
+    sentence = "{text!r} can't be used for dataset {dataset!r}: character {position} is half of a surrogate pair."
+    next_step = "Decode the text as what it is, or replace that character."
+
+
+@dataclass(eq=False, kw_only=True)
 class ViolationError(PipelineError):
     """Rows break the declaration; nothing was written. `counts` maps what is broken to the number of rows."""
 
@@ -83,6 +125,19 @@ class PartitionValueError(RowViolationError):
         "written."
     )
     next_step = "Map '' to NULL or to a value of its own before the write."
+
+
+@dataclass(eq=False, kw_only=True)
+class PartitionNameError(RowViolationError):
+    """Values of partition columns whose folder would have a longer name than a file system takes; by column."""
+
+    limit: int
+
+    sentence = (
+        "Values of partition columns of dataset {dataset!r} ({counts}) would need folders with names of more than "
+        "{limit} bytes; nothing was written."
+    )
+    next_step = "Partition by a shorter value, such as the first characters of it or a hash."
 
 
 @dataclass(eq=False, kw_only=True)
@@ -212,6 +267,8 @@ class FrameTooLargeError(PipelineError):
 @dataclass(eq=False, kw_only=True)
 class StagingError(TableError):
     """A local frame can't be put where Spark reads it, or Spark's rows not where this process reads them."""
+
+    may_pass = True
 
     reason: str
 

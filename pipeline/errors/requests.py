@@ -40,6 +40,8 @@ class NotParquetError(PipelineError):
 class FileAccessError(PipelineError):
     """A file below the root can't be written or read."""
 
+    may_pass = True
+
     path: str
     reason: str
 

@@ -80,6 +80,15 @@ class JournalError(PipelineError):
 
 
 @dataclass(eq=False, kw_only=True)
+class JournalWriteError(JournalError):
+    """The storage refuses to take what is to be kept; what is there already is as it was."""
+
+    may_pass = True
+
+    next_step = "Make room there, or let the folder be written: a sink that runs waits for it, and goes on by itself."
+
+
+@dataclass(eq=False, kw_only=True)
 class StreamError(PipelineError):
     """A streaming query into a dataset can't run; what it has written stays, and its checkpoint says how far it is."""
 

@@ -34,12 +34,18 @@ class NotADeltaTableError(TableError):
 
 @dataclass(eq=False, kw_only=True)
 class StorageError(TableError):
-    """The storage under the root refused to be written or read."""
+    """The storage under the root refused to be written or read; `found` is what a look at this machine's disk shows."""
+
+    may_pass = True
 
     reason: str
+    found: str = ""
 
     sentence = "The storage at {location} of dataset {dataset!r} can't be used: {reason}"
-    next_step = "Check that PIPELINE_ROOT exists where Spark runs and may be written."
+
+    def remedy(self) -> str:
+        """What the disk lacks, or where to look."""
+        return self.found or "Check that PIPELINE_ROOT exists where Spark runs and may be written."
 
 
 @dataclass(eq=False, kw_only=True)
@@ -50,15 +56,48 @@ class DamagedTableError(StorageError):
     that a statement has met it that was to write the table.
     """
 
+    may_pass = False
+
     file: str
     nothing_committed: bool = False
 
     sentence = "The table of dataset {dataset!r} at {location} is damaged, {file}: {reason}"
-    next_step = "pipeline doctor {dataset} tells all that is damaged and what helps; until then write nothing to it."
 
     def message(self) -> str:
         """The sentence, and whether something was to be written."""
         return super().message() + ("; nothing was committed" if self.nothing_committed else "")
+
+    def remedy(self) -> str:
+        """What tells of all the damage."""
+        return (
+            f"pipeline doctor {self.dataset} tells all that is damaged and what helps; until then write nothing to it."
+        )
+
+
+@dataclass(eq=False, kw_only=True)
+class StatementError(TableError):
+    """Spark or Delta doesn't do what was asked of a table, whatever the rows: a type, a feature, a name.
+
+    `condition` is Spark's name of the reason.
+    """
+
+    condition: str
+    reason: str
+
+    sentence = "Spark refuses what was asked of dataset {dataset!r} at {location} ({condition}): {reason}"
+
+
+@dataclass(eq=False, kw_only=True)
+class EngineError(TableError):
+    """Spark failed at what was asked of a table, and does not say that the storage or the rows are the reason."""
+
+    may_pass = True
+
+    condition: str
+    reason: str
+
+    sentence = "Spark failed at what was asked of dataset {dataset!r} at {location} ({condition}): {reason}"
+    next_step = "Run it again; the lines above from Spark may say more."
 
 
 @dataclass(eq=False, kw_only=True)

@@ -187,10 +187,22 @@ def test_a_caller_may_change_its_record_and_forget_its_future(tmp_path: Path) ->
     assert kept(tmp_path) == [1, 2]
 
 
-def test_a_disk_that_fails_fails_what_was_not_acknowledged_and_stops_the_sink(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_disk_that_fails_is_waited_for_and_what_came_meanwhile_is_kept_once(tmp_path: Path) -> None:
     with receiving(tmp_path, flush_rows=1) as opened:
+        (tmp_path / "letters").write_text("a file where the folder is to be")
+        refused = opened.put(opened.item(update(2, price="dear")), None)
+        with pytest.raises(TimeoutError):
+            refused.result(1)
+        assert opened.is_alive
+        (tmp_path / "letters").unlink()
+        assert refused.exception(PATIENCE) is None
+        assert opened.put(opened.item(update(3)), None).result(PATIENCE).rows == 1
+    assert [letter["record"]["id"] for letter in letters_in(tmp_path)] == [2]
+    assert kept(tmp_path) == [3]
+
+
+def test_a_disk_that_fails_for_too_long_fails_what_was_not_acknowledged_and_stops_the_sink(tmp_path: Path) -> None:
+    with receiving(tmp_path, flush_rows=1, retry_seconds=0.0) as opened:
         assert opened.put(opened.item(update(1)), None).result(PATIENCE).rows == 1
         (tmp_path / "letters").write_text("a file where the folder is to be")
         receipt = opened.put(opened.item(update(2, price="dear")), None)

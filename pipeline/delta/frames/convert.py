@@ -23,6 +23,7 @@ from pipeline.delta.frames.arrow import LEFT_OUT, fitting
 from pipeline.delta.frames.arrow_types import arrow_type, holds_variant, spark_schema
 from pipeline.delta.frames.objects import entries_of_dicts, refuse_loss
 from pipeline.delta.frames.staging import Staging
+from pipeline.delta.spark.doors import door_of_block, through_door
 from pipeline.errors import FrameKindError, FrameMismatchError, FrameTooLargeError
 
 SPARK = "pyspark.sql.DataFrame"
@@ -56,6 +57,7 @@ def kind_of(cls: object) -> str | None:
 # --- out of an asset --------------------------------------------------------------------------------------------------
 
 
+@door_of_block
 @contextmanager
 def to_spark(
     obj: object, dataset: Dataset, open_session: Callable[[], SparkSession], staging: str
@@ -287,6 +289,6 @@ def _refuse_large(found: int, kind: str, dataset: Dataset, max_bytes: int) -> No
 
 
 def _streamed(frame: DataFrame, dataset: Dataset, staging: str, schema: Any) -> Iterator[Any]:
-    with Staging(dataset, staging) as place:
+    with through_door(dataset.name, staging), Staging(dataset, staging) as place:
         place.put(frame)
         yield from place.stream(schema)

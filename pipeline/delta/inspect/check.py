@@ -32,6 +32,7 @@ from pipeline.delta.inspect.describe import TableDescription, describe
 from pipeline.delta.log.commits import PartitionValues
 from pipeline.delta.log.counts import table_rows
 from pipeline.delta.log.mark import private_session, read_commit
+from pipeline.delta.spark.doors import door
 from pipeline.delta.sql import constraints
 from pipeline.delta.sql.constraints import EXAMPLES, BrokenRows
 from pipeline.delta.sql.slices import partition_value, rows_by_values
@@ -138,6 +139,7 @@ class CheckOutcome:
         return asdict(self)
 
 
+@door
 def check_table(
     session: SparkSession, dataset: Dataset, root: str, *, now: dt.datetime | None = None
 ) -> list[CheckOutcome]:
@@ -251,6 +253,7 @@ def counts_written_rows(dataset: Dataset) -> bool:
     return isinstance(dataset.write, Append)
 
 
+@door
 def rows_held(
     session: Callable[[], SparkSession], dataset: Dataset, location: str, version: int
 ) -> Mapping[tuple[Any, ...], int]:

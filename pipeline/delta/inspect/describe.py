@@ -18,7 +18,8 @@ from pipeline.dataset import Dataset
 from pipeline.delta import sql
 from pipeline.delta.log.commits import commit_note, rows_written
 from pipeline.delta.log.snapshot import checkpoints, local_folder
-from pipeline.delta.spark.failures import NO_TABLE, NOTHING_TO_READ, SPARK_ERRORS, failure_of, storage_failure
+from pipeline.delta.spark.doors import door, storage_failure
+from pipeline.delta.spark.failures import NO_TABLE, NOTHING_TO_READ, SPARK_ERRORS, failure_of
 from pipeline.delta.table.open_table import TableState, rows_at, shape_differences, table_state_with_sizes
 from pipeline.errors import PipelineError, TableNotFoundError
 
@@ -144,6 +145,7 @@ def _iso(value: dt.datetime) -> str:
     return value.isoformat()
 
 
+@door
 def describe(session: SparkSession, dataset: Dataset, location: str) -> TableDescription:
     """The dataset's table as it is now; one Spark job counts its rows and partitions.
 
@@ -193,6 +195,7 @@ def describe_all(session: SparkSession, datasets: Iterable[Dataset], root: str) 
     return tuple(found)
 
 
+@door
 def history(session: SparkSession, dataset: Dataset, location: str, limit: int | None = None) -> list[HistoryEntry]:
     """The newest commits, newest first; all that the log still holds where `limit` is None.
 

@@ -26,6 +26,7 @@ from pipeline.delta.read.changes import (
 )
 from pipeline.delta.read.verdict import Verdict, verdict_on
 from pipeline.delta.read.version import ReadOptions, resolve_version
+from pipeline.delta.spark.doors import door
 from pipeline.delta.table.open_table import require_table, rows_at
 from pipeline.errors import VersionNotFoundError
 
@@ -47,6 +48,7 @@ class Diff:
     answer: Answer
 
 
+@door
 def diff(session: SparkSession, dataset: Dataset, location: str, *, first: int, last: int, limit: int) -> Diff:
     """The net changes from the version `first` to the version `last`, which is not before it.
 

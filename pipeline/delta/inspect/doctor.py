@@ -17,6 +17,7 @@ from pipeline.delta.log.replay import LogFault, Replay, replay
 from pipeline.delta.log.snapshot import local_folder, table_facts
 from pipeline.delta.read.changes import SourceTable
 from pipeline.delta.read.cursors import effective_cursors
+from pipeline.delta.spark.doors import door
 from pipeline.delta.table.open_table import state_from_log
 from pipeline.errors import DamagedTableError, StorageError, TableNotFoundError
 
@@ -61,6 +62,7 @@ class _OnDisk:
     changed: dt.datetime | None
 
 
+@door
 def examine(dataset: Dataset, location: str, *, consumers: Sequence[SourceTable] = (), deep: bool = False) -> Diagnosis:
     """Look for a log that is not as it was written, for files that are missing or damaged, and for stray files.
 

@@ -48,6 +48,7 @@ from pipeline.delta.log.mark import private_session
 from pipeline.delta.read.changes import WITHIN_RETENTION
 from pipeline.delta.read.version import ReadFacts, ReadOptions, read, refuse_table_as_parquet
 from pipeline.delta.read.window import Window
+from pipeline.delta.spark.doors import door
 from pipeline.delta.spark.failures import SPARK_ERRORS, failure_of
 from pipeline.delta.spark.session import is_connect
 from pipeline.errors import PipelineError, QueryError, RegistryError, UnknownDatasetError
@@ -125,6 +126,7 @@ def view_name(dataset: Dataset) -> str:
     return re.sub("[.-]", "_", dataset.name.replace("/", "__"))
 
 
+@door
 def query(
     session: SparkSession,
     statement: str,

@@ -71,3 +71,34 @@ def with_retries(attempt: Callable[[int], _T], policy: RetryPolicy, dataset: str
             _LOG.info("%s: attempt %d failed (%s), the next in %.2f s", dataset, number, error.message(), wait)
             time.sleep(wait)
         number += 1
+
+
+def outlasted(
+    act: Callable[[], _T],
+    policy: RetryPolicy,
+    *,
+    passes: Callable[[PipelineError], bool],
+    is_last: Callable[[], bool],
+    wait: Callable[[PipelineError, float], None],
+) -> tuple[_T, int]:
+    """What comes of a call that is repeated after errors that may pass, and the number of calls.
+
+    Args:
+        passes: whether an error may pass.
+        is_last: whether the call that begins is to be the last.
+        wait: is told the error, and for how many seconds to wait.
+
+    Raises:
+        PipelineError: one that does not pass, or else that of the last call.
+    """
+    started, attempt = time.monotonic(), 1
+    while True:
+        is_over = is_last()
+        try:
+            return act(), attempt
+        except PipelineError as error:
+            seconds = policy.wait_seconds(attempt, time.monotonic() - started, random.random())  # noqa: S311
+            if seconds is None or is_over or not passes(error):
+                raise
+            wait(error, seconds)
+        attempt += 1

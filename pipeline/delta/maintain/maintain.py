@@ -20,7 +20,8 @@ from pipeline.delta.log.mark import CommitNote, private_session, write_confs
 from pipeline.delta.maintain.checkpoint import CheckpointFailedError, Checkpoints
 from pipeline.delta.maintain.retention import Unread, blocked_by, unread_files
 from pipeline.delta.read.changes import SourceTable
-from pipeline.delta.spark.failures import SPARK_ERRORS, failure_of, storage_failure
+from pipeline.delta.spark.doors import door, storage_failure
+from pipeline.delta.spark.failures import SPARK_ERRORS, failure_of
 from pipeline.delta.table.open_table import TableState, require_table
 from pipeline.delta.write.transaction import INCARNATION, incarnation
 from pipeline.errors import CommitConflictError, ConsumerBehindError, StorageError
@@ -64,6 +65,7 @@ class OptimizeResult:
     files_removed: int
 
 
+@door
 def vacuum(
     session: SparkSession, dataset: Dataset, location: str, *,
     consumers: Sequence[SourceTable] = (), apply: bool = False, force: bool = False,
@@ -107,6 +109,7 @@ def _refuse(session: SparkSession, source: SourceTable, needed: Sequence[Unread]
         )
 
 
+@door
 def optimize(
     session: SparkSession, dataset: Dataset, location: str, note: CommitNote, *, below_bytes: int | None = None
 ) -> OptimizeResult:
@@ -142,6 +145,7 @@ def optimize(
     )  # fmt: skip
 
 
+@door
 def checkpoint(
     session: SparkSession,
     dataset: Dataset,

@@ -18,7 +18,8 @@ from pipeline.delta.log.mark import BehindCommit, CommitNote, marked_commit, own
 from pipeline.delta.log.replay import Replay, replay
 from pipeline.delta.log.snapshot import local_folder, table_facts
 from pipeline.delta.read.version import ReadOptions, resolve_version
-from pipeline.delta.spark.failures import LOST_OR_REFUSED, failure_of, storage_failure
+from pipeline.delta.spark.doors import door, storage_failure
+from pipeline.delta.spark.failures import LOST_OR_REFUSED, failure_of
 from pipeline.delta.table.open_table import CONSTRAINT_PREFIX, TableState, declared_properties, require_table
 from pipeline.delta.write.result import WriteResult, commit_result
 from pipeline.delta.write.transaction import INCARNATION
@@ -64,6 +65,7 @@ class RestoreResult:
     written: WriteResult | None = None
 
 
+@door
 def plan_restore(session: SparkSession, dataset: Dataset, location: str, pin: ReadOptions) -> RestorePlan:
     """What restoring to the pinned version, or to the newest at or before the pinned time, would do. No commit.
 
@@ -116,6 +118,7 @@ def _missing(dataset: Dataset, properties: Mapping[str, str | None]) -> dict[str
     return {n: v for n, v in declared_properties(dataset).items() if (there.get(n.lower()) or "").lower() != v.lower()}
 
 
+@door
 def restore(session: SparkSession, dataset: Dataset, plan: RestorePlan, note: CommitNote) -> RestoreResult:
     """Do what the plan says: one commit that restores, and one for each thing that is applied again.
 

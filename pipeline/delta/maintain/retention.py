@@ -19,9 +19,10 @@ from pipeline.delta.log.mark import Cursor
 from pipeline.delta.read.changes import SourceTable
 from pipeline.delta.read.cursors import effective_cursors
 from pipeline.delta.read.verdict import Reason, VerdictKind, verdict_on, window_files
+from pipeline.delta.spark.doors import door
 from pipeline.delta.spark.failures import SPARK_ERRORS, failure_of
 from pipeline.delta.table.open_table import TableState, require_table, table_state
-from pipeline.errors import CursorUnreadableError, StorageError
+from pipeline.errors import CursorUnreadableError, PipelineError
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,6 +43,7 @@ def consumers_of(dataset: Dataset, datasets: Iterable[Dataset], root: str) -> tu
     return tuple(SourceTable(dataset=found, location=found.location(root)) for found in consumers)
 
 
+@door
 def unread_files(session: SparkSession, source: SourceTable, consumers: Sequence[SourceTable]) -> tuple[Unread, ...]:
     """What each consumer has still to read; one that needs nothing is left out.
 
@@ -65,7 +67,7 @@ def _unread(session: SparkSession, source: SourceTable, state: TableState, consu
         if cursor is None or verdict.kind is VerdictKind.FULL:
             return None
         files = window_files(session, source.location, verdict)
-    except (OSError, ValueError, StorageError, *SPARK_ERRORS) as error:
+    except (OSError, ValueError, PipelineError, *SPARK_ERRORS) as error:
         raise CursorUnreadableError(
             dataset=name, location=source.location, consumer=consumer.dataset.name, reason=failure_of(error).summary
         ) from error

@@ -20,6 +20,7 @@ from pipeline.delta import sql
 from pipeline.delta.log.mark import Cursor, commit_identity
 from pipeline.delta.read.cursors import EffectiveCursors
 from pipeline.delta.read.verdict import Reason, Verdict, VerdictKind, needs_snapshot, verdict_on
+from pipeline.delta.spark.doors import door
 from pipeline.delta.spark.failures import (
     BEYOND_RETENTION,
     FEED_MISSING,
@@ -242,6 +243,7 @@ def _snapshots(
     return made
 
 
+@door
 def read_changes(session: SparkSession, source: SourceTable, verdict: Verdict) -> Changes:
     """Read what a verdict asks for; changes are held until `release_changes`. Two Spark jobs for changes, else none.
 

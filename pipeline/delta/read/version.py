@@ -20,6 +20,7 @@ from pipeline.delta import sql
 from pipeline.delta.log.entry import of_dataset
 from pipeline.delta.log.snapshot import local_folder
 from pipeline.delta.read.window import Window, read_window
+from pipeline.delta.spark.doors import door, storage_failure
 from pipeline.delta.spark.failures import (
     BEYOND_RETENTION,
     NO_TABLE,
@@ -27,7 +28,6 @@ from pipeline.delta.spark.failures import (
     SPARK_ERRORS,
     VERSION_GONE,
     failure_of,
-    storage_failure,
 )
 from pipeline.delta.spark.meaning import refuse_misreading
 from pipeline.delta.sql.slices import Slice
@@ -112,6 +112,7 @@ class ReadFacts:
 _EVERYTHING = ReadOptions()
 
 
+@door
 def read(
     session: SparkSession,
     dataset: Dataset,
@@ -177,6 +178,7 @@ def _wanted(dataset: Dataset, options: ReadOptions, names: list[str]) -> list[st
     return [sql.identifier(column) for column in options.columns or names]
 
 
+@door
 def resolve_version(session: SparkSession, dataset: Dataset, location: str, options: ReadOptions) -> int:
     """The version that a pin names, which the log holds; the newest where nothing is pinned.
 

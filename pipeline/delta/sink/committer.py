@@ -7,7 +7,6 @@ same writer. How rows are written is `write`'s.
 from __future__ import annotations
 
 import logging
-import random
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -28,7 +27,7 @@ from pipeline.delta.frames.staging import staged
 from pipeline.delta.log.commits import commit_versions
 from pipeline.delta.log.epochs import epoch_of_another_batch, epochs, last_epoch
 from pipeline.delta.log.mark import CommitNote, Mark
-from pipeline.delta.log.retry import RetryPolicy
+from pipeline.delta.log.retry import outlasted
 from pipeline.delta.maintain.maintain import optimize
 from pipeline.delta.sink.dead_letters import DeadLetter, DeadLetters
 from pipeline.delta.sink.durable import sync_commits
@@ -46,22 +45,22 @@ from pipeline.delta.write.transaction import last_recorded_epoch
 from pipeline.delta.write.write import write
 from pipeline.errors import (
     CheckViolationError,
-    CommitConflictError,
-    CommitUnknownError,
-    DamagedTableError,
     DuplicateKeysError,
+    ExpressionFailedError,
+    FrameFailedError,
     NullViolationError,
+    PartitionNameError,
     PartitionValueError,
     PipelineError,
     SinkConflictError,
-    SparkUnavailableError,
+    StatementError,
     StorageError,
     ViolationError,
 )
 
 _LOG = logging.getLogger(__name__)
-# What may be over a while later; the batch and its epoch stay the same, so that nothing is written twice.
-_MAY_PASS = (SparkUnavailableError, CommitUnknownError, CommitConflictError, StorageError)
+# What is said of the rows, or of what is declared of them: the rows at fault are looked for.
+_OF_ROWS = (ViolationError, ExpressionFailedError, FrameFailedError, StatementError)
 _REASONS = "pipeline reasons"
 _T = TypeVar("_T")
 
@@ -87,7 +86,7 @@ class Committer:
         self._open_session = open_session
         self._session: SparkSession | None = None
         self._settings, self._stopping = settings, stopping
-        self._retry = RetryPolicy(first_wait_seconds=0.5, longest_wait_seconds=30, total_seconds=settings.retry_seconds)
+        self._retry = settings.patience
         self._commits = 0
         self._epoch = 0
         self._seen = -1
@@ -114,7 +113,8 @@ class Committer:
 
     def commit_next(self) -> bool:
         """Commit the oldest segments; False where there are none. Errors as of `write`, once they don't pass."""
-        batch = self._journal.begin(self._epoch + 1, self._settings.commit_rows)
+        epoch, rows = self._epoch + 1, self._settings.commit_rows
+        batch, _ = self._tried(lambda: self._journal.begin(epoch, rows), f"epoch {epoch} could not be begun")
         if batch is None:
             return False
         self._epoch = batch.epoch
@@ -132,7 +132,7 @@ class Committer:
             # After a failure its outcome may have been unknown, and then it is a replay.
             self._refuse_others(batch, result, replay=replay or attempts > 1)
             synced, _ = self._tried(self._synced, "it could not be made durable")
-        self._journal.end(batch, synced)
+        self._tried(lambda: self._journal.end(batch, synced), f"epoch {batch.epoch} could not be ended")
         if result is not None:
             self._meter.committed(batch.rows, time.monotonic() - started, result.version, replay=replay)
             self._seen = max(self._seen, result.version)
@@ -154,23 +154,18 @@ class Committer:
     def _tried(self, act: Callable[[], _T], what: str) -> tuple[_T, int]:
         """What comes of a call that is repeated after errors that may pass, and the number of calls.
 
-        Once the sink is stopping there is one call more and no wait: what is acknowledged is safe where it is.
+        The batch and its epoch stay the same, so that nothing is written twice. A frame of the journal's own files that
+        can't be computed does not pass. Once the sink is stopping there is one call more and no wait: what is
+        acknowledged is safe where it is.
         """
-        started, attempt = time.monotonic(), 1
-        while True:
-            is_last = self._stopping.is_set()
-            try:
-                return act(), attempt
-            except _MAY_PASS as error:
-                is_final = is_last or isinstance(error, DamagedTableError)  # that does not pass
-                wait = self._retry.wait_seconds(attempt, time.monotonic() - started, random.random())  # noqa: S311
-                if wait is None or is_final:
-                    raise
-                _LOG.warning("sink %s (%s): %s (%s), again in %.1f s", self.dataset.name, self.writer, what,
-                             error.message(), wait)  # fmt: skip
+
+        def wait(error: PipelineError, seconds: float) -> None:
+            _LOG.warning("sink %s (%s): %s (%s), again in %.1f s", self.dataset.name, self.writer, what,
+                         error.message(), seconds)  # fmt: skip
             self._session = None
-            self._stopping.wait(wait)
-            attempt += 1
+            self._stopping.wait(seconds)
+
+        return outlasted(act, self._retry, passes=_may_pass, is_last=self._stopping.is_set, wait=wait)
 
     def _written(self, batch: Batch) -> tuple[WriteResult | None, Batch]:
         """The write of a batch, and of which rows it was; None where all were refused."""
@@ -179,7 +174,7 @@ class Committer:
         while True:
             try:
                 return self._write(current), current
-            except (ViolationError, *SPARK_ERRORS) as error:
+            except (*_OF_ROWS, *SPARK_ERRORS) as error:
                 good = self._without_bad(current, error)
             if good is None:
                 return None, current
@@ -230,7 +225,7 @@ class Committer:
         """The batch without the rows at fault, which become dead letters; None where none is left.
 
         Raises:
-            ViolationError, PySparkException, Py4JError: the given one, if no row can be told to be at fault.
+            PipelineError, PySparkException, Py4JError: the given one, if no row can be told to be at fault.
         """
         rows, letters = self._journal.rows_of(batch), list[DeadLetter]()
         if isinstance(error, DuplicateKeysError):
@@ -249,6 +244,10 @@ class Committer:
         self._letters.write(letters, f"epoch-{batch.epoch:020d}-{batch.token[:8]}-{len(batch.replaces)}")
         self._meter.refused(len(letters))
         return self._journal.replace(batch, good) if good.num_rows else None
+
+
+def _may_pass(error: PipelineError) -> bool:
+    return error.may_pass and not isinstance(error, FrameFailedError)
 
 
 def compact(session: SparkSession, dataset: Dataset, location: str, writer: str, *, below_bytes: int) -> bool:
@@ -308,6 +307,9 @@ def _conditions(dataset: Dataset, error: ViolationError) -> dict[str, str]:
     if isinstance(error, PartitionValueError):
         empty = constraints.empty_partition_conditions(dataset)
         return {f"column {name}: an empty text in a partition column": condition for name, condition in empty.items()}
+    if isinstance(error, PartitionNameError):
+        long = constraints.long_partition_conditions(dataset, error.limit)
+        return {f"column {name}: too long to name a folder": condition for name, condition in long.items()}
     return {}
 
 

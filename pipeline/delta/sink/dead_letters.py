@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from pipeline.delta.frames.records import MAX_DEPTH, shown_value
-from pipeline.errors import JournalError
+from pipeline.errors import JournalError, JournalWriteError
 
 # Of a text or of raw bytes; of longer ones the length and the digest are kept beside the beginning.
 EXCERPT = 1 << 16
@@ -95,7 +95,7 @@ class DeadLetters:
         """One file of the letters, on disk when this returns; one of the same name is replaced.
 
         Raises:
-            JournalError: it can't be written.
+            JournalWriteError: it can't be written.
         """
         path = self.folder / f"{name}.ndjson"
         text = "".join(f"{json.dumps(self._document(letter))}\n" for letter in letters)
@@ -103,7 +103,7 @@ class DeadLetters:
             self.folder.mkdir(parents=True, exist_ok=True)
             write_durably(path, text.encode("ascii"))
         except OSError as error:
-            raise JournalError(dataset=self._dataset, path=str(path), reason=str(error)) from error
+            raise JournalWriteError(dataset=self._dataset, path=str(path), reason=str(error)) from error
         return path
 
     def sweep(self) -> None:

@@ -49,7 +49,7 @@ from pipeline.delta.sink.segments import (
     table_of,
     write_segment,
 )
-from pipeline.errors import JournalError, SinkRunningError
+from pipeline.errors import JournalError, JournalWriteError, SinkRunningError
 from pipeline.listing import listed
 
 _COMMITTED = "committed.json"
@@ -263,11 +263,12 @@ class Journal:
             positions: how far each source has been submitted with these rows.
 
         Raises:
-            JournalError: they can't be written; what was there before is as it was.
+            JournalWriteError: they can't be written; what was there before is as it was.
+            JournalError: they are written, and can't be given their names; the next sink finds all of them.
         """
         first = self._next_segment
         numbers = range(first, first + len(found))
-        with self._failing(self.folder):
+        with self._failing(self.folder, JournalWriteError):
             names: list[str] = []
             try:
                 for number, table in zip(numbers, found, strict=True):
@@ -280,6 +281,7 @@ class Journal:
             except OSError:
                 self._remove(f"{name}{TEMPORARY}" for name in names)
                 raise
+        with self._failing(self.folder):
             self._name_together(names)
             segments = [segment_of(self.folder / name, n) for name, n in zip(names, numbers, strict=True)]
         with self._guard:
@@ -297,7 +299,8 @@ class Journal:
             rows: at most so many, but one segment always.
 
         Raises:
-            JournalError: it can't be written down, or the batch before has not ended.
+            JournalWriteError: it can't be written down.
+            JournalError: the batch before has not ended.
         """
         if self.unfinished is not None:
             raise self._error(self.folder, f"epoch {self.unfinished.epoch} has not ended")
@@ -321,9 +324,9 @@ class Journal:
         """Other rows for a batch of which Delta has refused some, under the same epoch; nothing of it was committed.
 
         Raises:
-            JournalError: they can't be written.
+            JournalWriteError: they can't be written.
         """
-        with self._failing(self.folder):
+        with self._failing(self.folder, JournalWriteError):
             stem = f"good-{batch.epoch:020d}-{uuid.uuid4().hex[:8]}"
             temporary = write_segment(self.folder, stem, 0, table, {})
             path = temporary.with_name(temporary.name.removesuffix(TEMPORARY))
@@ -357,7 +360,7 @@ class Journal:
             synced_version: the version up to which the table was made durable, where that has changed.
 
         Raises:
-            JournalError: it can't be written down; then the batch is replayed, and Delta knows it again.
+            JournalWriteError: it can't be written down; then the batch is replayed, and Delta knows it again.
         """
         with self._guard:
             # Of segments that are not committed yet, too: they are as durable as this file.
@@ -366,7 +369,7 @@ class Journal:
         document = batch_document(batch) | {
             "positions": positions, "next_segment": following, "version": self.synced_version,
         }  # fmt: skip
-        with self._failing(self.folder):
+        with self._failing(self.folder, JournalWriteError):
             write_durably(self.folder / _COMMITTED, json.dumps(document).encode())
             self._remove([*document["segments"], *document["replaces"], batch_name(batch)])
         with self._guard:
@@ -375,17 +378,17 @@ class Journal:
     def _write_batch(self, batch: Batch) -> None:
         with self._guard:
             document = batch_document(batch) | {"next_segment": self._next_segment}
-        with self._failing(self.folder):
+        with self._failing(self.folder, JournalWriteError):
             write_durably(self.folder / batch_name(batch), json.dumps(document).encode())
 
     # --- errors -------------------------------------------------------------------------------------------------------
 
     @contextmanager
-    def _failing(self, path: Path) -> Iterator[None]:
+    def _failing(self, path: Path, kind: type[JournalError] = JournalError) -> Iterator[None]:
         try:
             yield
         except OSError as error:
-            raise self._error(path, str(error)) from error
+            raise kind(dataset=self._dataset, path=str(path), reason=str(error)) from error
 
     def _error(self, path: Path, reason: str) -> JournalError:
         return JournalError(dataset=self._dataset, path=str(path), reason=reason)

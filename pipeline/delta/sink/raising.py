@@ -26,9 +26,6 @@ from pipeline.delta.sink.intake import letter_of
 from pipeline.delta.spark.failures import LOST_OR_REFUSED, SPARK_ERRORS, failure_of
 from pipeline.delta.write import merge
 
-# Classes of SQL states that are said of values: data exceptions, routines that failed, limits, what SQL itself raises.
-_OF_VALUES = ("22", "38", "39", "54", "P0")
-
 
 def without_raising(
     dataset: Dataset, table: Any, session: Callable[[], SparkSession], staging: str
@@ -101,7 +98,7 @@ class _Probe:
             self.run(start, end)
         except SPARK_ERRORS as error:
             failure = failure_of(error)
-            if end - start == 1 and not any(state.startswith(_OF_VALUES) for state in failure.sql_states):
+            if end - start == 1 and not failure.is_of_rows:
                 raise
             return failure.summary
         return None

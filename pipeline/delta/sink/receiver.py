@@ -6,6 +6,7 @@ a segment gets into the table is `sink`'s.
 
 from __future__ import annotations
 
+import logging
 import threading
 import uuid
 from collections.abc import Callable, Mapping
@@ -13,10 +14,11 @@ from concurrent.futures import Future
 from copy import copy
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 from pipeline.dataset import Dataset
 from pipeline.delta.frames.records import as_mapping, size_of
+from pipeline.delta.log.retry import RetryPolicy, outlasted
 from pipeline.delta.sink.buffer import Bounds, Buffer, Item, Receipt
 from pipeline.delta.sink.dead_letters import DeadLetter, DeadLetters
 from pipeline.delta.sink.intake import Intake, frame_of, frame_size
@@ -25,6 +27,8 @@ from pipeline.delta.sink.metrics import SinkCounters
 from pipeline.errors import JournalError, PipelineError, SettingsError, SinkStoppedError
 from pipeline.settings import refuse_other_types
 
+_LOG = logging.getLogger(__name__)
+_T = TypeVar("_T")
 # How long the receiving thread waits for the backlog to shrink before it looks whether it is to stop.
 _LOOK_SECONDS = 0.5
 
@@ -35,9 +39,9 @@ class SinkSettings:
 
     A flush is due when the oldest row has waited `flush_seconds`, or by rows or bytes. `buffer_*` bound what waits in
     memory, `backlog_rows` what is on disk and not committed; beyond it nothing is taken from the buffer. One commit has
-    at most `commit_rows`, or one segment. A commit that fails for a reason that may pass is tried for `retry_seconds`.
-    After `compact_after` commits, never where it is 0, files of less than `compact_bytes` are written together, between
-    two flushes.
+    at most `commit_rows`, or one segment. What fails for a reason that may pass, as a commit while the server is away
+    or a sync while the disk is full, is tried for `retry_seconds`. After `compact_after` commits, never where it is 0,
+    files of less than `compact_bytes` are written together, between two flushes.
 
     Args:
         when_full: whether `submit` waits for room or refuses.
@@ -83,6 +87,11 @@ class SinkSettings:
         return SettingsError(setting=setting, problem=f"got {getattr(self, name)!r}", expected=expected)
 
     @property
+    def patience(self) -> RetryPolicy:
+        """How often, and for how long, something is tried again that may pass."""
+        return RetryPolicy(first_wait_seconds=0.5, longest_wait_seconds=30, total_seconds=self.retry_seconds)
+
+    @property
     def bounds(self) -> Bounds:
         """What the buffer asks."""
         return Bounds(
@@ -110,6 +119,7 @@ class Receiver:
         self._meter = meter
         self._on_segment = on_segment
         self._shrunk = threading.Event()
+        self._retry = settings.patience
         self.failure: PipelineError | None = None
         self._thread = threading.Thread(target=self._run, name=f"sink-{dataset.name}-receive", daemon=True)
 
@@ -221,15 +231,33 @@ class Receiver:
         """Dead letters first and then rows, so that an item is on disk in whole when it is acknowledged."""
         taken = self._intake.take(items)
         if taken.letters:
-            self.letters.write(taken.letters, f"{min(letter.at for letter in taken.letters):%Y%m%dT%H%M%S}-{_token()}")
+            name = f"{min(letter.at for letter in taken.letters):%Y%m%dT%H%M%S}-{_token()}"
+            self._tried(lambda: self.letters.write(taken.letters, name))
             self._meter.refused(len(taken.letters))
         if taken.tables:
-            for segment in self.journal.append_all(taken.tables, _positions(items)):
+            for segment in self._tried(lambda: self.journal.append_all(taken.tables, _positions(items))):
                 self._meter.acknowledged(segment.rows, segment.size_bytes)
             self._on_segment()
         for item, receipt in zip(items, taken.receipts, strict=True):
             if item.receipt.set_running_or_notify_cancel():
                 item.receipt.set_result(receipt)
+
+    def _tried(self, act: Callable[[], _T]) -> _T:
+        """What comes of a call that is repeated while the storage refuses; once the sink is to stop there is one more.
+
+        Raises:
+            JournalError: it refuses for too long, or the journal can't be trusted.
+        """
+
+        def wait(error: PipelineError, seconds: float) -> None:
+            _LOG.warning("sink %s (%s): %s, again in %.1f s", self.dataset.name, self.writer, error.message(), seconds)
+            self._shrunk.clear()
+            self._shrunk.wait(seconds)  # also set when the sink is to stop
+
+        result, _ = outlasted(
+            act, self._retry, passes=lambda error: error.may_pass, is_last=lambda: self.buffer.is_closed, wait=wait
+        )
+        return result
 
 
 def _positions(items: list[Item]) -> Mapping[str, int]:

@@ -30,7 +30,8 @@ from pipeline.delta.sink.buffer import Receipt
 from pipeline.delta.sink.committer import Committer
 from pipeline.delta.sink.metrics import SinkCounters, SinkMetrics
 from pipeline.delta.sink.receiver import Receiver, SinkSettings
-from pipeline.delta.spark.failures import SPARK_ERRORS, failure_of
+from pipeline.delta.spark.doors import foreign
+from pipeline.delta.spark.failures import failure_of
 from pipeline.delta.spark.session import open_session
 from pipeline.errors import DeclarationError, PipelineError, SinkStoppedError
 from pipeline.settings import STATE_FOLDER, Settings
@@ -255,7 +256,7 @@ class DeltaSink:
             failure = None
         except PipelineError as error:
             failure = error
-        except (*SPARK_ERRORS, OSError) as error:
+        except foreign() as error:
             failure = self._stopped(failure_of(error).summary)
         finally:
             self._failure = failure

@@ -7,16 +7,13 @@ by prose. What to do about it does not belong here.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
-from urllib.parse import unquote
 
 from py4j.protocol import Py4JError, Py4JJavaError
 from pyspark.errors import PySparkException
 
-from pipeline.errors import DamagedTableError, PipelineError, SparkUnavailableError, StorageError
+from pipeline.errors import PipelineError, SparkUnavailableError
 
 # What any call into Spark may raise, classic or Connect.
 SPARK_ERRORS = (PySparkException, Py4JError)
@@ -61,6 +58,18 @@ DAMAGED_CLASSES = frozenset(
         "org.apache.parquet.io.ParquetDecodingException",
     }
 )  # fmt: skip
+# Classes of SQL states that are said of values: data exceptions, routines that failed, limits, what SQL itself raises.
+_OF_ROWS = ("22", "38", "39", "54", "P0")
+# What a function of Python raises, by class where there is no state.
+_OF_FUNCTIONS = "PythonException"
+# What is asked for is not supported, or names, types and syntax forbid it.
+_OF_STATEMENTS = ("0A", "42")
+# Java's errors of files, by package, without those of a stream between processes; and the SQL states of a system that
+# failed, as that of a task that wrote.
+_STORAGE_PACKAGES = ("java.io.", "java.nio.file.", "org.apache.hadoop.")
+_NO_STORAGE = frozenset({"java.io.EOFException", "java.io.InvalidClassException", "java.io.NotSerializableException"})
+_OF_STORAGE = "58"
+STORAGE_REFUSED = frozenset({"FAILED_RENAME_PATH", "FAILED_RENAME_TEMP_FILE", "UNABLE_TO_CREATE_TEMP_DIRECTORY"})
 _PATH_PARAMETERS = ("path", "filePath", "fileName", "file")
 # What CREATE TABLE says of a location that holds something and no table.
 NOT_EMPTY_LOCATION = frozenset({"DELTA_CREATE_TABLE_WITH_NON_EMPTY_LOCATION", "TABLE_OR_VIEW_ALREADY_EXISTS"})
@@ -110,6 +119,24 @@ class Failure:
         """Whether a file that was read is not what was written."""
         families = {condition.partition(".")[0] for condition in self.conditions}
         return not DAMAGED.isdisjoint(families) or not DAMAGED_CLASSES.isdisjoint(self.classes)
+
+    @property
+    def is_storage(self) -> bool:
+        """Whether the storage refused; nothing is of the storage that is said of a value."""
+        told = self.has(STORAGE_REFUSED) or any(state.startswith(_OF_STORAGE) for state in self.sql_states)
+        by_class = any(name.startswith(_STORAGE_PACKAGES) for name in set(self.classes) - _NO_STORAGE)
+        return (told or by_class) and not self.is_of_rows
+
+    @property
+    def is_of_rows(self) -> bool:
+        """Whether it is said of a value, or of a function that a user has given."""
+        by_class = any(name.rpartition(".")[2] == _OF_FUNCTIONS for name in self.classes)
+        return by_class or any(state.startswith(_OF_ROWS) for state in self.sql_states)
+
+    @property
+    def is_of_statement(self) -> bool:
+        """Whether it is said of the statement, whatever the rows."""
+        return any(state.startswith(_OF_STATEMENTS) for state in self.sql_states)
 
     def has_only(self, conditions: frozenset[str]) -> bool:
         """Whether these conditions are all that is known."""
@@ -190,52 +217,6 @@ def _file_in(condition: str | None, parameters: Any) -> str | None:
         return None
     named = (parameters.get(name) for name in _PATH_PARAMETERS) if parameters else ()
     return next((str(value).strip("`") for value in named if value), None)
-
-
-def storage_failure(dataset: str, location: str, failure: Failure, *, nothing_committed: bool = False) -> StorageError:
-    """The error to raise of a table that can't be read or written: of damage, or else of the storage."""
-    if failure.is_damage or (failure.is_file_gone and failure.file is not None):
-        return DamagedTableError(
-            dataset=dataset, location=location, file=failure.file or location, reason=failure.summary,
-            nothing_committed=nothing_committed,
-        )  # fmt: skip
-    return StorageError(dataset=dataset, location=location, reason=failure.summary)
-
-
-@contextmanager
-def damage_as_error(dataset: str, location: str) -> Iterator[None]:
-    """The block of a write of a table: a file of the table that it finds missing or damaged becomes our error.
-
-    A file that lies elsewhere is read for the frame, whose own error is the one to tell. What fails behind the commit
-    must come as another error.
-
-    Raises:
-        DamagedTableError: with the file.
-    """
-    try:
-        yield
-    except DamagedTableError as error:
-        error.nothing_committed = True
-        raise
-    except SPARK_ERRORS as error:
-        failure = failure_of(error)
-        if failure.file is None or not _is_below(failure.file, location):
-            raise
-        told = storage_failure(dataset, location, failure, nothing_committed=True)
-        if not isinstance(told, DamagedTableError):
-            raise
-        raise told from error
-
-
-def _is_below(file: str, location: str) -> bool:
-    """Whether a file lies in the folder of a table; Spark tells it as a URI, in which some characters are escaped."""
-    folder = _without_scheme(location).rstrip("/") + "/"
-    return any(_without_scheme(name).startswith(folder) for name in (file, unquote(file)))
-
-
-def _without_scheme(uri: str) -> str:
-    """A path on this machine, which is told with a scheme or without; any other URI as it is."""
-    return "/" + uri.removeprefix("file:").lstrip("/") if uri.startswith(("file:", "/")) else uri
 
 
 def _is_spark_throwable(throwable: Any) -> bool:

@@ -37,6 +37,12 @@ NAMED_VALUES = 10
 EXAMPLES = 5
 _EXAMPLE_COLUMNS = 5
 _EXAMPLE_CHARACTERS = 60
+# The longest name of a file or folder on the file systems of this machine and HDFS; objects of a store have none.
+FOLDER_NAME_BYTES = 255
+# Characters for each of which a folder's name has three (`ExternalCatalogUtils.escapePathName`).
+_ESCAPED = r"""[\x00-\x1f\x7f"#%'*/:=?\\{\[\]^]"""
+# Of a column that is mapped: `col-` and a UUID.
+_MAPPED_NAME_BYTES = 40
 
 
 _NOT_SHOWN: tuple[type[DataType], ...] = (ArrayType, BinaryType, MapType, StructType, VariantType)
@@ -83,6 +89,30 @@ def empty_partition_conditions(dataset: Dataset) -> dict[str, str]:
         for column in dataset.partition_by
         if is_string(dataset.field(column).dataType)
     }
+
+
+def generated_conditions(dataset: Dataset) -> dict[str, str]:
+    """By generated column, SQL that is true where it holds another value than its expression has."""
+    return {
+        column: f"NOT ({sql.identifier(column)} <=> CAST(({said}) AS {sql.bare_type(dataset.field(column).dataType)}))"
+        for column, said in dataset.features.generated
+    }
+
+
+def long_partition_conditions(dataset: Dataset, limit: int = FOLDER_NAME_BYTES) -> dict[str, str]:
+    """By partition column, SQL that is true where the name of a text's folder would be too long for a file system."""
+    return {
+        column: (
+            f"octet_length(regexp_replace({sql.identifier(column)}, {sql.string(_ESCAPED)}, '%00')) > "
+            f"{limit - _prefix_bytes(dataset, column)}"
+        )
+        for column in dataset.partition_by
+        if is_string(dataset.field(column).dataType)
+    }
+
+
+def _prefix_bytes(dataset: Dataset, column: str) -> int:
+    return (_MAPPED_NAME_BYTES if dataset.features.maps_columns else len(column.encode())) + len("=")
 
 
 def outside_condition(dataset: Dataset, within: Slice) -> str:

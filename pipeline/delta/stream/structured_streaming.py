@@ -25,6 +25,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from pipeline.dataset import Append, Dataset, InsertNew, Merge
 from pipeline.delta.log.mark import CommitNote, Mark, StreamBatch
+from pipeline.delta.spark.doors import door
 from pipeline.delta.spark.failures import SPARK_ERRORS, failure_of
 from pipeline.delta.spark.session import is_connect
 from pipeline.delta.stream.batches import refuse_lost_checkpoint, refuse_other_input
@@ -42,6 +43,7 @@ _OURS = f"{__name__.partition('.')[0]}."
 _VALUES = (dt.datetime, dt.timezone, dt.timedelta, dt.date, Decimal)
 
 
+@door
 def write_available(
     frame: DataFrame,
     *,

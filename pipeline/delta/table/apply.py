@@ -17,7 +17,8 @@ from pipeline.delta import sql
 from pipeline.delta.log.mark import CommitNote, Mark, private_session, write_confs
 from pipeline.delta.log.retry import RetryPolicy, with_retries
 from pipeline.delta.log.table_state import TableState
-from pipeline.delta.spark.failures import SPARK_ERRORS, failure_of, storage_failure
+from pipeline.delta.spark.doors import storage_failure
+from pipeline.delta.spark.failures import SPARK_ERRORS, failure_of
 from pipeline.delta.sql import constraints
 from pipeline.delta.table.plan import plan, shape_differences
 from pipeline.delta.table.steps import AddCheck, RenameColumn, SetDefault, SetNotNull, Step

@@ -22,7 +22,8 @@ from pipeline.delta.log.integrity import require_sound
 from pipeline.delta.log.mark import private_session
 from pipeline.delta.log.snapshot import local_folder, table_facts
 from pipeline.delta.log.table_state import TableState
-from pipeline.delta.spark.failures import NO_TABLE, NOT_EMPTY_LOCATION, SPARK_ERRORS, failure_of, storage_failure
+from pipeline.delta.spark.doors import door, storage_failure
+from pipeline.delta.spark.failures import NO_TABLE, NOT_EMPTY_LOCATION, SPARK_ERRORS, failure_of
 from pipeline.delta.table.apply import Applied, apply, refuse_bad_expressions
 from pipeline.delta.table.plan import (
     CHANGE_FEED,
@@ -77,6 +78,7 @@ def _properties_at_creation(dataset: Dataset) -> dict[str, str]:
     return defaults | declared | {f"{SUPPORTED}{name}": "supported" for name in wanted_features(dataset.features)}
 
 
+@door
 def table_state_with_sizes(session: SparkSession, dataset: Dataset, location: str) -> TableState | None:
     """The table's state now, sizes included; None where there is no table. Makes no commit.
 
@@ -116,6 +118,7 @@ def _observe(session: SparkSession, name: str, location: str) -> TableState | No
     )
 
 
+@door
 def table_state(session: SparkSession, dataset: Dataset, location: str) -> TableState | None:
     """The table's state now without its sizes; None where there is no table.
 
@@ -129,6 +132,7 @@ def table_state(session: SparkSession, dataset: Dataset, location: str) -> Table
     return state_at_location(session, dataset.name, location)
 
 
+@door
 def state_at_location(session: SparkSession, name: str, location: str) -> TableState | None:
     """As `table_state`, of a table that nothing is declared of; `name` is for the errors."""
     with of_dataset(name):
@@ -177,6 +181,7 @@ def state_from_log(location: str) -> TableState | None:
     )
 
 
+@door
 def require_table(session: SparkSession, dataset: Dataset, location: str) -> TableState:
     """The state of a table that must be there, without its sizes.
 
@@ -209,6 +214,7 @@ def rows_at(session: SparkSession, location: str, number: int) -> DataFrame:
     return session.read.format("delta").option("versionAsOf", number).load(location)
 
 
+@door
 def plan_of(session: SparkSession, dataset: Dataset, location: str) -> Plan:
     """What leads from the table to its declaration; changes nothing.
 
@@ -223,6 +229,7 @@ def plan_of(session: SparkSession, dataset: Dataset, location: str) -> Plan:
     return found
 
 
+@door
 def conform(session: SparkSession, dataset: Dataset, location: str) -> Applied:
     """Take every step that leads from the table to its declaration, each a commit of its own.
 
@@ -237,6 +244,7 @@ def conform(session: SparkSession, dataset: Dataset, location: str) -> Applied:
     return apply(session, dataset, state, partial(require_table, session, dataset, location))
 
 
+@door
 def open_with_steps(session: SparkSession, dataset: Dataset, location: str, *, replaced: bool = False) -> Applied:
     """As `open_or_create`, with the table as it was and the steps that were taken."""
     state = table_state(session, dataset, location)
@@ -257,6 +265,7 @@ def open_with_steps(session: SparkSession, dataset: Dataset, location: str, *, r
     )
 
 
+@door
 def open_or_create(session: SparkSession, dataset: Dataset, location: str) -> TableState:
     """The table, made with the full declaration where there is none.
 

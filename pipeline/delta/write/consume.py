@@ -22,6 +22,7 @@ from pipeline.delta.log.retry import NO_RETRY, RetryPolicy, with_retries
 from pipeline.delta.read.changes import SourceChanges, SourceTable, changes_since
 from pipeline.delta.read.cursors import EffectiveCursors, effective_cursors
 from pipeline.delta.read.verdict import Verdict
+from pipeline.delta.spark.doors import door, door_of_block
 from pipeline.delta.sql.slices import Slice
 from pipeline.delta.table.open_table import CHANGE_FEED, require_table, table_state
 from pipeline.delta.write.result import WriteResult, no_commit
@@ -106,6 +107,7 @@ def consume(
     return with_retries(attempt, retry or RetryPolicy(), dataset.name)
 
 
+@door_of_block
 @contextmanager
 def read_sources(
     session: SparkSession,
@@ -135,6 +137,7 @@ def read_sources(
         yield Reading(cursors=cursors, changes=found)
 
 
+@door
 def write_consumed(
     session: SparkSession,
     frame: DataFrame | None,

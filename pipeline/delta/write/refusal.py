@@ -1,32 +1,87 @@
 """What refused rows break, found by a second look at the frame: typed errors with counts and examples.
 
-Here belong the order in which faults are told and their errors. The conditions are `constraints`'s; when a frame is
+Here belong the order in which faults are told and their errors, and the search for the expression that has no value for
+a row. The conditions are `constraints`'s; when a frame is
 looked at is `write`'s.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager
 
 from pyspark.sql import DataFrame
 
-from pipeline.dataset import Dataset
+from pipeline.dataset import Dataset, Merge
 from pipeline.dataset.expectations import null_label
+from pipeline.delta import sql
+from pipeline.delta.spark.failures import CAUSE_UNTOLD, SPARK_ERRORS, failure_of
 from pipeline.delta.sql import constraints
 from pipeline.delta.sql.slices import Slice
 from pipeline.delta.write import merge
 from pipeline.errors import (
     CheckViolationError,
     DuplicateKeysError,
+    ExpressionFailedError,
     NullViolationError,
+    PartitionNameError,
     PartitionValueError,
     PipelineError,
     StrayRowsError,
 )
 
 
-def violations_in(frame: DataFrame, dataset: Dataset, within: Slice | None) -> PipelineError | None:
-    """What the frame's rows break, counted; None where they break nothing that is declared."""
+@contextmanager
+def telling_expressions(frame: DataFrame, dataset: Dataset) -> Iterator[None]:
+    """The block of a write of a conformed frame: what fails for a value of a row is told by the part that fails.
+
+    Raises:
+        ExpressionFailedError: a check, a generated column, a default or a condition of the write mode.
+        FrameFailedError: the frame itself.
+    """
+    try:
+        yield
+    except SPARK_ERRORS as error:
+        failure = failure_of(error)
+        if not failure.is_of_rows and not failure.has_only(CAUSE_UNTOLD):
+            raise
+        _refuse_failing(frame, dataset)
+        raise
+
+
+def _refuse_failing(frame: DataFrame, dataset: Dataset) -> None:
+    """Evaluate the frame and then each declared expression, one Spark job each, until one fails."""
+    computed = dict((*dataset.features.generated, *dataset.features.defaults))
+    given = [name for name in dataset.schema.names if name not in computed]
+    columns = ", ".join(map(sql.identifier, (*given, *dataset.frame_columns)))
+    parts = {"": f"length(to_json(struct({columns})))"}
+    parts |= {f"column {name!r}": f"length(to_json(struct({sql.identifier(name)})))" for name in computed}
+    parts |= {f"check {check.name!r}": f"({check.condition})" for check in dataset.checks}
+    mode = dataset.write
+    if isinstance(mode, Merge) and mode.delete_when is not None:
+        parts["delete_when"] = f"({mode.delete_when})"
+    said = {f"column {name!r}": text for name, text in computed.items()}
+    for part, expression in parts.items():
+        try:
+            frame.selectExpr(f"max({expression}) AS evaluated").collect()
+        except SPARK_ERRORS as error:
+            failure = failure_of(error)
+            if not part or not failure.is_of_rows:
+                raise
+            raise ExpressionFailedError(
+                dataset=dataset.name, part=part, expression=said.get(part, expression.removeprefix("(")[:-1]),
+                condition=failure.condition, reason=failure.summary,
+            ) from error  # fmt: skip
+
+
+def violations_in(
+    frame: DataFrame, dataset: Dataset, within: Slice | None, *, names_folders: bool = False
+) -> PipelineError | None:
+    """What the frame's rows break, counted; None where they break nothing that is declared.
+
+    Args:
+        names_folders: whether a value of a partition column names a folder, as on any storage but an object store.
+    """
     stored, kept = merge.stored_rows(frame, dataset)
     if within is not None:
         named, total = constraints.stray_values(stored, dataset, within)
@@ -35,16 +90,19 @@ def violations_in(frame: DataFrame, dataset: Dataset, within: Slice | None) -> P
     repeated, keys = merge.repeated_keys(frame, dataset)
     if keys:
         return DuplicateKeysError(dataset=dataset.name, counts=repeated, total_keys=keys)
-    return _broken(stored, dataset, kept)
+    return _broken(stored, dataset, kept, names_folders=names_folders)
 
 
-def _broken(stored: DataFrame, dataset: Dataset, kept: Collection[str]) -> PipelineError | None:
+def _broken(stored: DataFrame, dataset: Dataset, kept: Collection[str], *, names_folders: bool) -> PipelineError | None:
     """What rows that are to be stored break one by one, all of it in one pass."""
     empty = constraints.empty_partition_conditions(dataset)
+    long = constraints.long_partition_conditions(dataset) if names_folders else {}
     nulls = constraints.null_conditions(dataset.schema, kept)
     checks = constraints.check_conditions(dataset)
-    conditions = {f"{column} = ''": sql for column, sql in empty.items()}
-    conditions |= {null_label(path): sql for path, sql in nulls.items()} | checks
+    checks |= {f"generated column {c}": said for c, said in constraints.generated_conditions(dataset).items()}
+    conditions = {f"{column} = ''": said for column, said in empty.items()}
+    conditions |= {f"{column} is long": said for column, said in long.items()}
+    conditions |= {null_label(path): said for path, said in nulls.items()} | checks
     found = constraints.count_broken(stored, dataset, conditions)
     examples = tuple(f"{name}: {row}" for name, broken in found.items() for row in broken.examples)
 
@@ -53,6 +111,10 @@ def _broken(stored: DataFrame, dataset: Dataset, kept: Collection[str]) -> Pipel
 
     if empties := counts({column: f"{column} = ''" for column in empty}):
         return PartitionValueError(dataset=dataset.name, counts=empties, examples=examples)
+    if long_names := counts({column: f"{column} is long" for column in long}):
+        return PartitionNameError(
+            dataset=dataset.name, counts=long_names, examples=examples, limit=constraints.FOLDER_NAME_BYTES
+        )
     broken_checks = counts({name: name for name in checks})
     if broken_nulls := counts({path: null_label(path) for path in nulls}):
         return NullViolationError(dataset=dataset.name, counts=broken_nulls, checks=broken_checks, examples=examples)

@@ -34,6 +34,8 @@ from pipeline.delta.log.mark import (
     write_confs,
 )
 from pipeline.delta.log.retry import RetryPolicy, with_retries
+from pipeline.delta.log.snapshot import local_folder
+from pipeline.delta.spark.doors import door, telling_damage
 from pipeline.delta.spark.failures import (
     CAUSE_UNTOLD,
     CHECK_BROKEN,
@@ -42,7 +44,6 @@ from pipeline.delta.spark.failures import (
     RAISED_BY_US,
     SLICE_BROKEN,
     SPARK_ERRORS,
-    damage_as_error,
     failure_of,
 )
 from pipeline.delta.sql.slices import Slice
@@ -50,7 +51,7 @@ from pipeline.delta.table.apply import Applied
 from pipeline.delta.table.open_table import TableState, conform, open_with_steps, require_table
 from pipeline.delta.write import merge, overwrite, quarantine
 from pipeline.delta.write.quarantine import SplitFrame, split_violations
-from pipeline.delta.write.refusal import violations_in
+from pipeline.delta.write.refusal import telling_expressions, violations_in
 from pipeline.delta.write.result import WriteResult, commit_result, no_commit
 from pipeline.delta.write.statement import write_statement
 from pipeline.delta.write.transaction import Identifier, cursor_identifier, first_load, identifier, version_holding
@@ -62,6 +63,7 @@ CURSOR_MOVED = "CURSOR_MOVED"
 _AS_IT_IS = {"spark.databricks.delta.merge.materializeSource": "none"}
 
 
+@door
 def write(
     frame: DataFrame,
     *,
@@ -91,6 +93,9 @@ def write(
         TableMismatchError, NotADeltaTableError, StorageError: the table can't be opened or created.
         DamagedTableError: a file of the table or its log is missing or damaged; nothing is committed.
         ViolationError: rows are refused, with counts.
+        ExpressionFailedError: declared SQL raises for a row.
+        FrameFailedError: the frame can't be computed.
+        StatementError, EngineError: Spark refuses, or fails at, what is written otherwise.
         TableExistsError: a first load, and there are rows.
         CommitConflictError: other commits came first, at every attempt.
         SparkUnavailableError: the server was gone before the write began.
@@ -98,8 +103,9 @@ def write(
         AfterCommitError: the rows are committed, and something that follows the commit failed.
     """
     with (
-        damage_as_error(dataset.name, location),
+        telling_damage(dataset.name, location),
         _conformed(frame, dataset, note.mark) as conformed,
+        telling_expressions(conformed, dataset),
         split_violations(conformed, dataset, within) as found,
         _held(found, dataset, within) as held,
     ):
@@ -323,9 +329,10 @@ def _outcome(
     failure = failure_of(error)
     refused = CHECK_BROKEN | NOT_NULL_BROKEN | RAISED_BY_US | SLICE_BROKEN
     violation = None
-    if failure.has(refused) or failure.has_only(CAUSE_UNTOLD):
+    names_too_long = failure.is_storage and bool(dataset.partition_by)
+    if failure.has(refused) or failure.has_only(CAUSE_UNTOLD) or names_too_long:
         with suppress(*SPARK_ERRORS):  # the frame fails by itself; then its own error is the one to tell
-            violation = violations_in(frame, dataset, within)
+            violation = violations_in(frame, dataset, within, names_folders=local_folder(state.location) is not None)
     if violation is not None:
         raise violation from error
     location, partition_by = state.location, state.log_partition_by
