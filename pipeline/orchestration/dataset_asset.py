@@ -32,6 +32,7 @@ from pipeline.dataset import Dataset, FreshByCron, FreshWithin, require_dataset
 from pipeline.errors import DeclarationError
 from pipeline.orchestration.automation.pools import pool
 from pipeline.orchestration.automation.sensors import on_changed_source
+from pipeline.orchestration.failures import telling_failures
 from pipeline.orchestration.io.consumers import ONE_OUTPUT, REFRESH_CONFIG, refuse_partitions, release_changes
 from pipeline.orchestration.metadata import DATASET, FED_ELSEWHERE, column_schema, declaration_metadata
 from pipeline.orchestration.partitions import PARTITION_EXPR, partition_columns
@@ -92,7 +93,7 @@ def dataset_asset(
         with warnings.catch_warnings():
             # Dagster calls `backfill_policy` beta; it has no other way to say that one run may address many keys.
             warnings.simplefilter("ignore", BetaWarning)
-            decorated = asset(ins=ins, **declared, **options, **consumes)(function)
+            decorated = asset(ins=ins, **declared, **options, **consumes)(telling_failures(function))
         assert isinstance(decorated, AssetsDefinition)  # noqa: S101  what `asset` returns when it is given arguments
         return decorated
 

@@ -19,6 +19,7 @@ from urllib.parse import unquote
 
 from py4j.protocol import Py4JNetworkError
 
+from pipeline.dataset import Dataset
 from pipeline.delta.spark.failures import SPARK_ERRORS, Failure, failure_of
 from pipeline.errors import (
     CommitConflictError,
@@ -91,18 +92,15 @@ class _Block(AbstractContextManager[_T]):
 
 def _place(given: dict[str, Any]) -> tuple[str, str]:
     """The dataset and the table that a call is about; a plan or a source names its own."""
-    dataset = given.get("dataset")
-    about: Any = given.get("plan") or given.get("source")
-    if dataset is None:
-        dataset = getattr(about, "dataset", None)
-    name = str(given.get("name", "")) if dataset is None else getattr(dataset, "name", dataset)
-    for place in ("location", "staging"):
-        if place in given:
-            return name, given[place]
-    if about is not None:
-        return name, about.location
-    root = given.get("root", "")
-    return name, dataset.location(root) if root and hasattr(dataset, "location") else root
+    about = given["plan"] if "plan" in given else given.get("source")
+    dataset = given.get("dataset", getattr(about, "dataset", None))
+    name = given.get("name", "") if dataset is None else getattr(dataset, "name", dataset)
+    places = (given.get("location"), given.get("staging"), getattr(about, "location", None))
+    place = next((place for place in places if place is not None), None)
+    if place is None:
+        root = given.get("root", "")
+        place = dataset.location(root) if isinstance(dataset, Dataset) else root
+    return str(name), str(place)
 
 
 @contextmanager

@@ -20,6 +20,7 @@ from pipeline.delta.maintain.maintain import checkpoint, vacuum
 from pipeline.delta.maintain.retention import Unread, consumers_of
 from pipeline.errors import PipelineError, TableNotFoundError
 from pipeline.orchestration.automation.sensors import schedule_status
+from pipeline.orchestration.failures import failure_of
 from pipeline.orchestration.resources import DeltaSparkResource
 
 VACUUM_CRON = "0 3 * * 0"
@@ -96,7 +97,7 @@ def _each(context: OpExecutionContext, registry: Registry, one: Callable[[Datase
             context.log.info(f"{dataset.name}: {metadata}")
             context.log_event(AssetObservation(asset_key=AssetKey(dataset.asset_key), metadata=metadata))
     if failed:
-        raise failed[0]
+        raise failure_of(failed[0]) from failed[0]
 
 
 def maintenance_schedules(

@@ -18,6 +18,7 @@ from typing import Any
 
 from dagster import (
     AssetCheckExecutionContext,
+    AssetCheckKey,
     AssetCheckResult,
     AssetChecksDefinition,
     AssetCheckSpec,
@@ -34,11 +35,13 @@ from dagster import (
 from dagster._core.instance.utils import RUNLESS_RUN_ID
 
 from pipeline.dataset import Dataset
+from pipeline.delta.spark.doors import through_door
 from pipeline.delta.table.open_table import TableState, shape_differences, state_from_log, table_state_with_sizes
 from pipeline.errors import TableNotFoundError
 from pipeline.orchestration.checks import quality_checks, row_counts
 from pipeline.orchestration.checks.row_counts import ROW_COUNT
 from pipeline.orchestration.dataset_asset import IO_MANAGER
+from pipeline.orchestration.failures import told_as_failure
 from pipeline.orchestration.io.io_manager import DeltaIOManager
 from pipeline.orchestration.metadata import VERSION, at_key, column_schema, plain_value, table_schema
 from pipeline.orchestration.partitions import PARTITION_EXPR
@@ -67,17 +70,22 @@ def _checks(dataset: Dataset, io_manager_key: str) -> AssetChecksDefinition:
     )
     def check(context: AssetCheckExecutionContext) -> Iterator[AssetCheckResult]:
         manager = getattr(context.resources, io_manager_key)
-        for key in sorted(context.selected_asset_check_keys):
+
+        def result(key: AssetCheckKey) -> AssetCheckResult:
             if key.name == ROW_COUNT and dataset.row_count is not None:
                 table = row_counts.Table(
                     at_key(dataset, key.asset_key), manager, *_partitioning(context, key.asset_key)
                 )
-                yield row_counts.result(key.asset_key, dataset.row_count, _last_write(context, key.asset_key), table)
-            elif key.name in declared:
+                return row_counts.result(key.asset_key, dataset.row_count, _last_write(context, key.asset_key), table)
+            if key.name in declared:
                 written, moved = _last_write(context, key.asset_key), at_key(dataset, key.asset_key)
-                yield quality_checks.result(key.asset_key, key.name, dataset=moved, written=written, manager=manager)
-            else:
-                yield _schema_result(key.asset_key, dataset, manager)
+                return quality_checks.result(key.asset_key, key.name, dataset=moved, written=written, manager=manager)
+            return _schema_result(key.asset_key, dataset, manager)
+
+        for key in sorted(context.selected_asset_check_keys):
+            with told_as_failure(), through_door(dataset.name, at_key(dataset, key.asset_key).location(manager.root)):
+                found = result(key)
+            yield found
 
     return check
 

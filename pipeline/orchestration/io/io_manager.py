@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import datetime as dt
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from typing import Any
 
@@ -31,6 +31,7 @@ from pipeline.delta.frames.staging import STAGING
 from pipeline.delta.log.mark import CommitNote, Mark, commit_identity, newest_note
 from pipeline.delta.read.changes import Changes, SourceTable
 from pipeline.delta.read.version import ReadFacts, ReadOptions, read
+from pipeline.delta.spark.doors import through_door
 from pipeline.delta.spark.failures import SPARK_ERRORS
 from pipeline.delta.sql.slices import Slice
 from pipeline.delta.stream.structured_streaming import combined_result
@@ -40,6 +41,7 @@ from pipeline.delta.write.result import WriteResult
 from pipeline.delta.write.write import write
 from pipeline.errors import FrameKindError, FrameMismatchError, PartitionKeyError, PipelineError, TableNotFoundError
 from pipeline.orchestration.derived import dataset_of_table, derived_dataset, refuse_lost_partitions
+from pipeline.orchestration.failures import told_as_failure
 from pipeline.orchestration.io.consumers import consumer_of, read_changes, sources_of, written_changes
 from pipeline.orchestration.io.identity import writer
 from pipeline.orchestration.io.inputs import annotated_kind, input_slice, may_be_missing, report_input, shown_annotation
@@ -98,11 +100,16 @@ class DeltaIOManager(ConfigurableIOManager):
         Raises:
             PipelineError: the frame, its rows or the table are not as declared; nothing is written.
             AfterCommitError: the rows are committed, and could not be reported.
+            Failure: either of them, inside of a run.
         """
+        step = _step_of(context)
+        with nullcontext() if step is None else told_as_failure():
+            self._handle_output(context, step, obj)
+
+    def _handle_output(self, context: OutputContext, step: StepExecutionContext | None, obj: object) -> None:
         keys = _output_keys(context)
         dataset, obj, table_declares = self._dataset_of_output(context, obj, partitioned=keys is not None)
         within = None if keys is None else slice_of(dataset, context.asset_partitions_def, keys, _expr(context))
-        step = _step_of(context)
         with written_changes(step, dataset) as found:
             reads = reads_of(step) | ({} if found is None else changes_read(found.changes))
             note = CommitNote(
@@ -164,8 +171,13 @@ class DeltaIOManager(ConfigurableIOManager):
         Raises:
             TableNotFoundError: the source was never materialized, and there should be something to read.
             FrameKindError, FrameTooLargeError: the parameter's annotation names no frame, or one that would not fit.
+            Failure: any of them, inside of a run.
         """
         step = _step_of(context)
+        with nullcontext() if step is None else told_as_failure():
+            return self._load_input(context, step)
+
+    def _load_input(self, context: InputContext, step: StepExecutionContext | None) -> Any:
         dataset = self._dataset_to_read(context, step)
         consumer = consumer_of(step)
         if step is not None and consumer is not None:
@@ -190,7 +202,8 @@ class DeltaIOManager(ConfigurableIOManager):
             )
             note_read(step, InputRead(facts, location))
             report_input(context, {VERSION: found.version})
-        return from_spark(found.frame, kind, dataset, max_bytes=self.local_frame_max_bytes, staging=self._staging)
+        with through_door(dataset.name, location):
+            return from_spark(found.frame, kind, dataset, max_bytes=self.local_frame_max_bytes, staging=self._staging)
 
     def _changes(
         self, context: InputContext, step: StepExecutionContext, consumer: Dataset, keys: Iterable[AssetKey]

@@ -1,0 +1,102 @@
+"""A refusal arrives in Dagster as a failure that says what was refused, and is tried again only where that may help."""
+
+from __future__ import annotations
+
+import datetime as dt
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+from dagster import DagsterInstance, ExecuteInProcessResult, Failure, RetryPolicy, materialize
+from pyspark.sql.types import LongType, StructField, StructType
+
+from pipeline.dataset import Dataset
+from pipeline.errors import FrameMismatchError, SourceFileError, SparkUnavailableError
+from pipeline.orchestration import DeltaIOManager, DeltaSparkResource, dataset_asset
+from pipeline.orchestration.failures import failure_of
+from pipeline.settings import SparkSettings
+from pipeline_tests.unit.sink_sample import NOBODY
+from pipeline_tests.unit.test_errors import CONCRETE, built, fields_of
+
+NUMBERS = Dataset(name="numbers", schema=StructType([StructField("n", LongType())]))
+
+
+def run(root: Path, returned: Any, *, retries: int = 2) -> tuple[ExecuteInProcessResult, int]:
+    """A run of an asset that returns or raises something, where no Spark answers, and how often it was tried."""
+    spark = DeltaSparkResource.from_settings(SparkSettings(remote=NOBODY))
+    tried: list[dt.datetime] = []
+
+    @dataset_asset(NUMBERS, retry_policy=RetryPolicy(max_retries=retries))
+    def numbers() -> Any:
+        tried.append(dt.datetime.now(dt.timezone.utc))
+        if isinstance(returned, Exception):
+            raise returned
+        return returned
+
+    resources = {"spark": spark, "delta_io_manager": DeltaIOManager(root=str(root), spark=spark)}
+    with DagsterInstance.ephemeral() as instance:
+        return materialize([numbers], resources=resources, instance=instance, raise_on_error=False), len(tried)
+
+
+def failure_in(result: ExecuteInProcessResult) -> Any:
+    (event,) = [event for event in result.all_events if event.is_step_failure]
+    return event.step_failure_data.user_failure_data
+
+
+def test_a_frame_that_is_refused_is_told_by_its_message_and_its_fields_and_not_tried_again(tmp_path: Path) -> None:
+    result, tried = run(tmp_path, pd.DataFrame({"m": ["x"]}))
+    told = failure_in(result)
+    assert tried == 1
+    assert told.description.startswith("The frame for dataset 'numbers' does not fit its declaration:")
+    assert "Select and cast to the declared columns of 'numbers'" in told.description
+    metadata = {name: value.value for name, value in told.metadata.items()}
+    assert (metadata["error"], metadata["dataset"]) == ("FrameMismatchError", "numbers")
+    assert metadata["differences"] == ["column m: not declared", "column n: missing, declared BIGINT"] or sorted(
+        metadata["differences"]
+    ) == ["column m: not declared", "column n: missing, declared BIGINT"]
+
+
+def test_a_server_that_is_away_may_be_back_and_is_asked_again(tmp_path: Path) -> None:
+    result, tried = run(tmp_path, pd.DataFrame({"n": [1]}))
+    assert tried == 3
+    assert {name: value.value for name, value in failure_in(result).metadata.items()}[
+        "error"
+    ] == "SparkUnavailableError"
+
+
+def test_a_refusal_inside_of_the_assets_function_is_not_tried_again_and_an_error_of_the_user_is(tmp_path: Path) -> None:
+    refused, tried = run(tmp_path, SourceFileError(path="a.csv", problem="it is missing"))
+    assert (failure_in(refused).description.splitlines()[0], tried) == ("a.csv: it is missing", 1)
+    failed, tried = run(tmp_path, LookupError("no entry"))
+    assert (failed.success, tried) == (False, 3)
+
+
+def test_outside_of_a_run_a_refusal_is_the_error_itself(tmp_path: Path) -> None:
+    from dagster import AssetKey, build_output_context
+
+    spark = DeltaSparkResource.from_settings(SparkSettings(remote=NOBODY))
+    context = build_output_context(
+        asset_key=AssetKey("numbers"), run_id="r", definition_metadata=dict(numbers_metadata())
+    )
+    with pytest.raises(FrameMismatchError):
+        DeltaIOManager(root=str(tmp_path), spark=spark).handle_output(context, pd.DataFrame({"m": [1]}))
+
+
+def numbers_metadata() -> Any:
+    from pipeline.orchestration import dataset_metadata
+
+    return dataset_metadata(NUMBERS)
+
+
+@pytest.mark.parametrize("cls", CONCRETE, ids=lambda cls: cls.__name__)
+def test_every_error_makes_a_failure_with_its_fields(cls: type) -> None:
+    error = built(cls)
+    failure = failure_of(error)
+    assert isinstance(failure, Failure)
+    assert (failure.description, failure.allow_retries) == (str(error), error.may_pass)
+    assert set(failure.metadata) == {"error", *fields_of(error)}
+
+
+def test_what_may_pass() -> None:
+    assert SparkUnavailableError.may_pass
