@@ -13,7 +13,6 @@ again at version 0. The same write has the same name, so that writing its record
 from __future__ import annotations
 
 import datetime as dt
-import difflib
 import json
 import re
 from collections import defaultdict
@@ -36,6 +35,7 @@ from pipeline.delta.spark.failures import SPARK_ERRORS, failure_of
 from pipeline.delta.table.open_table import require_table
 from pipeline.delta.write.result import WriteResult
 from pipeline.errors import DamagedTableError, FileAccessError, RecordError, RunNotFoundError
+from pipeline.spelling import near
 
 FORMAT = 1
 FOLDER = "_records"
@@ -307,8 +307,8 @@ def manifest(root: str, run_id: str, session: SparkSession | None = None) -> lis
     known = sorted({record.run_id for record in records})
     matching = [run_id] if run_id in known else [run for run in known if run_id and run.startswith(run_id)]
     if len(matching) != 1:
-        near = matching or difflib.get_close_matches(run_id, known, n=3)
-        raise RunNotFoundError(run=run_id, root=f"{root.rstrip('/')}/{FOLDER}", near=tuple(near))
+        alike = matching or near(run_id, known)
+        raise RunNotFoundError(run=run_id, root=f"{root.rstrip('/')}/{FOLDER}", near=tuple(alike))
     return sorted((r for r in records if r.run_id == matching[0]), key=lambda record: record.recorded_at)
 
 

@@ -9,7 +9,6 @@ knows is an error, so that a misspelt setting never passes for a default.
 
 from __future__ import annotations
 
-import difflib
 import os
 import re
 import sys
@@ -21,6 +20,7 @@ from urllib.parse import urlsplit
 
 from pipeline.arguments import type_problems
 from pipeline.errors import SettingsError
+from pipeline.spelling import near
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -256,8 +256,8 @@ def setting_names() -> tuple[str, ...]:
 
 
 def _unknown(setting: str, name: str, known: list[str]) -> SettingsError:
-    near = difflib.get_close_matches(name, known, n=1)
-    expected = f"{near[0]} or another of the README's settings" if near else f"one of {', '.join(known)}"
+    meant = near(name, known, most=1)
+    expected = f"{meant[0]} or another of the README's settings" if meant else f"one of {', '.join(known)}"
     return SettingsError(setting=setting, problem="nobody knows that name", expected=expected)
 
 

@@ -22,6 +22,7 @@ PACKAGE = "pipeline"
 # A module or package directly under `pipeline`, and its layer. Imports go to the same layer or a lower one.
 LAYERS = {
     "listing": 0,
+    "spelling": 0,
     "errors": 0,
     "arguments": 1,
     "dataset": 1,
@@ -36,8 +37,8 @@ LAYERS = {
 # Inside layer 1 each part says what it may import; `errors` is a layer below.
 DECLARATIONS = {
     "arguments": set(),
-    "dataset": {"arguments", "dataset", "errors"},
-    "settings": {"arguments", "errors"},
+    "dataset": {"arguments", "dataset", "errors", "spelling"},
+    "settings": {"arguments", "errors", "spelling"},
 }
 # The packages of `delta`: a module imports only from its own package and from those before it.
 DELTA_PACKAGES = ("spark", "sql", "log", "frames", "table", "read", "write", "inspect", "maintain", "stream", "sink")

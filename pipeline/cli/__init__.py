@@ -15,6 +15,7 @@ from typing import Any
 import click
 
 from pipeline.errors import PipelineError
+from pipeline.spelling import did_you_mean
 
 FAILED = 1
 INTERRUPTED = 130
@@ -53,6 +54,15 @@ class PipelineGroup(click.Group):
             return None
         found: click.Command = getattr(importlib.import_module(_COMMANDS[cmd_name][0]), cmd_name)
         return found
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """The command that is asked for; the near misses where there is none of that name."""
+        name = args[0]
+        if name not in _COMMANDS and not ctx.resilient_parsing and not name.startswith("-"):
+            ctx.fail(f"No such command {name!r}. {did_you_mean(name, _COMMANDS)}".strip())
+        return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002
         """List the commands without loading them."""

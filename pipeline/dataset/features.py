@@ -6,12 +6,13 @@ a reader, and how one is put in force, is `pipeline.delta`'s.
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Literal, get_args
 
 from pyspark.sql.types import StructType
+
+from pipeline.spelling import did_you_mean
 
 ColumnMapping = Literal["none", "name", "id"]
 
@@ -168,7 +169,7 @@ def feature_problems(features: Features, schema: StructType, partition_by: tuple
         yield f"features: column_mapping {features.column_mapping!r} is none of {', '.join(get_args(ColumnMapping))}"
     for name in features.others:
         if name not in KNOWN_FEATURES:
-            yield f"features: Delta 4.4.0 has no table feature {name!r}{near_clause(name, KNOWN_FEATURES)}"
+            yield f"features: Delta 4.4.0 has no table feature {name!r}{_meant(name, KNOWN_FEATURES)}"
     if features.cluster_by and partition_by:
         yield "features: cluster_by beside partition_by; a table is clustered or partitioned"
     named = {
@@ -195,10 +196,10 @@ def property_problems(properties: Iterable[tuple[str, str]], said: Mapping[str, 
         if low in folded:
             yield f"{name} is what {folded[low]} says; remove it from properties"
         if low.startswith("delta.") and low not in known and not low.startswith(_OPEN):
-            yield f"Delta 4.4.0 has no table property {name}{near_clause(name, KNOWN_PROPERTIES)}"
+            yield f"Delta 4.4.0 has no table property {name}{_meant(name, KNOWN_PROPERTIES)}"
 
 
-def near_clause(name: str, known: Iterable[str]) -> str:
-    """A clause that names the known ones that are spelt alike; empty where there are none."""
-    found = difflib.get_close_matches(name, sorted(known), n=2)
-    return f"; did you mean {' or '.join(found)}?" if found else ""
+def _meant(name: str, known: Iterable[str]) -> str:
+    """A clause that names the near misses; empty where there are none."""
+    question = did_you_mean(name, sorted(known), most=2)
+    return f"; d{question[1:]}" if question else ""

@@ -6,7 +6,6 @@ definitions and command line both ask for it; what is done with a dataset does n
 
 from __future__ import annotations
 
-import difflib
 import importlib
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
@@ -15,6 +14,7 @@ from graphlib import CycleError, TopologicalSorter
 from pipeline.dataset.declaration import Dataset
 from pipeline.dataset.expectations import References
 from pipeline.errors import RegistryError, SettingsError, UnknownDatasetError
+from pipeline.spelling import did_you_mean, near, told_apart
 
 
 class Registry:
@@ -67,10 +67,7 @@ class Registry:
         found = self._by_name.get(name)
         if found is None:
             last = name.rsplit("/", 1)[-1]
-            alike = [
-                *difflib.get_close_matches(name, self._by_name, n=3),
-                *(d.name for d in self if d.asset_key[-1] == last),
-            ]
+            alike = [*near(name, self._by_name), *(d.name for d in self if d.asset_key[-1] == last)]
             raise UnknownDatasetError(name=name, near=tuple(dict.fromkeys(alike)), known=self.names)
         return found
 
@@ -103,15 +100,23 @@ def _gaps(declared: tuple[Dataset, ...]) -> Iterator[str]:
     for dataset in declared:
         for source in dataset.reads:
             if source not in known:
-                yield f"{dataset.name} reads {source}, which nobody declared"
+                yield f"{dataset.name} reads {_undeclared(source, known)}"
         for expectation in dataset.expectations:
             if isinstance(expectation, References):
-                yield from _unreferable(dataset, expectation, known.get(expectation.dataset))
+                yield from _unreferable(dataset, expectation, known)
 
 
-def _unreferable(dataset: Dataset, expectation: References, other: Dataset | None) -> Iterator[str]:
+def _undeclared(source: str, known: Iterable[str]) -> str:
+    names = tuple(known)
+    shown = told_apart((source, *near(source, names)))(source)
+    question = did_you_mean(source, names)
+    return f"{shown}, which nobody declared" + (f"; d{question[1:]}" if question else "")
+
+
+def _unreferable(dataset: Dataset, expectation: References, known: Mapping[str, Dataset]) -> Iterator[str]:
+    other = known.get(expectation.dataset)
     if other is None:
-        yield f"{dataset.name} refers to {expectation.dataset}, which nobody declared"
+        yield f"{dataset.name} refers to {_undeclared(expectation.dataset, known)}"
         return
     for column, target in zip(expectation.columns, expectation.target, strict=True):
         if target not in other.schema.names:
@@ -152,6 +157,10 @@ def load_datasets(reference: str | None) -> tuple[Dataset, ...]:
             raise
         raise SettingsError(setting="datasets", problem=f"no module {error.name!r}", expected=expected) from error
     found = getattr(module, attribute, None)
+    if found is None:
+        names = [name for name, value in vars(module).items() if isinstance(value, tuple | list)]
+        problem = f"the module {module_name} has nothing of the name {attribute!r}. {did_you_mean(attribute, names)}"
+        raise SettingsError(setting="datasets", problem=problem.strip(), expected=expected)
     datasets = tuple(found) if isinstance(found, Iterable) and not isinstance(found, str | bytes) else ()
     if not datasets or not all(isinstance(dataset, Dataset) for dataset in datasets):
         raise SettingsError(

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from pipeline.errors.base import PipelineError
 from pipeline.listing import listed
+from pipeline.spelling import told_apart
 
 
 @dataclass(eq=False, kw_only=True)
@@ -35,7 +36,11 @@ class UnknownDatasetError(PipelineError):
     near: tuple[str, ...] = ()
     known: tuple[str, ...] = ()
 
-    sentence = "No dataset is declared under the name {name!r}."
+    def message(self) -> str:
+        """The name, by its code points if it looks like one that is there."""
+        shown = told_apart((self.name, *self.near))(self.name)
+        named = repr(self.name) if shown == self.name else f"'{shown}'"
+        return f"No dataset is declared under the name {named}."
 
     def remedy(self) -> str:
         """The near misses, or else all names."""

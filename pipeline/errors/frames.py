@@ -201,6 +201,10 @@ class PartitionKeyError(PipelineError):
 
     sentence = "Partition keys of dataset {dataset!r}: {problem}{keys}"
 
+    def remedy(self) -> str:
+        """The command that names a partition, where a run has named none."""
+        return "" if self.keys else f"pipeline materialize {self.dataset} --partition KEY"
+
 
 @dataclass(eq=False, kw_only=True)
 class SourceFileError(PipelineError):
@@ -266,11 +270,18 @@ class FrameTooLargeError(PipelineError):
 
 @dataclass(eq=False, kw_only=True)
 class StagingError(TableError):
-    """A local frame can't be put where Spark reads it, or Spark's rows not where this process reads them."""
+    """A local frame can't be put where Spark reads it, or Spark's rows not where this process reads them.
+
+    `found` is what a look at this machine's disk shows.
+    """
 
     may_pass = True
 
     reason: str
+    found: str = ""
 
     sentence = "A local frame of dataset {dataset!r} can't be staged under {location}: {reason}"
-    next_step = "Return a Spark DataFrame, or annotate the parameter as one."
+
+    def remedy(self) -> str:
+        """What the disk lacks, or the way that needs no staging."""
+        return self.found or "Return a Spark DataFrame, or annotate the parameter as one."

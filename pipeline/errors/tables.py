@@ -190,6 +190,7 @@ class VersionNotFoundError(TableError):
     available: str
 
     sentence = "Dataset {dataset!r} has no {asked}; available: {available}."
+    next_step = "pipeline history {dataset} lists the commits."
 
 
 @dataclass(eq=False, kw_only=True)

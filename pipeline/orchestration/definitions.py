@@ -6,7 +6,6 @@ and asks no network: Spark starts when a step first asks for a session.
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -25,6 +24,7 @@ from pipeline.orchestration.io.io_manager import DeltaIOManager
 from pipeline.orchestration.metadata import DATASET
 from pipeline.orchestration.resources import DeltaSparkResource
 from pipeline.settings import Settings
+from pipeline.spelling import near
 
 
 def build_definitions(
@@ -96,9 +96,9 @@ def _refuse_unknown(running: Iterable[str], known: list[str]) -> None:
     """Refuse a name that stands for nothing, which would pass for something that runs."""
     for name in running:
         if name not in known:
-            near = difflib.get_close_matches(name, known, n=3) or known
+            meant = near(name, known) or known
             problem = f"no schedule or sensor has the name {name!r}"
-            raise SettingsError(setting="running", problem=problem, expected=" or ".join(near))
+            raise SettingsError(setting="running", problem=problem, expected=" or ".join(meant))
 
 
 def _refuse_undeclared(registry: Registry, written: Iterable[AssetsDefinition]) -> None:

@@ -43,6 +43,7 @@ from pipeline.delta import sql
 from pipeline.delta.sql.slices import Box, Interval, Slice, Values, coalesced, partition_value
 from pipeline.errors import DeclarationError, PartitionKeyError
 from pipeline.orchestration.partition_keys import decimal_of, parser_of
+from pipeline.spelling import did_you_mean
 
 # Dagster's own name for the metadata that says which column the keys stand for; by dimension where there are several.
 PARTITION_EXPR = "partition_expr"
@@ -76,9 +77,12 @@ def partition_columns(
     for dimension, inner in dimensions.items():
         column = _column(dataset, dimension, expr)
         if not isinstance(column, str) or column not in dataset.partition_by:
+            names = "no column" if column is None else f"the column {column!r}"
+            by = f"({', '.join(dataset.partition_by)})" if dataset.partition_by else "no column: declare partition_by"
+            meant = did_you_mean(str(column), dataset.partition_by) if column is not None else ""
             problems.append(
-                f"{_named(dimension)} keys name the column {column!r}, its table is partitioned by "
-                f"({', '.join(dataset.partition_by)}); say with {PARTITION_EXPR} which column is meant"
+                f"{_named(dimension)} keys name {names}, its table is partitioned by {by}; "
+                f"say with {PARTITION_EXPR} which column is meant. {meant}".rstrip()
             )
             continue
         columns[dimension] = column

@@ -16,9 +16,9 @@ from typing import Any, ClassVar, get_args, get_origin, get_type_hints
 import pytest
 
 from pipeline import errors
-from pipeline.errors import PipelineError, RowViolationError, StorageError, TableError, ViolationError
+from pipeline.errors import JournalError, PipelineError, RowViolationError, StorageError, TableError, ViolationError
 
-GROUPS = (PipelineError, TableError, StorageError, ViolationError, RowViolationError)
+GROUPS = (PipelineError, TableError, StorageError, ViolationError, RowViolationError, JournalError)
 
 
 def subclasses(cls: type[PipelineError]) -> Iterator[type[PipelineError]]:
@@ -109,6 +109,16 @@ def test_only_what_another_attempt_can_change_is_retryable() -> None:
         "CommitConflictError",
         "JarsUnavailableError",
     }
+
+
+def test_what_an_attempt_can_change_or_time_can_is_told_apart_from_what_stays() -> None:
+    """A sink waits for these and a retry policy of Dagster runs again; damage and refusals stay what they are."""
+    assert {cls.__name__ for cls in ALL if cls.may_pass} == {
+        "AfterCommitError", "CommitConflictError", "CommitUnknownError", "EngineError", "FileAccessError",
+        "FrameFailedError", "JarsUnavailableError", "JournalWriteError", "SinkFullError", "SparkUnavailableError",
+        "StagingError", "StorageError",
+    }  # fmt: skip
+    assert not PipelineError.may_pass
 
 
 def test_fields_are_given_by_name_only() -> None:

@@ -40,6 +40,7 @@ from pipeline.delta.frames.arrow_types import INTEGER_DIGITS, arrow_type, is_lis
 from pipeline.delta.frames.fit import ignored_feed_columns
 from pipeline.errors import FrameMismatchError
 from pipeline.listing import listed
+from pipeline.spelling import told_apart
 
 # Spark documents DATE and TIMESTAMP for the years 1 to 9999; the integers behind them reach further.
 _EPOCH = dt.date(1970, 1, 1)
@@ -103,6 +104,7 @@ def _matched(dataset: Dataset, names: Sequence[str], left_out: str) -> tuple[lis
         for name in names
         if casefolded(name) in RESERVED_COLUMNS - ignored_feed_columns(dataset.frame_columns)
     ]
+    shown = told_apart((*dataset.schema.names, *dataset.frame_columns, *names))
     exact = {name: position for position, name in enumerate(names)}
     by_folded = {casefolded(name): position for position, name in enumerate(names)}
     positions, computed = {}, dict((*dataset.features.generated, *dataset.features.defaults))
@@ -111,16 +113,16 @@ def _matched(dataset: Dataset, names: Sequence[str], left_out: str) -> tuple[lis
         if position is not None:
             positions[field.name] = position
         elif field.name not in computed:  # what is computed, Spark computes
-            problems.append(f"column {field.name}: missing, declared {sql.type_name(field.dataType)}{beside}")
+            problems.append(f"column {shown(field.name)}: missing, declared {sql.type_name(field.dataType)}{beside}")
     for name in dataset.frame_columns:
         position = exact.get(name, by_folded.get(casefolded(name)))
         if position is None:
-            problems.append(f"column {name}: missing; the write decides by it{beside}")
+            problems.append(f"column {shown(name)}: missing; the write decides by it{beside}")
         else:
             positions[name] = position
     declared = {casefolded(name) for name in (*dataset.schema.names, *dataset.frame_columns)}
     problems += [
-        f"column {name}: not declared" for name in names if casefolded(name) not in declared | RESERVED_COLUMNS
+        f"column {shown(name)}: not declared" for name in names if casefolded(name) not in declared | RESERVED_COLUMNS
     ]
     return problems, positions
 
@@ -171,9 +173,20 @@ def _fit(path: Path, values: Any, declared: DataType, problems: list[str]) -> An
     else:
         fitted = _fit_leaf(path, values, declared, problems)
     if fitted is None:
-        problems.append(_mismatch(path, values, declared))
+        problems.append(_mismatch(path, values, declared, _of_zones(values.type, declared)))
         return _nulls(values, declared)
     return fitted
+
+
+def _of_zones(given: Any, declared: DataType) -> str:
+    """What is wrong with a time that has a zone, or none, where the other is declared; empty for other types."""
+    from pyarrow import types
+
+    if not types.is_timestamp(given) or not isinstance(declared, TimestampType | TimestampNTZType):
+        return ""
+    if given.tz is None:
+        return "it has no zone, so no instant is known; give it one (tz_localize, replace_time_zone, tzinfo)"
+    return "it has a zone; take it away where it is known (tz_localize(None), replace_time_zone(None))"
 
 
 def _decoded(values: Any) -> Any:

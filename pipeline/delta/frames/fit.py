@@ -22,6 +22,8 @@ from pyspark.sql.types import (
     NullType,
     ShortType,
     StructType,
+    TimestampNTZType,
+    TimestampType,
 )
 
 from pipeline.dataset import Dataset
@@ -29,6 +31,7 @@ from pipeline.dataset.schema import RESERVED_COLUMNS, case_duplicates, casefolde
 from pipeline.delta import sql
 from pipeline.errors import FrameMismatchError
 from pipeline.listing import listed
+from pipeline.spelling import told_apart
 
 # Digits that the values of an integral type may need.
 _DIGITS: dict[type[DataType], int] = {ByteType: 3, ShortType: 5, IntegerType: 10, LongType: 19}
@@ -53,6 +56,7 @@ def select_list(dataset: Dataset, schema: StructType) -> dict[str, str]:
         FrameMismatchError: with every missing, extra, narrowed, reserved or ambiguous column at once.
     """
     problems = list(_frame_problems(schema, dataset.frame_columns))
+    shown = told_apart((*dataset.schema.names, *dataset.frame_columns, *schema.names))
     by_name = {name: name for name in schema.names}
     by_folded = {casefolded(name): name for name in schema.names}
     selected: dict[str, str] = {}
@@ -64,7 +68,7 @@ def select_list(dataset: Dataset, schema: StructType) -> dict[str, str]:
             selected[field.name] = f"CAST(({computed[field.name]}) AS {sql.bare_type(field.dataType)})"
             continue
         if source is None:
-            problems.append(f"column {field.name}: missing, declared {sql.type_name(field.dataType)}")
+            problems.append(f"column {shown(field.name)}: missing, declared {sql.type_name(field.dataType)}")
             continue
         taken.add(source)
         fit = _fit(field.name, sql.identifier(source), schema[source].dataType, field.dataType)
@@ -74,13 +78,13 @@ def select_list(dataset: Dataset, schema: StructType) -> dict[str, str]:
         source = by_name.get(name) or by_folded.get(casefolded(name))
         if source is None or isinstance(schema[source].dataType, NullType):
             problems.append(
-                f"column {name}: {'missing' if source is None else 'has type void'}; the write decides by it"
+                f"column {shown(name)}: {'missing' if source is None else 'has type void'}; the write decides by it"
             )
         else:
             selected[name] = sql.identifier(source)
         taken.add(source or name)
     problems += [
-        f"column {name}: not declared (type {sql.type_name(schema[name].dataType)})"
+        f"column {shown(name)}: not declared (type {sql.type_name(schema[name].dataType)})"
         for name in schema.names
         if name not in taken and casefolded(name) not in RESERVED_COLUMNS
     ]
@@ -122,7 +126,16 @@ def _fit(path: str, expression: str, given: DataType, declared: DataType) -> _Fi
     if _widens(given, declared):
         return _Fit(f"CAST({expression} AS {sql.bare_type(declared)})")
     problem = f"column {path}: has type {sql.type_name(given)}, declared {sql.type_name(declared)}"
-    return _Fit(expression, (problem,))
+    return _Fit(expression, (problem + _of_zones(given, declared),))
+
+
+def _of_zones(given: DataType, declared: DataType) -> str:
+    """What to do about a time that has a zone, or none, where the other is declared; empty for other types."""
+    if isinstance(given, TimestampNTZType) and isinstance(declared, TimestampType):
+        return "; it has no zone, so no instant is known: say which with to_timestamp_ltz or convert_timezone"
+    if isinstance(given, TimestampType) and isinstance(declared, TimestampNTZType):
+        return "; it is an instant: say in which zone its time is meant with convert_timezone or to_timestamp_ntz"
+    return ""
 
 
 def _same(given: DataType, declared: DataType) -> bool:

@@ -253,7 +253,7 @@ def _time(value: Any, declared: DataType) -> dt.datetime:
 def _instant(value: Any, declared: DataType) -> dt.datetime:
     found = _time(value, declared)
     if found.tzinfo is None:
-        raise _refused(value, declared, "it has no zone")
+        raise _refused(value, declared, "it has no zone, as 2026-01-31T12:00:00Z has")
     try:
         return found.astimezone(dt.timezone.utc)
     except OverflowError as error:
@@ -263,7 +263,7 @@ def _instant(value: Any, declared: DataType) -> dt.datetime:
 def _local_time(value: Any, declared: DataType) -> dt.datetime:
     found = _time(value, declared)
     if found.tzinfo is not None:
-        raise _refused(value, declared, "it has a zone")
+        raise _refused(value, declared, "it has a zone, and the column keeps none")
     return found
 
 

@@ -11,7 +11,6 @@ runs. A query can still call Java or start a program; the plan tells that before
 
 from __future__ import annotations
 
-import difflib
 import math
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -52,6 +51,7 @@ from pipeline.delta.spark.doors import door
 from pipeline.delta.spark.failures import SPARK_ERRORS, failure_of
 from pipeline.delta.spark.session import is_connect
 from pipeline.errors import PipelineError, QueryError, RegistryError, UnknownDatasetError
+from pipeline.spelling import near
 
 _QUERY = "SELECT * FROM (WITH pipeline_query AS (\n{}\n) SELECT * FROM pipeline_query)"
 # A view is made by a command, which is explained without its query being optimized: the optimizer evaluates functions.
@@ -382,8 +382,8 @@ def _translated(error: Exception, views: Mapping[str, Dataset], missing: Mapping
             for low, name in known.items()
             if low.endswith(CHANGES_SUFFIX) == bool(of_changes)
         }
-        near = difflib.get_close_matches(stem, alike, n=3)
-        return UnknownDatasetError(name=asked, near=tuple(alike[name] for name in near), known=tuple(alike.values()))
+        meant = near(stem, alike)
+        return UnknownDatasetError(name=asked, near=tuple(alike[name] for name in meant), known=tuple(alike.values()))
     is_query = not failure.has(frozenset({"PARSE_SYNTAX_ERROR", "UNSUPPORTED_FEATURE.SQL_SCRIPTING"}))
     return QueryError(reason=_POSITION.sub("", failure.summary), is_query=is_query)
 

@@ -17,8 +17,9 @@ from pyspark.sql.types import DateType, IntegralType, StringType
 
 from pipeline.dataset import Dataset
 from pipeline.delta import sql
+from pipeline.delta.log.commits import commit_versions
 from pipeline.delta.log.entry import of_dataset
-from pipeline.delta.log.snapshot import local_folder
+from pipeline.delta.log.snapshot import checkpoints, local_folder
 from pipeline.delta.read.window import Window, read_window
 from pipeline.delta.spark.doors import door, storage_failure
 from pipeline.delta.spark.failures import (
@@ -230,13 +231,29 @@ def _translated(
     if failure.has(BEYOND_RETENTION):
         number = _resolved(session, dataset, location, options)
         return VersionVacuumedError(dataset=dataset.name, location=location, version=number)
-    if failure.has(VERSION_GONE):
-        history = session.sql(f"DESCRIBE HISTORY {sql.path_table(location)}")
-        first, last = history.selectExpr("min(version)", "max(version)").collect()[0]
+    # Of the newest version the same conditions tell of damage.
+    if failure.has(VERSION_GONE) and (options.version is not None or options.timestamp is not None):
+        asked = _resolved(session, dataset, location, options)
+        available = _available(session, location, asked)
         return VersionNotFoundError(
-            dataset=dataset.name, location=location, asked=f"version {options.version}", available=f"{first} to {last}"
+            dataset=dataset.name, location=location, asked=f"version {asked}", available=available
         )
     return storage_failure(dataset.name, location, failure)
+
+
+def _available(session: SparkSession, location: str, asked: int) -> str:
+    """The versions that can be read: from the first checkpoint on, where the log before it was cleaned up.
+
+    The history still has commits of which no state can be made any more.
+    """
+    folder = local_folder(location)
+    if folder is not None:
+        there = commit_versions(str(folder))
+        first = 0 if there[:1] == [0] else min(checkpoints(folder), default=there[0])
+        return f"{first} to {there[-1]}"
+    history = session.sql(f"DESCRIBE HISTORY {sql.path_table(location)}")
+    first, last = history.selectExpr("min(version)", "max(version)").collect()[0]
+    return f"{max(first, asked + 1) if asked <= last else first} to {last}"
 
 
 def _is_there(session: SparkSession, location: str) -> bool:

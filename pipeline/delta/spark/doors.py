@@ -170,10 +170,12 @@ def _of_failure(dataset: str, location: str, failure: Failure) -> PipelineError 
 def storage_failure(dataset: str, location: str, failure: Failure, *, nothing_committed: bool = False) -> PipelineError:
     """The error to raise of a table that can't be read or written: of damage, or else of the storage.
 
-    What is said of rows or of a statement has nothing to do with either.
+    What is said of values or of a statement has nothing to do with either.
     """
     if _tells_damage(failure):
         return _damaged(dataset, location, failure, nothing_committed=nothing_committed)
+    if failure.is_of_rows:
+        return StatementError(dataset=dataset, location=location, condition=failure.condition, reason=failure.summary)
     return _of_failure(dataset, location, failure) or StorageError(
         dataset=dataset, location=location, reason=failure.summary, found=look_at_disk(location)
     )

@@ -69,7 +69,12 @@ _OF_STATEMENTS = ("0A", "42")
 _STORAGE_PACKAGES = ("java.io.", "java.nio.file.", "org.apache.hadoop.")
 _NO_STORAGE = frozenset({"java.io.EOFException", "java.io.InvalidClassException", "java.io.NotSerializableException"})
 _OF_STORAGE = "58"
-STORAGE_REFUSED = frozenset({"FAILED_RENAME_PATH", "FAILED_RENAME_TEMP_FILE", "UNABLE_TO_CREATE_TEMP_DIRECTORY"})
+STORAGE_REFUSED = frozenset(
+    {
+        "DELTA_CANNOT_CREATE_LOG_PATH", "FAILED_RENAME_PATH", "FAILED_RENAME_TEMP_FILE",
+        "UNABLE_TO_CREATE_TEMP_DIRECTORY",
+    }
+)  # fmt: skip
 _PATH_PARAMETERS = ("path", "filePath", "fileName", "file")
 # What CREATE TABLE says of a location that holds something and no table.
 NOT_EMPTY_LOCATION = frozenset({"DELTA_CREATE_TABLE_WITH_NON_EMPTY_LOCATION", "TABLE_OR_VIEW_ALREADY_EXISTS"})

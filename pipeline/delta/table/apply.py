@@ -105,6 +105,8 @@ def _take(
                     raise CommitConflictError(
                         dataset=dataset.name, location=state.location, condition=failure.condition
                     ) from error
+                if failure.is_storage:
+                    raise storage_failure(dataset.name, state.location, failure) from error
                 raise ConformError(
                     dataset=dataset.name, location=state.location, step=str(step), reason=failure.summary
                 ) from error

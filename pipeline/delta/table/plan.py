@@ -50,6 +50,7 @@ from pipeline.delta.table.steps import (
     WidenColumn,
     not_null_check,
 )
+from pipeline.spelling import told_apart
 
 CHANGE_FEED = "delta.enableChangeDataFeed"
 # What a table gets when it is created, unless the declaration says otherwise; one that lacks it is as good.
@@ -334,17 +335,20 @@ def _tuple(columns: tuple[str, ...]) -> str:
 def _schema_differences(declared: StructType, found: StructType) -> list[str]:
     differences = []
     there = {field.name: field for field in found.fields}
+    shown = told_apart((*declared.names, *there))
     for field in declared.fields:
         other = there.get(field.name)
         if other is None:
-            differences.append(f"column {field.name}: declared {sql.column_definition(field)}, the table lacks it")
+            differences.append(
+                f"column {shown(field.name)}: declared {sql.column_definition(field)}, the table lacks it"
+            )
         elif schema_fingerprint(StructType([field]), ()) != schema_fingerprint(StructType([other]), ()):
             differences.append(
                 f"column {field.name}: declared {sql.type_name(field.dataType)}{_null(field.nullable)}, "
                 f"the table has {sql.type_name(other.dataType)}{_null(other.nullable)}"
             )
     extra = [name for name in there if name not in declared.names]
-    differences += [f"column {name}: the table has it, the declaration does not" for name in extra]
+    differences += [f"column {shown(name)}: the table has it, the declaration does not" for name in extra]
     if not differences and declared.names != found.names:
         differences.append(
             f"column order: declared {_tuple(tuple(declared.names))}, the table has {_tuple(tuple(found.names))}"

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import argparse
 import atexit
-import difflib
 import gc
 import sys
 import uuid
@@ -41,6 +40,7 @@ from pipeline.orchestration.commands.project import repositories
 from pipeline.orchestration.commands.reports import Report, child, failure_of, step_key, step_listener
 from pipeline.orchestration.metadata import COMMITTED, FINGERPRINT, ROWS_WRITTEN, VERSION, plain_value
 from pipeline.settings import dagster_module
+from pipeline.spelling import did_you_mean
 
 # Objects that are made before the collector looks at the youngest; Python's own number is 700. Dagster makes a million
 # that live as long as the process: to look through them costs a third of a short command.
@@ -143,7 +143,8 @@ def _partition_arguments(job: JobDefinition, keys: Iterable[AssetKey], request: 
     if asked is None:
         newest = parts.get_last_partition_key()
         problem = f"Asset {name!r} is partitioned, and no partition was asked for."
-        raise MaterializeError(reason=problem, hint=f"--partition {newest or 'KEY'}, or --partition-range A{RANGE}B")
+        command = f"pipeline materialize {request.selection} --partition"
+        raise MaterializeError(reason=problem, hint=f"{command} {newest or 'KEY'}, or {command}-range A{RANGE}B")
     if request.partition is not None:
         _refuse_unknown(name, parts, request.partition)
         return {"partition_key": request.partition}
@@ -153,7 +154,9 @@ def _partition_arguments(job: JobDefinition, keys: Iterable[AssetKey], request: 
     for key in (first, last):
         _refuse_unknown(name, parts, key)
     if not parts.get_partition_keys_in_range(PartitionKeyRange(first, last)):
-        raise MaterializeError(reason=f"The range {asked!r} holds no partition.", hint=f"{last}{RANGE}{first}")
+        raise MaterializeError(
+            reason=f"The range {asked!r} holds no partition.", hint=f"--partition-range {last}{RANGE}{first}"
+        )
     return {"tags": {ASSET_PARTITION_RANGE_START_TAG: first, ASSET_PARTITION_RANGE_END_TAG: last}}
 
 
@@ -172,8 +175,7 @@ def _refuse_unknown(name: str, parts: PartitionsDefinition[Any], key: str) -> No
 
 def _near(asked: str, known: Sequence[str], all_are: str) -> str:
     """The near misses, or else all names."""
-    near = difflib.get_close_matches(asked, known, n=3)
-    return f"Did you mean {' or '.join(near)}?" if near else f"{all_are} {listed(known)}."
+    return did_you_mean(asked, known) or f"{all_are} {listed(known)}."
 
 
 def _results(result: ExecuteInProcessResult, seconds: dict[str, float]) -> list[dict[str, Any]]:
