@@ -42,6 +42,11 @@ def type_problems(declared: Any, path: str = "") -> Iterator[TypeProblem]:
         yield from _problems(getattr(declared, field.name), hints[field.name], f"{path}{field.name}")
 
 
+def is_text(value: str) -> bool:
+    """Whether a text can be stored: half of a surrogate pair, as of bytes that were decoded wrongly, is none."""
+    return not any("\ud800" <= char <= "\udfff" for char in value)
+
+
 @cache
 def _hints(cls: Any) -> dict[str, Any]:
     return get_type_hints(cls)
@@ -50,7 +55,9 @@ def _hints(cls: Any) -> dict[str, Any]:
 def _problems(value: object, hint: Any, path: str) -> Iterator[TypeProblem]:
     arms = _arms(hint)
     fitting = [arm for arm in arms if _is_of(value, arm)]
-    if not fitting:
+    if isinstance(value, str) and not is_text(value):
+        yield TypeProblem(path, "a text", f"{_shown(value)}, in which half of a surrogate pair stands alone")
+    elif not fitting:
         yield TypeProblem(path, _shown_hint(hint), _shown(value), _near_miss(value, arms))
     elif isinstance(value, tuple):
         yield from _item_problems(value, get_args(fitting[0]), path)

@@ -10,8 +10,9 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Literal, get_args
 
-from pyspark.sql.types import StructType
+from pyspark.sql.types import DataType, StructField, StructType, TimestampNTZType, VariantType
 
+from pipeline.dataset.schema import walk
 from pipeline.spelling import did_you_mean
 
 ColumnMapping = Literal["none", "name", "id"]
@@ -91,6 +92,8 @@ KNOWN_FEATURES = REMOVABLE | {
     "icebergCompatV1", "icebergCompatV2", "icebergCompatV3", "identityColumns", "invariants",
     "materializePartitionColumns", "timestampNtz", "variantShredding", "variantType",
 }  # fmt: skip
+# The types that a table has only where its protocol names them.
+_OF_TYPES: Mapping[type[DataType], str] = {TimestampNTZType: "timestampNtz", VariantType: "variantType"}
 # What a feature brings along (`TableFeature.scala`, `requiredFeatures`).
 REQUIRED: Mapping[str, tuple[str, ...]] = {"rowTracking": ("domainMetadata",), "clustering": ("domainMetadata",)}
 # The properties of Delta 4.4.0 (`DeltaConfig.scala`); it refuses any other of its prefix, but for `_OPEN` ones.
@@ -133,6 +136,12 @@ def wanted_features(features: Features) -> tuple[str, ...]:
     """The features that have no property of their own and are put in force by name."""
     defaults = (DEFAULTS,) if features.defaults else ()
     return (*defaults, *features.others)
+
+
+def features_of(fields: Iterable[StructField]) -> tuple[str, ...]:
+    """The features that columns need for their types, at every depth; Delta gives them to a new table alone."""
+    kinds = {type(found.dataType) for _, found in walk(StructType(list(fields)))}
+    return tuple(feature for kind, feature in _OF_TYPES.items() if kind in kinds)
 
 
 def unwanted_features(features: Features) -> tuple[str, ...]:

@@ -37,6 +37,8 @@ from pyspark.sql.types import (
     VariantType,
 )
 
+from pipeline.arguments import is_text
+
 # Delta protocol, "Change Data Files": names that the change feed adds; a data column of that name makes it unreadable.
 RESERVED_COLUMNS = frozenset({"_change_type", "_commit_version", "_commit_timestamp"})
 # Parquet's rule, which Delta keeps unless column mapping is on.
@@ -187,12 +189,16 @@ def partition_problems(schema: StructType, partition_by: Sequence[str]) -> Itera
 
 def _argument_problems(path: str, field: StructField) -> Iterator[str]:
     """What Spark takes of a field unseen, and neither it nor Dagster can use later."""
+    if not is_text(field.name):
+        yield f"column {path!r}: half of a surrogate pair stands alone in its name"
     nullable: object = field.nullable
     if not isinstance(nullable, bool):
         yield f"column {path!r}: nullable is {nullable!r}, expected True or False"
     comment = (field.metadata or {}).get("comment")
     if comment is not None and not isinstance(comment, str):
         yield f"column {path!r}: its comment is {comment!r}, expected a text"
+    elif comment is not None and not is_text(comment):
+        yield f"column {path!r}: half of a surrogate pair stands alone in its comment"
 
 
 def holds_not_null(data_type: DataType) -> bool:

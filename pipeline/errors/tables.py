@@ -102,18 +102,30 @@ class EngineError(TableError):
 
 @dataclass(eq=False, kw_only=True)
 class TableMismatchError(TableError):
-    """The table differs from the declaration in a way that the declaration does not allow; all differences at once."""
+    """The table differs from the declaration in a way that the declaration does not allow; all differences at once.
+
+    `is_settled_by_steps` says whether there is a plan that leads from the one to the other.
+    """
 
     version: int
     differences: tuple[str, ...]
+    is_settled_by_steps: bool = True
 
     sentence = (
         "The table of dataset {dataset!r} at {location} (version {version}) differs from its declaration:{differences}"
     )
-    next_step = (
-        "pipeline conform plan {dataset} shows the steps that settle it, pipeline conform apply {dataset} takes them; "
-        "or change the declaration to match the table."
-    )
+
+    def remedy(self) -> str:
+        """The plan, or what there is without one."""
+        if self.is_settled_by_steps:
+            return (
+                f"pipeline conform plan {self.dataset} shows the steps that settle it, pipeline conform apply "
+                f"{self.dataset} takes them; or change the declaration to match the table."
+            )
+        return (
+            "No step settles that. Change the declaration to match the table, or give the dataset another name; where "
+            "it is replaced as a whole, schema_policy=SchemaPolicy(mode='overwrite') has its next write make it anew."
+        )
 
 
 @dataclass(eq=False, kw_only=True)

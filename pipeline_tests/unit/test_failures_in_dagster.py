@@ -60,7 +60,7 @@ def test_a_frame_that_is_refused_is_told_by_its_message_and_its_fields_and_not_t
     assert "Select and cast to the declared columns of 'numbers'" in told.description
     metadata = {name: value.value for name, value in told.metadata.items()}
     assert (metadata["error"], metadata["dataset"]) == ("FrameMismatchError", "numbers")
-    assert metadata["differences"] == ["column n: missing, declared BIGINT", "column m: not declared"]
+    assert metadata["differences"] == ["column n: missing, declared bigint", "column m: not declared"]
 
 
 def test_a_server_that_is_away_may_be_back_and_is_asked_again(tmp_path: Path) -> None:

@@ -114,10 +114,11 @@ def through_door(dataset: str, location: str) -> Iterator[None]:
 
 def as_ours(error: BaseException, dataset: str, location: str) -> PipelineError:
     """What to raise in place of a foreign error of a call that was about that table."""
+    text = _unicode_error_in(error)
+    if text is not None:
+        return _text_error(text, dataset)
     if isinstance(error, Py4JNetworkError | ConnectionError):  # the JVM of this process is gone
         return SparkUnavailableError(where="this process", reason=str(error) or type(error).__name__)
-    if isinstance(error, UnicodeError):
-        return _text_error(error, dataset)
     if isinstance(error, OSError):
         reason = error.strerror or str(error)
         return StorageError(dataset=dataset, location=location, reason=reason, found=look_at_disk(location))
@@ -133,6 +134,18 @@ def as_ours(error: BaseException, dataset: str, location: str) -> PipelineError:
     if found:
         return StorageError(dataset=dataset, location=location, reason=failure.summary, found=found)
     return EngineError(dataset=dataset, location=location, condition=failure.condition, reason=failure.summary)
+
+
+def _unicode_error_in(error: BaseException) -> UnicodeError | None:
+    """The error of a text among the causes: py4j takes it for one of its connection, and that for one of the call."""
+    seen: list[BaseException] = []
+    cause: BaseException | None = error
+    while cause is not None and cause not in seen:
+        if isinstance(cause, UnicodeError):
+            return cause
+        seen.append(cause)
+        cause = cause.__cause__ or cause.__context__
+    return None
 
 
 def _text_error(error: UnicodeError, dataset: str) -> PipelineError:

@@ -62,6 +62,8 @@ DAMAGED_CLASSES = frozenset(
 _OF_ROWS = ("22", "38", "39", "54", "P0")
 # What a function of Python raises, by class where there is no state.
 _OF_FUNCTIONS = "PythonException"
+# What a log says of a column that this Spark has no type for: of a table, though its state is one of values.
+UNKNOWN_TYPE = frozenset({"CANNOT_PARSE_DATATYPE", "INVALID_JSON_DATA_TYPE"})
 # What is asked for is not supported, or names, types and syntax forbid it.
 _OF_STATEMENTS = ("0A", "42")
 # Java's errors of files, by package, without those of a stream between processes; and the SQL states of a system that
@@ -136,12 +138,13 @@ class Failure:
     def is_of_rows(self) -> bool:
         """Whether it is said of a value, or of a function that a user has given."""
         by_class = any(name.rpartition(".")[2] == _OF_FUNCTIONS for name in self.classes)
-        return by_class or any(state.startswith(_OF_ROWS) for state in self.sql_states)
+        by_state = any(state.startswith(_OF_ROWS) for state in self.sql_states)
+        return (by_class or by_state) and not self.has(UNKNOWN_TYPE)
 
     @property
     def is_of_statement(self) -> bool:
         """Whether it is said of the statement, whatever the rows."""
-        return any(state.startswith(_OF_STATEMENTS) for state in self.sql_states)
+        return self.has(UNKNOWN_TYPE) or any(state.startswith(_OF_STATEMENTS) for state in self.sql_states)
 
     def has_only(self, conditions: frozenset[str]) -> bool:
         """Whether these conditions are all that is known."""
@@ -163,8 +166,11 @@ class Failure:
 
     @property
     def summary(self) -> str:
-        """The first line of the innermost message."""
-        return self.message.strip().splitlines()[0] if self.message.strip() else self.condition
+        """The first line of the innermost message; with the last where that only leads to it, as to a stack trace."""
+        lines = self.message.strip().splitlines()
+        if not lines:
+            return self.condition
+        return f"{lines[0]} {lines[-1].strip()}" if lines[0].endswith(":") and len(lines) > 1 else lines[0]
 
 
 def failure_of(error: BaseException) -> Failure:

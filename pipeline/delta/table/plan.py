@@ -20,6 +20,7 @@ from pipeline.dataset.features import (
     SWITCHES,
     brought_by,
     feature_properties,
+    features_of,
     unwanted_features,
     wanted_features,
     with_required,
@@ -247,6 +248,10 @@ def _ordered(want: Shape, have: Shape, by_schema: tuple[Step, ...]) -> Iterator[
     properties = list(_properties(want, have))
     yield from (step for step in properties if step.name not in off)
     yield from (EnableFeature(name=name) for name in sorted(want.features - have.features))
+    added = [step for step in by_schema if isinstance(step, AddColumn)]
+    for name in features_of(step.field for step in added):
+        if name not in have.features | want.features:  # whoever lets columns be added lets them have their type
+            yield EnableFeature(name=name, automatic=all(step.automatic for step in added))
     yield from (step for step in by_schema if not isinstance(step, SetNotNull))
     for column, expression in want.defaults.items():
         if have.defaults.get(column) != expression:

@@ -143,8 +143,8 @@ def _partition_arguments(job: JobDefinition, keys: Iterable[AssetKey], request: 
     if asked is None:
         newest = parts.get_last_partition_key()
         problem = f"Asset {name!r} is partitioned, and no partition was asked for."
-        command = f"pipeline materialize {request.selection} --partition"
-        raise MaterializeError(reason=problem, hint=f"{command} {newest or 'KEY'}, or {command}-range A{RANGE}B")
+        command = f"pipeline materialize {request.selection} --partition {newest or 'KEY'}"
+        raise MaterializeError(reason=problem, hint=f"{command}, or for a range --partition-range A{RANGE}B")
     if request.partition is not None:
         _refuse_unknown(name, parts, request.partition)
         return {"partition_key": request.partition}
