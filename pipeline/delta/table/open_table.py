@@ -258,8 +258,8 @@ def open_with_steps(session: SparkSession, dataset: Dataset, location: str, *, r
     if replaced and dataset.schema_policy.mode == "overwrite":
         return Applied(before=state, after=state, steps=(), overwrites=True)
     raise TableMismatchError(
-        dataset=dataset.name, location=location, version=state.version, differences=tuple(shape_differences(dataset, state)),
-        is_settled_by_steps=not found.problems,
+        dataset=dataset.name, location=location, version=state.version,
+        differences=tuple(shape_differences(dataset, state)), is_settled_by_steps=not found.problems,
     )  # fmt: skip
 
 
