@@ -5,27 +5,25 @@ from __future__ import annotations
 import click
 
 from pipeline.cli.output import count, instant, print_json, print_table
-from pipeline.cli.registry import declared
-from pipeline.delta.inspect.describe import HistoryEntry
-from pipeline.delta.inspect.describe import history as commits
-from pipeline.delta.spark.session import open_session
+from pipeline.cli.tables import Tables
+from pipeline.delta.inspect.history import HistoryEntry
 from pipeline.settings import load_settings
 
 DEFAULT_LIMIT = 20
 
 
 @click.command()
-@click.argument("name", metavar="DATASET")
+@click.argument("name", metavar="TABLE")
 @click.option("--limit", type=click.IntRange(1), default=DEFAULT_LIMIT, show_default=True, help="The newest so many.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document, metrics included.")
 def history(name: str, limit: int, as_json: bool) -> None:
-    """The newest commits with run, slice and mark.
+    """The newest commits of a table with run, slice and mark.
 
-    A commit that was not made by a write of ours carries no mark; the engine that made it is shown in its place.
+    TABLE is the name of a dataset, or a table's path. For one on this machine no Spark is started. A commit that was
+    not made by us carries no mark; the engine that made it is shown in its place.
     """
-    settings = load_settings()
-    dataset = declared(settings).get(name)
-    entries = commits(open_session(settings.spark), dataset, dataset.location(settings.root), limit)
+    tables = Tables(load_settings())
+    entries = tables.history(tables.find(name), limit)
     if as_json:
         print_json([entry.document() for entry in entries])
         return

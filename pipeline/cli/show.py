@@ -7,33 +7,36 @@ from collections.abc import Iterator
 import click
 
 from pipeline.cli.output import count, instant, print_json, print_pairs, print_table, size
-from pipeline.cli.registry import declared
+from pipeline.cli.tables import Tables
 from pipeline.delta import sql
-from pipeline.delta.inspect.describe import TableDescription, describe, describe_all
-from pipeline.delta.spark.session import open_session
+from pipeline.delta.inspect.describe import TableDescription, describe_all
 from pipeline.delta.table.open_table import TableState
+from pipeline.listing import listed
 from pipeline.settings import load_settings
 
 
 @click.command()
-@click.argument("name", metavar="[DATASET]", required=False)
+@click.argument("name", metavar="[TABLE]", required=False)
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
 @click.pass_context
 def show(ctx: click.Context, name: str | None, as_json: bool) -> None:
     """Sizes, rows, version and health of every table; with a name also its columns, features and properties.
 
-    Exit status 1 where a table can't be read; the others are shown all the same.
+    TABLE is the name of a dataset, or a table's path. For tables on this machine no Spark is started. Exit status 1
+    where a table can't be read; the others are shown all the same.
     """
-    settings = load_settings()
-    registry = declared(settings)
+    tables = Tables(load_settings())
     if name is not None:
-        dataset = registry.get(name)
-        found = describe(open_session(settings.spark), dataset, dataset.location(settings.root))
+        found = tables.describe(tables.find(name))
         print_json(found.document()) if as_json else _print_one(found)
         return
-    tables = describe_all(open_session(settings.spark), registry, settings.root)
-    print_json([table.document() for table in tables]) if as_json else _print_all(tables)
-    unread = [table.problem for table in tables if table.problem is not None]
+    root = tables.settings.root
+    described = describe_all(tables.registry, root, lambda dataset, _: tables.describe(tables.of(dataset)))
+    print_json([table.document() for table in described]) if as_json else _print_all(described)
+    others = tables.undeclared()
+    if others:
+        click.echo(f"Nothing is declared of {listed(others)}, which lie there too: pipeline show TABLE.", err=True)
+    unread = [table.problem for table in described if table.problem is not None]
     for problem in unread:
         click.echo(f"Error: {problem}", err=True)
     if unread:

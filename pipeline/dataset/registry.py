@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import importlib
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from graphlib import CycleError, TopologicalSorter
 
 from pipeline.dataset.declaration import Dataset
@@ -66,9 +66,7 @@ class Registry:
         """
         found = self._by_name.get(name)
         if found is None:
-            last = name.rsplit("/", 1)[-1]
-            alike = [*near(name, self._by_name), *(d.name for d in self if d.asset_key[-1] == last)]
-            raise UnknownDatasetError(name=name, near=tuple(dict.fromkeys(alike)), known=self.names)
+            raise UnknownDatasetError(name=name, near=near_misses(name, self.names), known=self.names)
         return found
 
     def by_asset_key(self, path: Iterable[str]) -> Dataset:
@@ -78,6 +76,13 @@ class Registry:
     def downstream(self, name: str) -> tuple[Dataset, ...]:
         """Datasets that read `name` directly."""
         return tuple(dataset for dataset in self if name in dataset.reads)
+
+
+def near_misses(name: str, names: Collection[str]) -> tuple[str, ...]:
+    """Those of the names of datasets that one was meant by a name that is none of them."""
+    last = name.rsplit("/", 1)[-1]
+    alike = [*near(name, names), *(one for one in names if one.rsplit("/", 1)[-1] == last)]
+    return tuple(dict.fromkeys(alike))
 
 
 def _collisions(declared: tuple[Dataset, ...]) -> Iterator[str]:

@@ -30,23 +30,28 @@ class RegistryError(PipelineError):
 
 @dataclass(eq=False, kw_only=True)
 class UnknownDatasetError(PipelineError):
-    """A dataset was asked for by a name that nobody declared."""
+    """A dataset was asked for by a name that nobody declared.
+
+    If a table without a declaration would do, no table of that name or path lies below `root` either.
+    """
 
     name: str
     near: tuple[str, ...] = ()
     known: tuple[str, ...] = ()
+    root: str = ""
 
     def message(self) -> str:
-        """The name, by its code points if it looks like one that is there."""
+        """The name, by its code points if it looks like a known one, and where else was looked."""
         shown = told_apart((self.name, *self.near))(self.name)
         named = repr(self.name) if shown == self.name else f"'{shown}'"
-        return f"No dataset is declared under the name {named}."
+        elsewhere = f", and no table lies there or below {self.root}" if self.root else ""
+        return f"No dataset is declared under the name {named}{elsewhere}."
 
     def remedy(self) -> str:
         """The near misses, or else all names."""
         if self.near:
             return f"Did you mean {' or '.join(map(repr, self.near))}?"
-        return f"Declared are: {listed(self.known) or 'none'}."
+        return f"{'There are' if self.root else 'Declared are'}: {listed(self.known) or 'none'}."
 
 
 @dataclass(eq=False, kw_only=True)

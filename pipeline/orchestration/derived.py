@@ -9,16 +9,15 @@ module.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, cast
+from typing import Any
 
 from dagster import AssetKey
 from pyspark.sql.types import StructField, StructType
 
-from pipeline.dataset import Append, Check, ColumnMapping, Dataset, Features, InsertNew, Merge, Replace, WriteMode
-from pipeline.dataset.features import MAPPING_MODE
+from pipeline.dataset import Append, Dataset, InsertNew, Merge, Replace, WriteMode
 from pipeline.delta.frames.arrow_types import storage_type
 from pipeline.delta.log.table_state import TableState
-from pipeline.delta.table.plan import CHANGE_FEED, observed_shape
+from pipeline.delta.table.undeclared import dataset_of
 from pipeline.errors import DeclarationError
 from pipeline.orchestration.metadata import plain_value
 from pipeline.orchestration.partitions import PARTITION_EXPR
@@ -67,21 +66,9 @@ def dataset_of_table(key: AssetKey, metadata: Mapping[str, Any], state: TableSta
     if not set(said) <= set(state.partition_by):
         there = f"its table is partitioned by ({', '.join(state.partition_by)})"
         raise _refusal(key, f"{PARTITION_EXPR} names {', '.join(said)}, but {there}")
-    shape = observed_shape(state)
-    return Dataset(
-        name="/".join(key.path),
-        schema=shape.schema,
-        partition_by=state.partition_by,
-        write=_write_mode(key, metadata),
-        keys=_names(key, metadata, KEYS),
-        checks=tuple(Check(name, condition) for name, condition in shape.checks.items()),
-        features=Features(
-            column_mapping=cast("ColumnMapping | None", shape.property(MAPPING_MODE)),
-            generated=tuple(shape.generated.items()),
-            defaults=tuple(shape.defaults.items()),
-        ),
-        change_feed=(shape.property(CHANGE_FEED) or "").lower() == "true",
-    )
+    return dataset_of(
+        "/".join(key.path), state, write=_write_mode(key, metadata), keys=_names(key, metadata, KEYS)
+    )  # fmt: skip
 
 
 def refuse_lost_partitions(

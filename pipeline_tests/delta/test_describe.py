@@ -8,6 +8,7 @@ import logging
 import shutil
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,8 @@ from pyspark.sql.types import LongType, StructField, StructType
 
 from pipeline.dataset import Append, Dataset
 from pipeline.delta import sql
-from pipeline.delta.inspect.describe import TableDescription, describe, describe_all, history
+from pipeline.delta.inspect.describe import TableDescription, describe, describe_all
+from pipeline.delta.inspect.history import history
 from pipeline.delta.inspect.query import Answer, QueryError, query
 from pipeline.delta.log import text_files
 from pipeline.delta.maintain.maintain import checkpoint
@@ -158,7 +160,7 @@ def test_an_overview_has_every_dataset_whatever_became_of_its_table(
         path.unlink()
     (log / f"{2:020d}.json").write_text("{ no JSON", encoding="utf-8")
     other = days(Append(), partition_by=(), properties=(("delta.appendOnly", "true"),))
-    found = {one.dataset: one for one in describe_all(spark, (NESTED, NEVER, other), root)}
+    found = {one.dataset: one for one in describe_all((NESTED, NEVER, other), root, partial(describe, spark))}
 
     assert {name: one.standing for name, one in found.items()} == {
         "in/depth": "unreadable", "never": "never written", "days": "differs from declaration",
@@ -173,7 +175,7 @@ def test_an_overview_has_every_dataset_whatever_became_of_its_table(
 
 @pytest.mark.both_modes
 def test_the_history_says_who_committed_what_for_which_run(spark: SparkSession, told: str) -> None:
-    newest, first, created = history(spark, REPLACED, REPLACED.location(told))
+    newest, first, created = history(spark, REPLACED.name, REPLACED.location(told))
     assert [entry.version for entry in (newest, first, created)] == [2, 1, 0]
     assert newest.note is not None
     assert newest.note["mark"]["writer"] == "days/step"
@@ -186,11 +188,11 @@ def test_the_history_says_who_committed_what_for_which_run(spark: SparkSession, 
     assert newest.timestamp.tzinfo is UTC
     assert abs(newest.timestamp.timestamp() * 1000 - commit_info(REPLACED, told, 2)["timestamp"]) < 2000
 
-    foreign = history(spark, LOG, LOG.location(told), limit=2)
+    foreign = history(spark, LOG.name, LOG.location(told), limit=2)
     assert [(entry.version, entry.note) for entry in foreign] == [(8, None), (7, None)]
     assert (foreign[0].engine or "").startswith("delta-rs")
     with pytest.raises(TableNotFoundError):
-        history(spark, NEVER, NEVER.location(told))
+        history(spark, NEVER.name, NEVER.location(told))
 
 
 # --- queries ----------------------------------------------------------------------------------------------------------
@@ -368,7 +370,7 @@ def test_what_a_query_has_read_is_told_by_its_plan(spark: SparkSession, told: st
 def test_a_time_reads_every_dataset_as_it_was_and_one_that_was_not_there_yet_only_matters_if_named(
     spark: SparkSession, told: str
 ) -> None:
-    entries = history(spark, REPLACED, REPLACED.location(told))
+    entries = history(spark, REPLACED.name, REPLACED.location(told))
     at = next(entry.timestamp for entry in entries if entry.version == 1)
     before = ReadOptions(timestamp=at)
     assert ask(spark, told, "select count(*) from days -- not in__depth", everything=before).rows == (("3",),)

@@ -1,29 +1,35 @@
-"""A table as an operator looks at it: what it is, how it stands, and what happened to it.
+"""A table as an operator looks at it: what it is and how it stands.
 
 Here belong facts from the log and from one count of the rows; nothing is changed. What a write may do about a
-difference does not belong here, nor how a fact is printed.
+difference does not belong here, nor how a fact is printed. What happened to the table is `history`'s.
 """
 
 from __future__ import annotations
 
 import datetime as dt
 import json
-from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
 from typing import Any, Literal
+from urllib.parse import unquote
 
 from pyspark.sql import DataFrame, SparkSession
 
 from pipeline.dataset import Dataset
 from pipeline.delta import sql
-from pipeline.delta.log.commits import commit_note, rows_written
+from pipeline.delta.inspect.history import HistoryEntry, entries, history_in_log
+from pipeline.delta.log.commits import live_rows, partition_values
+from pipeline.delta.log.counts import table_files
+from pipeline.delta.log.entry import of_dataset
+from pipeline.delta.log.replay import log_files
 from pipeline.delta.log.snapshot import checkpoints, local_folder
 from pipeline.delta.spark.doors import door, storage_failure
-from pipeline.delta.spark.failures import NO_TABLE, NOTHING_TO_READ, SPARK_ERRORS, failure_of
-from pipeline.delta.table.open_table import TableState, rows_at, shape_differences, table_state_with_sizes
-from pipeline.errors import PipelineError, TableNotFoundError
+from pipeline.delta.spark.failures import SPARK_ERRORS, failure_of
+from pipeline.delta.table.open_table import TableState, observe_at, rows_at, shape_differences, state_from_log
+from pipeline.errors import PipelineError, StorageError
 
-Standing = Literal["never written", "ok", "differs from declaration", "unreadable"]
+Standing = Literal["never written", "ok", "differs from declaration", "not declared", "unreadable"]
 
 # How much of the history is looked through before all of it is.
 RECENT_COMMITS = 100
@@ -41,50 +47,6 @@ ROWS_KEPT = frozenset(
 CHECKPOINT_INTERVAL = 10
 SMALL_FILE_BYTES = 16 * 2**20
 MANY_FILES_PER_PARTITION = 8
-_HISTORY_COLUMNS = (
-    "version", "unix_micros(timestamp) AS micros", "operation", "operationMetrics", "userMetadata", "engineInfo",
-)  # fmt: skip
-_EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.timezone.utc)
-
-
-@dataclass(frozen=True, kw_only=True)
-class HistoryEntry:
-    """One commit; `note` is what we wrote into it, None in a commit that carries no mark of ours.
-
-    `timestamp` is in UTC. Rows and files are None where Delta does not say.
-    """
-
-    version: int
-    timestamp: dt.datetime
-    operation: str
-    engine: str | None
-    metrics: Mapping[str, str]
-    note: Mapping[str, Any] | None
-
-    @property
-    def rows_written(self) -> int | None:
-        """Rows that are new in this version."""
-        return rows_written(self.metrics)
-
-    @property
-    def files_added(self) -> int | None:
-        """Data files that came."""
-        return self._metric("numFiles", "numAddedFiles", "numTargetFilesAdded", "numRestoredFiles")
-
-    @property
-    def files_removed(self) -> int | None:
-        """Data files that went."""
-        return self._metric("numRemovedFiles", "numTargetFilesRemoved")
-
-    def _metric(self, *names: str) -> int | None:
-        return next((int(self.metrics[name]) for name in names if name in self.metrics), None)
-
-    def document(self) -> dict[str, Any]:
-        """The entry in JSON's types."""
-        counted = {"rows_written": self.rows_written, "files_added": self.files_added}
-        return (
-            asdict(self) | {"timestamp": self.timestamp.isoformat()} | counted | {"files_removed": self.files_removed}
-        )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -153,23 +115,97 @@ def describe(session: SparkSession, dataset: Dataset, location: str) -> TableDes
         DamagedTableError: what is there is damaged.
         StorageError: the storage can't be read.
     """
-    state = table_state_with_sizes(session, dataset, location)
+    return describe_at(session, dataset.name, location, dataset)
+
+
+def describe_at(session: SparkSession, name: str, location: str, declared: Dataset | None) -> TableDescription:
+    """As `describe`, of a table of which nothing may be declared."""
+    state = observe_at(session, name, location)
     if state is None:
-        return TableDescription(dataset=dataset.name, standing="never written", location=location)
+        return TableDescription(dataset=name, standing="never written", location=location)
     try:
         rows, partitions = _count(rows_at(session, location, state.version), state)
-        recent = _entries(session, location, RECENT_COMMITS)
-        last_write = _last_write(recent)
-        if last_write is None and len(recent) == RECENT_COMMITS:
-            last_write = _last_write(_entries(session, location, None))
         checkpoint = _checkpoint_version(session, location)
+        return _described(
+            name, declared, state, rows=rows, partitions=partitions, checkpoint=checkpoint,
+            history=lambda limit: entries(session, location, limit),
+        )  # fmt: skip
     except SPARK_ERRORS as error:
-        raise storage_failure(dataset.name, location, failure_of(error)) from error
-    differences = tuple(shape_differences(dataset, state))
+        raise storage_failure(name, location, failure_of(error)) from error
+
+
+def described_in_log(name: str, location: str, declared: Dataset | None) -> TableDescription | None:
+    """As `describe_at`, from the files of a table on this machine; None where they don't say it. No Spark.
+
+    Rows are those of the statistics, or of the footer of a file without any.
+
+    Raises:
+        DamagedTableError: what is there is damaged.
+        StorageError: the storage can't be read.
+    """
+    folder = local_folder(location)
+    if folder is None:
+        return None
+    try:
+        if log_files(location).latest is None:
+            return TableDescription(dataset=name, standing="never written", location=location)
+        with of_dataset(name):
+            state = state_from_log(location)
+        found = None if state is None else _counted_in_log(state, folder)
+        checkpoint = max(checkpoints(folder), default=None)
+    except (OSError, ValueError) as error:  # pyarrow's own errors are ValueErrors
+        raise StorageError(dataset=name, location=location, reason=str(error)) from error
+    if found is None or history_in_log(name, location, 1) is None:
+        return None
+    sized, rows, partitions = found
+    return _described(
+        name, declared, sized, rows=rows, partitions=partitions, checkpoint=checkpoint,
+        history=lambda limit: history_in_log(name, location, limit) or [],
+    )  # fmt: skip
+
+
+def _counted_in_log(state: TableState, folder: Path) -> tuple[TableState, int, int | None] | None:
+    """The state with its sizes, its rows, and the partitions that hold any; None where the log does not say."""
+    found = table_files(str(folder), state.version)
+    if found is None:
+        return None
+    rows: dict[tuple[str | None, ...], int] = {}
+    for added in found.files.values():
+        count = live_rows(added)
+        count = _rows_in_footer(folder, added) if count is None else count
+        if count is None:
+            return None
+        # An empty text is NULL in a partition.
+        values = tuple(value or None for value in partition_values(added, found.partition_by))
+        rows[values] = rows.get(values, 0) + count
+    sized = replace(state, files=len(found.files), bytes=sum(added["size"] for added in found.files.values()))
+    return sized, sum(rows.values()), sum(map(bool, rows.values())) if state.partition_by else None
+
+
+def _rows_in_footer(folder: Path, added: Mapping[str, Any]) -> int | None:
+    import pyarrow.parquet as pq
+
+    path = unquote(added["path"])
+    if "://" in path or path.startswith(("/", "file:")):  # a file of another table
+        return None
+    deleted = (added.get("deletionVector") or {}).get("cardinality") or 0
+    return int(pq.read_metadata(folder / path).num_rows) - int(deleted)
+
+
+def _described(
+    name: str, declared: Dataset | None, state: TableState, *, rows: int, partitions: int | None,
+    checkpoint: int | None, history: Callable[[int | None], list[HistoryEntry]],
+) -> TableDescription:  # fmt: skip
+    recent = history(RECENT_COMMITS)
+    last_write = _last_write(recent)
+    if last_write is None and len(recent) == RECENT_COMMITS:
+        last_write = _last_write(history(None))
+    differences = () if declared is None else tuple(shape_differences(declared, state))
+    standing: Standing = "differs from declaration" if differences else "ok"
     return TableDescription(
-        dataset=dataset.name,
-        standing="differs from declaration" if differences else "ok",
-        location=location,
+        dataset=name,
+        standing="not declared" if declared is None else standing,
+        location=state.location,
         table=state,
         rows=rows,
         partitions=partitions,
@@ -179,13 +215,19 @@ def describe(session: SparkSession, dataset: Dataset, location: str) -> TableDes
     )
 
 
-def describe_all(session: SparkSession, datasets: Iterable[Dataset], root: str) -> tuple[TableDescription, ...]:
-    """Every dataset's table in the order given; one that can't be read does not keep the others from being shown."""
+def describe_all(
+    datasets: Iterable[Dataset], root: str, look: Callable[[Dataset, str], TableDescription]
+) -> tuple[TableDescription, ...]:
+    """Every dataset's table in the order given; one that can't be read does not keep the others from being shown.
+
+    Args:
+        look: describes the table of a dataset at a location.
+    """
     found = []
     for dataset in datasets:
         location = dataset.location(root)
         try:
-            found.append(describe(session, dataset, location))
+            found.append(look(dataset, location))
         except PipelineError as error:
             found.append(
                 TableDescription(
@@ -195,41 +237,8 @@ def describe_all(session: SparkSession, datasets: Iterable[Dataset], root: str) 
     return tuple(found)
 
 
-@door
-def history(session: SparkSession, dataset: Dataset, location: str, limit: int | None = None) -> list[HistoryEntry]:
-    """The newest commits, newest first; all that the log still holds where `limit` is None.
-
-    Raises:
-        TableNotFoundError: it was never written.
-        StorageError: the log can't be read.
-    """
-    try:
-        return _entries(session, location, limit)
-    except SPARK_ERRORS as error:
-        failure = failure_of(error)
-        if failure.has(NO_TABLE | NOTHING_TO_READ):
-            raise TableNotFoundError(dataset=dataset.name, location=location) from error
-        raise storage_failure(dataset.name, location, failure) from error
-
-
-def _entries(session: SparkSession, location: str, limit: int | None) -> list[HistoryEntry]:
-    bound = "" if limit is None else f" LIMIT {int(limit)}"
-    commits = session.sql(f"DESCRIBE HISTORY {sql.path_table(location)}{bound}").selectExpr(*_HISTORY_COLUMNS)
-    return [
-        HistoryEntry(
-            version=row["version"],
-            timestamp=_EPOCH + dt.timedelta(microseconds=row["micros"]),
-            operation=row["operation"],
-            engine=row["engineInfo"],
-            metrics=dict(row["operationMetrics"] or {}),
-            note=commit_note(row["userMetadata"]),
-        )
-        for row in commits.collect()
-    ]
-
-
-def _last_write(entries: list[HistoryEntry]) -> HistoryEntry | None:
-    return next((entry for entry in entries if entry.operation not in ROWS_KEPT), None)
+def _last_write(commits: Iterable[HistoryEntry]) -> HistoryEntry | None:
+    return next((entry for entry in commits if entry.operation not in ROWS_KEPT), None)
 
 
 def _count(frame: DataFrame, state: TableState) -> tuple[int, int | None]:

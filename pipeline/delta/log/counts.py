@@ -1,4 +1,4 @@
-"""How many rows a version of a table holds, in all and by partition, from its log on this machine's disk; no Spark.
+"""The files of a version of a table and the rows in them, from its log on this machine's disk; no Spark.
 
 Here belongs the sum over the files of a version (Delta protocol, "Action Reconciliation"): the rows of each by its
 statistics, without those that its deletion vector takes away. What one commit did is `commits`'s to say.
@@ -21,11 +21,11 @@ from pipeline.errors import DamagedTableError
 
 # What is read of a checkpoint; statistics of single columns are most of its size.
 _CHECKPOINT_COLUMNS = [
-    "add.path", "add.partitionValues", "add.stats", "add.stats_parsed.numRecords", "add.deletionVector", "remove.path",
-    "remove.deletionVector", "metaData.id", "metaData.schemaString", "metaData.partitionColumns",
+    "add.path", "add.partitionValues", "add.size", "add.stats", "add.stats_parsed.numRecords", "add.deletionVector",
+    "remove.path", "remove.deletionVector", "metaData.id", "metaData.schemaString", "metaData.partitionColumns",
 ]  # fmt: skip
 # A file is another one with another deletion vector (Delta protocol, "Add File and Remove File").
-_File = tuple[str, str]
+FileId = tuple[str, str]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,11 +45,24 @@ class TableRows:
         return sum(self.by_partition.values())
 
 
+@dataclass(frozen=True, kw_only=True)
+class TableFiles:
+    """What a version is made of: by identity the actions that have added its files.
+
+    `partition_by` are the table's partition columns under the names by which the log keeps their values.
+    """
+
+    table_id: str
+    version: int
+    partition_by: tuple[str, ...]
+    files: Mapping[FileId, Mapping[str, Any]]
+
+
 @dataclass
 class _Files:
     """The files that the actions so far have left, and the newest metadata."""
 
-    added: dict[_File, Mapping[str, Any]] = field(default_factory=dict)
+    added: dict[FileId, Mapping[str, Any]] = field(default_factory=dict)
     metadata: Mapping[str, Any] | None = None
 
     def apply(self, actions: Iterable[Mapping[str, Any]]) -> None:
@@ -62,8 +75,8 @@ class _Files:
         self.metadata = next((a["metaData"] for a in actions if a.get("metaData")), self.metadata)
 
 
-def table_rows(location: str, version: int) -> TableRows | None:
-    """The rows of a version; None where the log does not say: a file without statistics, or part of the log gone.
+def table_files(location: str, version: int) -> TableFiles | None:
+    """The files of a version; None where the log does not say: part of it is gone, or of a form that we don't read.
 
     None as well where the table does not lie on this machine's disk.
     """
@@ -71,21 +84,34 @@ def table_rows(location: str, version: int) -> TableRows | None:
     if folder is None:
         return None
     try:
-        files = _files_at(folder, version)
+        found = _files_at(folder, version)
+        if found.metadata is None:
+            return None
+        partition_by = _physical(found.metadata)
     # Damaged, gone, or in a form that this does not read.
     except (OSError, ValueError, KeyError, NotImplementedError, DamagedTableError):
         return None
-    if files.metadata is None:
+    return TableFiles(
+        table_id=found.metadata["id"], version=version, partition_by=partition_by, files=found.added
+    )  # fmt: skip
+
+
+def table_rows(location: str, version: int) -> TableRows | None:
+    """The rows of a version; None where the log does not say: a file without statistics, or part of the log gone.
+
+    None as well where the table does not lie on this machine's disk.
+    """
+    found = table_files(location, version)
+    if found is None:
         return None
-    partition_by = _physical(files.metadata)
     rows: dict[PartitionValues, int] = {}
-    for added in files.added.values():
+    for added in found.files.values():
         count = live_rows(added)
         if count is None:
             return None
-        values = partition_values(added, partition_by)
+        values = partition_values(added, found.partition_by)
         rows[values] = rows.get(values, 0) + count
-    return TableRows(table_id=files.metadata["id"], version=version, by_partition=rows)
+    return TableRows(table_id=found.table_id, version=version, by_partition=rows)
 
 
 def _files_at(folder: Path, version: int) -> _Files:
@@ -105,7 +131,7 @@ def _files_at(folder: Path, version: int) -> _Files:
     return files
 
 
-def _identity(file: Mapping[str, Any]) -> _File:
+def _identity(file: Mapping[str, Any]) -> FileId:
     vector = file.get("deletionVector")
     if not vector:
         return file["path"], ""

@@ -20,6 +20,7 @@ from pipeline.delta.log.commits import CREATION_SECONDS, commit_versions, has_lo
 from pipeline.delta.log.entry import of_dataset
 from pipeline.delta.log.integrity import require_sound
 from pipeline.delta.log.mark import private_session
+from pipeline.delta.log.replay import log_files
 from pipeline.delta.log.snapshot import local_folder, table_facts
 from pipeline.delta.log.table_state import TableState
 from pipeline.delta.spark.doors import door, storage_failure
@@ -30,12 +31,14 @@ from pipeline.delta.table.plan import (
     CONSTRAINT_PREFIX,
     DEFAULT_PROPERTIES,
     Plan,
+    brings_sql,
     plain_properties,
     plan,
     shape_differences,
 )
 from pipeline.errors import (
     NotADeltaTableError,
+    StorageError,
     TableMismatchError,
     TableNotFoundError,
 )
@@ -48,8 +51,10 @@ __all__ = [
     "conform",
     "declared_properties",
     "latest_version",
+    "observe_at",
     "open_or_create",
     "open_with_steps",
+    "plan_in_log",
     "plan_of",
     "require_table",
     "rows_at",
@@ -86,10 +91,11 @@ def table_state_with_sizes(session: SparkSession, dataset: Dataset, location: st
         DamagedTableError: what is there is damaged.
         StorageError: the storage can't be read.
     """
-    return _observe(session, dataset.name, location)
+    return observe_at(session, dataset.name, location)
 
 
-def _observe(session: SparkSession, name: str, location: str) -> TableState | None:
+def observe_at(session: SparkSession, name: str, location: str) -> TableState | None:
+    """As `table_state_with_sizes`, of a table of which nothing may be declared; `name` is for the errors."""
     try:
         with of_dataset(name):
             _require_sound_newest(location)
@@ -137,7 +143,7 @@ def state_at_location(session: SparkSession, name: str, location: str) -> TableS
     """As `table_state`, of a table that nothing is declared of; `name` is for the errors."""
     with of_dataset(name):
         state = state_from_log(location)
-    return state or _observe(session, name, location)
+    return state or observe_at(session, name, location)
 
 
 def _require_sound_newest(location: str) -> None:
@@ -224,9 +230,34 @@ def plan_of(session: SparkSession, dataset: Dataset, location: str) -> Plan:
     """
     state = require_table(session, dataset, location)
     found = plan(dataset, state)
-    if found.steps:
+    if brings_sql(dataset, state, found):
         refuse_bad_expressions(session, dataset)
     return found
+
+
+@door
+def plan_in_log(dataset: Dataset, location: str) -> Plan | None:
+    """As `plan_of`, from the log of a table on this machine; None where it does not say it. No Spark.
+
+    None as well where Spark has to look at SQL that the table does not have yet: a check, a generated column or a
+    default.
+
+    Raises:
+        TableNotFoundError: it was never written.
+        DamagedTableError: the log is not what its commits have made.
+    """
+    folder = local_folder(location)
+    try:
+        if folder is not None and log_files(location).latest is None:
+            raise TableNotFoundError(dataset=dataset.name, location=location)
+        with of_dataset(dataset.name):
+            state = state_from_log(location)
+    except OSError as error:
+        raise StorageError(dataset=dataset.name, location=location, reason=error.strerror or str(error)) from error
+    if state is None:
+        return None
+    found = plan(dataset, state)
+    return None if brings_sql(dataset, state, found) else found
 
 
 @door

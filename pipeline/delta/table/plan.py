@@ -223,6 +223,18 @@ def plan(dataset: Dataset, state: TableState) -> Plan:
     )  # fmt: skip
 
 
+def brings_sql(dataset: Dataset, state: TableState, found: Plan) -> bool:
+    """Whether the steps of a plan bring SQL to a table that it does not have, or that speaks of other columns there.
+
+    What the table has as it is declared, over columns of the same names, Delta has taken before.
+    """
+    want, have = declared_shape(dataset), observed_shape(state)
+    if not found.steps or not (want.checks or want.generated or want.defaults):
+        return False
+    is_new = any(_sql(have.generated.get(column)) != _sql(said) for column, said in want.generated.items())
+    return is_new or any(isinstance(step, AddCheck | SetDefault | RenameColumn | DropColumn) for step in found.steps)
+
+
 def _as_renamed(dataset: Dataset, have: Shape) -> Shape:
     """The shape with the columns of its layout under the names that they are declared to get."""
     to = {old: new for old, new in dataset.schema_policy.renames if new not in have.schema.names}
