@@ -5,11 +5,10 @@ from __future__ import annotations
 import click
 
 from pipeline.cli.output import count, print_json, print_table
-from pipeline.cli.registry import declared
+from pipeline.cli.tables import Tables
 from pipeline.delta.inspect.diff import diff as difference
 from pipeline.delta.inspect.query import is_number
 from pipeline.delta.read.changes import DELETE, INSERT, UPDATED
-from pipeline.delta.spark.session import open_session
 from pipeline.settings import load_settings
 
 DEFAULT_LIMIT = 100
@@ -18,7 +17,7 @@ _SHOWN = {INSERT: "insert", UPDATED: "update", DELETE: "delete"}
 
 
 @click.command()
-@click.argument("name", metavar="DATASET")
+@click.argument("name", metavar="TABLE")
 @click.option("--from", "first", type=click.IntRange(0), required=True, help="From this version.")
 @click.option("--to", "last", type=click.IntRange(0), required=True, help="To this version.")
 @click.option("--limit", type=click.IntRange(1), default=DEFAULT_LIMIT, show_default=True, help="At most so many rows.")
@@ -26,15 +25,14 @@ _SHOWN = {INSERT: "insert", UPDATED: "update", DELETE: "delete"}
 def diff(name: str, first: int, last: int, limit: int, as_json: bool) -> None:
     """What differs between two versions: one row a key, with what it is now, or was before it was deleted.
 
-    From the change feed where it can be read, else by comparison of the two versions. Without keys in the declaration,
-    the rows that there are more or fewer of.
+    TABLE is the name of a dataset, or a table's path. From the change feed where it can be read, else by comparison of
+    the two versions. Without keys in the declaration, the rows that there are more or fewer of.
     """
     if first > last:
         raise click.UsageError("--from must not be after --to.")
-    settings = load_settings()
-    dataset = declared(settings).get(name)
-    location = dataset.location(settings.root)
-    found = difference(open_session(settings.spark), dataset, location, first=first, last=last, limit=limit)
+    tables = Tables(load_settings())
+    table = tables.find(name)
+    found = difference(tables.session, tables.dataset(table), table.location, first=first, last=last, limit=limit)
     counts = {shown: found.counts.get(kind, 0) for kind, shown in _SHOWN.items()}
     compared = None if found.verdict.reason is None else found.verdict.reason.value
     if as_json:

@@ -7,7 +7,7 @@ from dataclasses import asdict
 import click
 
 from pipeline.cli.output import count, print_json, print_table, size
-from pipeline.cli.registry import declared
+from pipeline.cli.tables import Tables
 from pipeline.delta.inspect.doctor import Diagnosis, examine
 from pipeline.delta.maintain.retention import consumers_of
 from pipeline.errors import TableNotFoundError
@@ -15,26 +15,25 @@ from pipeline.settings import load_settings
 
 
 @click.command()
-@click.argument("names", metavar="[DATASET]...", nargs=-1)
+@click.argument("names", metavar="[TABLE]...", nargs=-1)
 @click.option("--deep", is_flag=True, help="Read every data file, so that each page and its checksum is looked at.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
 @click.pass_context
 def doctor(ctx: click.Context, names: tuple[str, ...], deep: bool, as_json: bool) -> None:
     """Look for damage in log and files, files that are missing and files that no version knows; changes nothing.
 
-    The exit status is 1 where something serious was found.
+    TABLE is the name of a dataset, or a table's path. The exit status is 1 where something serious was found.
     """
-    settings = load_settings()
-    registry = declared(settings)
+    tables = Tables(load_settings())
     found: list[Diagnosis] = []
-    for dataset in [registry.get(name) for name in names] or list(registry):
+    for table in [tables.find(name) for name in names] or [tables.of(dataset) for dataset in tables.registry]:
         try:
-            consumers = consumers_of(dataset, registry, settings.root)
-            found.append(examine(dataset, dataset.location(settings.root), consumers=consumers, deep=deep))
+            consumers = consumers_of(table.name, tables.registry, tables.settings.root)
+            found.append(examine(table.name, table.location, consumers=consumers, deep=deep))
         except TableNotFoundError:
             if names:
                 raise
-            click.echo(f"{dataset.name}: no table yet", err=True)
+            click.echo(f"{table.name}: no table yet", err=True)
     if as_json:
         print_json([asdict(diagnosis) | {"healthy": diagnosis.healthy} for diagnosis in found])
     else:

@@ -144,7 +144,7 @@ def _each(targets: _Targets, verb: Verb[Result], show: Callable[[Result], str], 
     for dataset in targets.datasets:
         with _collected(failed, dataset, named=targets.named):
             table = SourceTable(dataset=dataset, location=dataset.location(root))
-            result = verb(table, consumers_of(dataset, targets.registry, root))
+            result = verb(table, consumers_of(dataset.name, targets.registry, root))
             results.append(result)
             if not as_json:
                 click.echo(show(result))

@@ -4,25 +4,28 @@ from __future__ import annotations
 
 import datetime as dt
 import uuid
-from dataclasses import asdict
+from dataclasses import asdict, fields
 
 import click
 
 from pipeline.cli.dagster_instance import report_changes
 from pipeline.cli.options import as_instant
-from pipeline.cli.output import count, print_json, print_pairs
-from pipeline.cli.registry import declared
+from pipeline.cli.output import count, print_json, print_pairs, print_table
+from pipeline.cli.tables import Tables
 from pipeline.delta.log.mark import CommitNote, Mark
+from pipeline.delta.maintain.exchange import Exchange
 from pipeline.delta.maintain.restore import RestorePlan, RestoreResult, plan_restore
 from pipeline.delta.maintain.restore import restore as do_restore
 from pipeline.delta.read.version import ReadOptions
-from pipeline.delta.spark.session import open_session
+from pipeline.listing import NAMED
 from pipeline.record import write_record
 from pipeline.settings import load_settings
 
+UNKNOWN = "unknown"
+
 
 @click.command()
-@click.argument("name", metavar="DATASET")
+@click.argument("name", metavar="TABLE")
 @click.option("--version", type=click.IntRange(0), help="To this version.")
 @click.option(
     "--timestamp",
@@ -33,14 +36,17 @@ from pipeline.settings import load_settings
 @click.option("--apply", is_flag=True, help="Do it; without it the plan is shown.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
 def restore(name: str, version: int | None, timestamp: dt.datetime | None, apply: bool, as_json: bool) -> None:
-    """Bring a table back to an earlier version, in a commit of its own: no history is lost."""
+    """Bring a table back to an earlier version, in a commit of its own: no history is lost.
+
+    TABLE is the name of a dataset, or a table's path. Rows are counted by the statistics of the files that come back
+    and go; they are unknown where a file has none.
+    """
     if (version is None) == (timestamp is None):
         raise click.UsageError("Give one of --version and --timestamp.")
-    settings = load_settings()
-    dataset = declared(settings).get(name)
-    session = open_session(settings.spark)
-    location = dataset.location(settings.root)
-    plan = plan_restore(session, dataset, location, ReadOptions(version=version, timestamp=timestamp))
+    tables = Tables(load_settings())
+    table, settings = tables.find(name), tables.settings
+    dataset, session = tables.dataset(table), tables.session
+    plan = plan_restore(session, dataset, table.location, ReadOptions(version=version, timestamp=timestamp))
     result = None
     if apply:
         run = f"restore-{uuid.uuid4()}"
@@ -58,7 +64,8 @@ def restore(name: str, version: int | None, timestamp: dt.datetime | None, apply
     if result is None:
         click.echo("Nothing was changed; --apply restores." if plan.changes else "There is nothing to restore.")
     elif plan.changes:
-        click.echo(f"Restored in version {result.version}; the table is at version {result.latest}.")
+        came = "" if result.exchange is None else f": {_came(result.exchange)}"
+        click.echo(f"Restored in version {result.version}{came}; the table is at version {result.latest}.")
 
 
 def _document(plan: RestorePlan, result: RestoreResult | None) -> dict[str, object]:
@@ -67,15 +74,67 @@ def _document(plan: RestorePlan, result: RestoreResult | None) -> dict[str, obje
         written = result.written
         done = {"version": result.version, "latest": result.latest}
         done["metrics"] = dict(written.metrics) if written is not None else {}
-    return {"plan": asdict(plan), "applied": done}
+        done |= _fields(result.exchange)
+    planned = asdict(plan)
+    del planned["exchange"]
+    return {"plan": planned | _fields(plan.exchange), "applied": done}
+
+
+def _fields(exchange: Exchange | None) -> dict[str, object]:
+    names = [field.name for field in fields(Exchange)]
+    return dict.fromkeys(names) if exchange is None else asdict(exchange)
+
+
+def _known(rows: int | None) -> str:
+    return UNKNOWN if rows is None else count(rows)
+
+
+def _rows(rows: int | None) -> str:
+    return f"{_known(rows)} row{'' if rows == 1 else 's'}"
+
+
+def _came(found: Exchange) -> str:
+    """What came and went, in words."""
+    back = f"{count(found.files_back)} files came back ({_rows(found.rows_back)})"
+    return f"{back}, {count(found.files_gone)} went ({_rows(found.rows_gone)})"
 
 
 def _print(plan: RestorePlan) -> None:
     pairs = [("dataset", plan.dataset), ("version now", str(plan.version)), ("version restored", str(plan.target))]
-    if plan.changes:
-        pairs += [("files that come back", count(plan.files_back)), ("files that go", count(plan.files_gone))]
+    found = plan.exchange
+    if found is not None:
+        pairs += [
+            ("rows", f"{_known(found.rows_now)} -> {_known(found.rows_then)}"),
+            ("files that come back", f"{count(found.files_back)} ({_rows(found.rows_back)})"),
+            ("files that go", f"{count(found.files_gone)} ({_rows(found.rows_gone)})"),
+        ]
+    elif plan.changes:
+        pairs += [("files that come back", UNKNOWN), ("files that go", UNKNOWN)]
     pairs += [
         (f"flips {name}", f"{now or 'not set'} -> {then or 'not set'}") for name, (now, then) in plan.flips.items()
     ]
     pairs += [(f"applied again {name}", value) for name, value in plan.reapplied.items()]
     print_pairs(pairs)
+    if found is not None and any(one.partition for one in found.partitions):
+        _print_partitions(found)
+
+
+def _print_partitions(found: Exchange) -> None:
+    numbers = ("rows now", "rows then", "files back", "files gone")
+    click.echo()
+    print_table(
+        ("partition", *numbers),
+        [
+            (
+                ", ".join(f"{name}={'NULL' if value is None else value}" for name, value in one.partition.items()),
+                _known(one.rows_now),
+                _known(one.rows_then),
+                count(one.files_back),
+                count(one.files_gone),
+            )
+            for one in found.partitions[:NAMED]
+        ],
+        right=numbers,
+    )
+    if len(found.partitions) > NAMED:
+        click.echo(f"and {len(found.partitions) - NAMED} more partitions; --json names them all.")

@@ -7,7 +7,7 @@ Spark, which is not started before something is asked of it.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 
@@ -97,7 +97,7 @@ class Tables:
         return found or history(self.session, table.name, table.location, limit)
 
     def dataset(self, table: NamedTable) -> Dataset:
-        """What is declared of a table, or else what it says of itself.
+        """What is declared of a table, or else a dataset of its columns, of which nothing is to be enforced.
 
         Raises:
             TableNotFoundError: nothing is declared of it, and it is not there.
@@ -109,7 +109,7 @@ class Tables:
         if state is None:
             raise TableNotFoundError(dataset=table.name, location=table.location)
         name = "/".join(_NO_NAME.sub("_", part).lstrip("_.-") or "table" for part in table.name.split("/"))
-        return dataset_of(name, state)
+        return replace(dataset_of(name, state), checks=(), change_feed=False)
 
 
 def _place(location: str) -> str:

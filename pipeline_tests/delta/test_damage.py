@@ -110,7 +110,7 @@ def test_a_damaged_entry_is_refused_by_reads_writes_consumers_and_overviews(
     (shown,) = describe_all(classic, [REPLACED], root)
     assert (shown.standing, entry(root, number).name in str(shown.problem)) == ("unreadable", True)
     assert {path: path.read_bytes() for path in Path(location).rglob("*") if path.is_file()} == files
-    found = examine(REPLACED, location)
+    found = examine(REPLACED.name, location)
     assert (Path(found.findings[0].path).name, found.healthy) == (entry(root, number).name, False)
     # What was there before the damage can still be read, unless Delta itself refuses a log with a gap above it.
     if number == NEWEST or entry(root, number).exists():

@@ -38,7 +38,7 @@ def table(eleven: Path, tmp_path: Path) -> Path:
 
 
 def look(table: Path) -> Diagnosis:
-    return examine(APPENDED, str(table))
+    return examine(APPENDED.name, str(table))
 
 
 def kinds(diagnosis: Diagnosis) -> list[tuple[str, str]]:
@@ -137,9 +137,9 @@ def test_files_of_the_change_feed_and_of_older_versions_are_known(classic: Spark
     put(classic, dataset, root, [(day(1), 1, "A")])
     location = Path(dataset.location(root))
     assert list(location.glob("_change_data/**/*.parquet"))
-    assert examine(dataset, str(location)).findings == ()
+    assert examine(dataset.name, str(location)).findings == ()
     (location / "_change_data" / "orphan.parquet").write_bytes(b"x")
-    assert [f.path for f in examine(dataset, str(location)).findings] == ["_change_data/orphan.parquet"]
+    assert [f.path for f in examine(dataset.name, str(location)).findings] == ["_change_data/orphan.parquet"]
     assert files_of(dataset, root)
 
 
@@ -151,15 +151,15 @@ def test_values_with_any_characters_are_found_on_disk_under_their_encoded_folder
     schema = StructType([StructField("p", StringType()), StructField("n", LongType())])
     dataset = Dataset(name="odd", schema=schema, partition_by=("p",))
     put(classic, dataset, root, [(value, 1) for value in ("a/b", "a b", "a%2Fb", "a:c", "é", None)])
-    found = examine(dataset, dataset.location(root))
+    found = examine(dataset.name, dataset.location(root))
     assert (found.files, found.findings) == (6, ())
 
 
 def test_a_table_that_was_never_written_and_a_storage_that_can_t_be_read_are_told_apart(tmp_path: Path) -> None:
     with pytest.raises(TableNotFoundError):
-        examine(APPENDED, str(tmp_path / "nothing"))
+        examine(APPENDED.name, str(tmp_path / "nothing"))
     with pytest.raises(StorageError):
-        examine(APPENDED, "nosuchscheme://bucket/table")
+        examine(APPENDED.name, "nosuchscheme://bucket/table")
 
 
 def test_an_action_of_a_later_protocol_does_no_harm(table: Path) -> None:

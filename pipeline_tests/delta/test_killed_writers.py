@@ -81,7 +81,7 @@ def look_after_a_kill(root: str, next_epochs: dict[str, int], *, has_own_jvm: bo
     for kind, epoch in next_epochs.items():
         assert rows_of(DATASETS[kind], root) in (expected(kind, epoch - 1), expected(kind, epoch))
         if has_own_jvm:  # else the server may be at work still
-            diagnosis = examine(DATASETS[kind], DATASETS[kind].location(root))
+            diagnosis = examine(DATASETS[kind].name, DATASETS[kind].location(root))
             unknown = data_files(kind, root) - files_in_log(kind, root)
             assert {finding.path for finding in diagnosis.findings if finding.kind == "orphan"} == unknown
             assert diagnosis.healthy

@@ -87,7 +87,7 @@ def drop_entries(table: Path, numbers: range) -> None:
 
 
 def look(table: Path, *, deep: bool = False) -> Diagnosis:
-    return examine(SOURCE, str(table), deep=deep)
+    return examine(SOURCE.name, str(table), deep=deep)
 
 
 @dataclass(frozen=True)
@@ -259,7 +259,7 @@ def test_a_gap_below_the_checkpoint_is_serious_while_a_consumer_has_still_to_rea
 ) -> None:
     consumer = consumed(tmp_path / "consumer", table, read_to)
     entry(table, 2).unlink()
-    found = examine(SOURCE, str(table), consumers=[consumer])
+    found = examine(SOURCE.name, str(table), consumers=[consumer])
     (gap,) = (finding for finding in found.findings if finding.kind == "log gap")
     assert (gap.serious, found.healthy) == (serious, not serious)
     assert ("consumer has still to read it" in gap.detail) is serious
@@ -268,7 +268,7 @@ def test_a_gap_below_the_checkpoint_is_serious_while_a_consumer_has_still_to_rea
 def test_changes_that_were_cleaned_away_before_a_consumer_has_read_them_are_told(table: Path, tmp_path: Path) -> None:
     consumer = consumed(tmp_path / "consumer", table, 0)
     drop_entries(table, range(3))
-    told = [f for f in examine(SOURCE, str(table), consumers=[consumer]).findings if f.kind != "orphan"]
+    told = [f for f in examine(SOURCE.name, str(table), consumers=[consumer]).findings if f.kind != "orphan"]
     assert [(f.kind, f.serious) for f in told] == [("unread changes", False)]
     assert "consumer has read to version 0" in told[0].detail
 

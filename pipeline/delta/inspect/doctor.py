@@ -10,7 +10,6 @@ import datetime as dt
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from pipeline.dataset import Dataset
 from pipeline.delta.inspect.data_files import problem_of
 from pipeline.delta.log.commits import commit_file, commit_versions, file_system, list_folder
 from pipeline.delta.log.replay import LogFault, Replay, replay
@@ -63,10 +62,11 @@ class _OnDisk:
 
 
 @door
-def examine(dataset: Dataset, location: str, *, consumers: Sequence[SourceTable] = (), deep: bool = False) -> Diagnosis:
+def examine(name: str, location: str, *, consumers: Sequence[SourceTable] = (), deep: bool = False) -> Diagnosis:
     """Look for a log that is not as it was written, for files that are missing or damaged, and for stray files.
 
     Args:
+        name: of the dataset, for what is told.
         consumers: those that read the changes of this dataset, whose next runs need entries of the log.
         deep: read every data file, so that damage shows that leaves size and footer as they are.
 
@@ -78,18 +78,18 @@ def examine(dataset: Dataset, location: str, *, consumers: Sequence[SourceTable]
         replayed = replay(location)
         on_disk = dict(_data_files(location))
     except (OSError, ValueError) as error:
-        raise StorageError(dataset=dataset.name, location=location, reason=str(error)) from error
+        raise StorageError(dataset=name, location=location, reason=str(error)) from error
     if replayed is None:
-        raise TableNotFoundError(dataset=dataset.name, location=location)
-    unread = _unread(dataset.name, location, consumers)
-    findings = [_of_log(dataset, fault, unread) for fault in replayed.faults]
-    findings += _cleaned(dataset, location, unread)
+        raise TableNotFoundError(dataset=name, location=location)
+    unread = _unread(name, location, consumers)
+    findings = [_of_log(name, fault, unread) for fault in replayed.faults]
+    findings += _cleaned(name, location, unread)
     if not any(fault.hides_files for fault in replayed.faults):  # else nobody knows what the table is made of
-        findings += _missing(dataset, replayed, on_disk)
-        findings += [_orphan(dataset, p, on_disk[p].changed) for p in sorted(set(on_disk) - replayed.mentioned)]
-    findings += _damaged(dataset, location, replayed, on_disk, deep=deep)
+        findings += _missing(name, replayed, on_disk)
+        findings += [_orphan(name, p, on_disk[p].changed) for p in sorted(set(on_disk) - replayed.mentioned)]
+    findings += _damaged(name, location, replayed, on_disk, deep=deep)
     return Diagnosis(
-        dataset=dataset.name,
+        dataset=name,
         location=location,
         version=replayed.version,
         files=len(replayed.files),
@@ -118,11 +118,11 @@ def _unread(name: str, location: str, consumers: Iterable[SourceTable]) -> dict[
     return read
 
 
-def _of_log(dataset: Dataset, fault: LogFault, unread: Mapping[str, int]) -> Finding:
+def _of_log(name: str, fault: LogFault, unread: Mapping[str, int]) -> Finding:
     needing = sorted(name for name, version in unread.items() if version < fault.version)
     serious = fault.kind != "log gap" or fault.hides_files or bool(needing)
     if fault.kind == "damaged checkpoint":
-        remedy = f"Remove it and _last_checkpoint beside it, then pipeline maintain checkpoint {dataset.name}."
+        remedy = f"Remove it and _last_checkpoint beside it, then pipeline maintain checkpoint {name}."
     elif fault.hides_files:
         remedy = f"Write nothing until commit {fault.version} is back, from a copy or a backup of the log."
     else:
@@ -134,7 +134,7 @@ def _of_log(dataset: Dataset, fault: LogFault, unread: Mapping[str, int]) -> Fin
     return Finding(kind=fault.kind, path=fault.path, detail=detail, remedy=remedy, serious=serious)
 
 
-def _cleaned(dataset: Dataset, location: str, unread: Mapping[str, int]) -> list[Finding]:
+def _cleaned(name: str, location: str, unread: Mapping[str, int]) -> list[Finding]:
     """Consumers whose next entry is gone with all before it, as a clean-up of the log leaves it."""
     oldest = min(commit_versions(location), default=0)
     return [
@@ -142,7 +142,7 @@ def _cleaned(dataset: Dataset, location: str, unread: Mapping[str, int]) -> list
             kind="unread changes",
             path=commit_file(location, version + 1),
             detail=f"{consumer} has read to version {version}, and the log begins with {oldest}",
-            remedy=f"The next run of {consumer} reads all of {dataset.name}; or bring the entries back from a backup.",
+            remedy=f"The next run of {consumer} reads all of {name}; or bring the entries back from a backup.",
             serious=False,
         )
         for consumer, version in unread.items() if version + 1 < oldest
@@ -153,13 +153,13 @@ def _is_below(path: str) -> bool:
     return "://" not in path and not path.startswith("/")
 
 
-def _missing(dataset: Dataset, replayed: Replay, on_disk: Mapping[str, _OnDisk]) -> list[Finding]:
+def _missing(name: str, replayed: Replay, on_disk: Mapping[str, _OnDisk]) -> list[Finding]:
     return [
         Finding(
             kind="missing file",
             path=path,
             detail=f"version {replayed.version} is made of it, and it is not there",
-            remedy=f"pipeline restore {dataset.name} to a version before it was lost, or bring the file back.",
+            remedy=f"pipeline restore {name} to a version before it was lost, or bring the file back.",
             serious=True,
         )
         for path in sorted(set(replayed.files) - set(on_disk)) if _is_below(path)
@@ -167,7 +167,7 @@ def _missing(dataset: Dataset, replayed: Replay, on_disk: Mapping[str, _OnDisk])
 
 
 def _damaged(
-    dataset: Dataset, location: str, replayed: Replay, on_disk: Mapping[str, _OnDisk], *, deep: bool
+    name: str, location: str, replayed: Replay, on_disk: Mapping[str, _OnDisk], *, deep: bool
 ) -> Iterator[Finding]:
     """Files of the newest version and of the change feed that are there, and not what was committed."""
     system, root = file_system(location)
@@ -181,18 +181,18 @@ def _damaged(
                 path=path,
                 detail=f"{problem}; {what}",
                 remedy=f"Bring the file back from a copy or a backup, or write its rows anew; pipeline restore "
-                f"{dataset.name} goes back to a version without it.",
+                f"{name} goes back to a version without it.",
                 serious=True,
             )
 
 
-def _orphan(dataset: Dataset, path: str, changed: dt.datetime | None) -> Finding:
+def _orphan(name: str, path: str, changed: dt.datetime | None) -> Finding:
     when = "" if changed is None else f"; it was written at {changed:%Y-%m-%d %H:%M:%S}Z"
     return Finding(
         kind="orphan",
         path=path,
         detail=f"no commit knows it: left by a write that was ended, or of one that runs now{when}",
-        remedy=f"pipeline maintain vacuum {dataset.name} --apply removes it once it is older than the retention.",
+        remedy=f"pipeline maintain vacuum {name} --apply removes it once it is older than the retention.",
         serious=False,
     )
 

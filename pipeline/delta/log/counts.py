@@ -49,11 +49,12 @@ class TableRows:
 class TableFiles:
     """What a version is made of: by identity the actions that have added its files.
 
-    `partition_by` are the table's partition columns under the names by which the log keeps their values.
+    `partition_by` are the names by which the log keeps the values of the table's `partition_columns`.
     """
 
     table_id: str
     version: int
+    partition_columns: tuple[str, ...]
     partition_by: tuple[str, ...]
     files: Mapping[FileId, Mapping[str, Any]]
 
@@ -87,12 +88,13 @@ def table_files(location: str, version: int) -> TableFiles | None:
         found = _files_at(folder, version)
         if found.metadata is None:
             return None
-        partition_by = _physical(found.metadata)
+        columns, partition_by = tuple(found.metadata.get("partitionColumns") or ()), _physical(found.metadata)
     # Damaged, gone, or in a form that this does not read.
     except (OSError, ValueError, KeyError, NotImplementedError, DamagedTableError):
         return None
     return TableFiles(
-        table_id=found.metadata["id"], version=version, partition_by=partition_by, files=found.added
+        table_id=found.metadata["id"], version=version, partition_columns=columns, partition_by=partition_by,
+        files=found.added,
     )  # fmt: skip
 
 

@@ -17,6 +17,7 @@ from pipeline.delta import sql
 from pipeline.delta.log.mark import BehindCommit, CommitNote, marked_commit, own_commit, private_session, write_confs
 from pipeline.delta.log.replay import Replay, replay
 from pipeline.delta.log.snapshot import local_folder, table_facts
+from pipeline.delta.maintain.exchange import Exchange, exchange
 from pipeline.delta.read.version import ReadOptions, resolve_version
 from pipeline.delta.spark.doors import door, storage_failure
 from pipeline.delta.spark.failures import LOST_OR_REFUSED, failure_of
@@ -33,8 +34,8 @@ class RestorePlan:
     """What a restore would do; nothing where the table is at `target` already.
 
     `flips` are properties and features by name, as (now, then), and None for one that is not set. `reapplied` are the
-    properties and checks of the declaration that the restore would take away and that are set again after it. Files
-    are counted, and None on a storage whose log is only read by Spark.
+    properties and checks of the declaration that the restore would take away and that are set again after it.
+    `exchange` is what comes and goes, None on a storage whose log is only read by Spark.
     """
 
     dataset: str
@@ -43,8 +44,7 @@ class RestorePlan:
     target: int
     flips: Mapping[str, tuple[str | None, str | None]] = field(default_factory=dict)
     reapplied: Mapping[str, str] = field(default_factory=dict)
-    files_back: int | None = None
-    files_gone: int | None = None
+    exchange: Exchange | None = None
 
     @property
     def changes(self) -> bool:
@@ -56,13 +56,15 @@ class RestorePlan:
 class RestoreResult:
     """A restore that was done: the version of its commit, and the newest one after the declaration was applied again.
 
-    Both are the version that was there where nothing was to be restored; `written` is None then.
+    Both are the version that was there where nothing was to be restored; `written` is None then. `exchange` is what
+    came and went with the commit; None as in the plan.
     """
 
     plan: RestorePlan
     version: int
     latest: int
     written: WriteResult | None = None
+    exchange: Exchange | None = None
 
 
 @door
@@ -78,16 +80,13 @@ def plan_restore(session: SparkSession, dataset: Dataset, location: str, pin: Re
     target = resolve_version(session, dataset, location, pin)
     if target == state.version:
         return RestorePlan(dataset=dataset.name, location=location, version=state.version, target=target)
-    back = gone = None
     then: Mapping[str, str | None] | None = None
     folder = local_folder(location)
     if folder is not None:
-        old, new = replay(location, target), replay(location, state.version)
-        if old is not None and new is not None:
-            vacuumed = _vacuumed(dataset, location, old)
-            if vacuumed is not None:
-                raise vacuumed
-            back, gone = len(set(old.files) - set(new.files)), len(set(new.files) - set(old.files))
+        old = replay(location, target)
+        vacuumed = None if old is None else _vacuumed(dataset, location, old)
+        if vacuumed is not None:
+            raise vacuumed
         facts = table_facts(folder, target)
         if facts is not None:
             then = dict(facts.properties) | {f"{_FEATURE}{name}": "in force" for name in facts.features}
@@ -99,7 +98,7 @@ def plan_restore(session: SparkSession, dataset: Dataset, location: str, pin: Re
     }
     return RestorePlan(
         dataset=dataset.name, location=location, version=state.version, target=target, flips=flips,
-        reapplied={} if then is None else _missing(dataset, then), files_back=back, files_gone=gone,
+        reapplied={} if then is None else _missing(dataset, then), exchange=exchange(location, state.version, target),
     )  # fmt: skip
 
 
@@ -150,7 +149,10 @@ def restore(session: SparkSession, dataset: Dataset, plan: RestorePlan, note: Co
     with BehindCommit(dataset.name, plan.location, commit.version):
         state = _apply_declared(session, dataset, plan, commit.version)
         written = commit_result(dataset, state, note.mark, commit)
-        return RestoreResult(plan=plan, version=commit.version, latest=state.version, written=written)
+        return RestoreResult(
+            plan=plan, version=commit.version, latest=state.version, written=written,
+            exchange=exchange(plan.location, commit.version - 1, commit.version),
+        )  # fmt: skip
 
 
 def _apply_declared(session: SparkSession, dataset: Dataset, plan: RestorePlan, restored: int) -> TableState:

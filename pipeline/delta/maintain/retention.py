@@ -37,9 +37,9 @@ class Unread:
     files: tuple[str, ...] = ()
 
 
-def consumers_of(dataset: Dataset, datasets: Iterable[Dataset], root: str) -> tuple[SourceTable, ...]:
-    """Those of the datasets that read the changes of this one, and where their tables are."""
-    consumers = (found for found in datasets if dataset.name in found.reads_changes_of)
+def consumers_of(name: str, datasets: Iterable[Dataset], root: str) -> tuple[SourceTable, ...]:
+    """Those of the datasets that read the changes of the one of that name, and where their tables are."""
+    consumers = (found for found in datasets if name in found.reads_changes_of)
     return tuple(SourceTable(dataset=found, location=found.location(root)) for found in consumers)
 
 

@@ -45,7 +45,7 @@ def maintenance_jobs(registry: Registry, root: str) -> list[JobDefinition]:
         session = spark.spark_session
 
         def one(dataset: Dataset) -> dict[str, Any]:
-            consumers = consumers_of(dataset, registry, root)
+            consumers = consumers_of(dataset.name, registry, root)
             result = vacuum(session, dataset, dataset.location(root), consumers=consumers, apply=config.apply)
             found = {"delta/vacuum_files": len(result.files), "delta/vacuum_applied": result.applied}
             return found | _needed("delta/vacuum_needed_by", result.needed)
@@ -59,7 +59,7 @@ def maintenance_jobs(registry: Registry, root: str) -> list[JobDefinition]:
         with Checkpoints(session) as together:
 
             def one(dataset: Dataset) -> dict[str, Any]:
-                consumers = consumers_of(dataset, registry, root)
+                consumers = consumers_of(dataset.name, registry, root)
                 location = dataset.location(root)
                 result = checkpoint(session, dataset, location, consumers=consumers, within=together)
                 return {"delta/checkpoint_version": result.version} | _needed("delta/log_kept_for", result.log_kept_for)
