@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import click
 
+from pipeline.cli.options import WIDE
 from pipeline.cli.output import count, print_json, print_table
 from pipeline.cli.registry import declared
 from pipeline.delta.inspect.check import CheckOutcome, check_table
@@ -17,6 +18,7 @@ _JUDGED = {True: "passed", False: "failed", None: "not judged"}
 @click.command()
 @click.argument("names", metavar="[DATASET]...", nargs=-1)
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
+@WIDE
 @click.pass_context
 def check(ctx: click.Context, names: tuple[str, ...], as_json: bool) -> None:
     """Look at the newest version of each table: schema, constraints, expectations, rows, age; changes nothing.

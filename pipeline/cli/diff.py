@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import click
 
+from pipeline.cli.options import WIDE
 from pipeline.cli.output import count, print_json, print_table
 from pipeline.cli.tables import Tables
 from pipeline.delta.inspect.diff import diff as difference
@@ -22,6 +23,7 @@ _SHOWN = {INSERT: "insert", UPDATED: "update", DELETE: "delete"}
 @click.option("--to", "last", type=click.IntRange(0), required=True, help="To this version.")
 @click.option("--limit", type=click.IntRange(1), default=DEFAULT_LIMIT, show_default=True, help="At most so many rows.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
+@WIDE
 def diff(name: str, first: int, last: int, limit: int, as_json: bool) -> None:
     """What differs between two versions: one row a key, with what it is now, or was before it was deleted.
 

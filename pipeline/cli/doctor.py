@@ -6,6 +6,7 @@ from dataclasses import asdict
 
 import click
 
+from pipeline.cli.options import WIDE
 from pipeline.cli.output import count, print_json, print_table, size
 from pipeline.cli.tables import Tables
 from pipeline.delta.inspect.doctor import Diagnosis, examine
@@ -18,6 +19,7 @@ from pipeline.settings import load_settings
 @click.argument("names", metavar="[TABLE]...", nargs=-1)
 @click.option("--deep", is_flag=True, help="Read every data file, so that each page and its checksum is looked at.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
+@WIDE
 @click.pass_context
 def doctor(ctx: click.Context, names: tuple[str, ...], deep: bool, as_json: bool) -> None:
     """Look for damage in log and files, files that are missing and files that no version knows; changes nothing.

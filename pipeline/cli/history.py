@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import click
 
+from pipeline.cli.options import WIDE
 from pipeline.cli.output import count, instant, print_json, print_table
 from pipeline.cli.tables import Tables
 from pipeline.delta.inspect.history import HistoryEntry
@@ -16,6 +17,7 @@ DEFAULT_LIMIT = 20
 @click.argument("name", metavar="TABLE")
 @click.option("--limit", type=click.IntRange(1), default=DEFAULT_LIMIT, show_default=True, help="The newest so many.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document, metrics included.")
+@WIDE
 def history(name: str, limit: int, as_json: bool) -> None:
     """The newest commits of a table with run, slice and mark.
 

@@ -8,6 +8,7 @@ from dataclasses import asdict
 import click
 from pyspark.sql import SparkSession
 
+from pipeline.cli.options import WIDE
 from pipeline.cli.output import count, print_json, print_table
 from pipeline.delta.log.snapshot import local_folder
 from pipeline.delta.spark.session import open_session
@@ -30,6 +31,7 @@ def manifest() -> None:
 
 @manifest.command("list")
 @_AS_JSON
+@WIDE
 def list_command(as_json: bool) -> None:
     """Every run of which records are kept, newest first."""
     settings = load_settings()
@@ -57,6 +59,7 @@ def list_command(as_json: bool) -> None:
 @manifest.command("show")
 @click.argument("run")
 @_AS_JSON
+@WIDE
 def show_command(run: str, as_json: bool) -> None:
     """The records of a run; the beginning of its id is enough. All fields with --json."""
     settings = load_settings()
@@ -88,6 +91,7 @@ def _row(record: DatasetRecord) -> tuple[str, ...]:
 @click.argument("before", metavar="A")
 @click.argument("after", metavar="B")
 @_AS_JSON
+@WIDE
 def diff_command(before: str, after: str, as_json: bool) -> None:
     """Which datasets have another version, schema or number of rows written in run B than in run A."""
     settings = load_settings()
@@ -119,6 +123,7 @@ def _pair(before: Outcome | None, after: Outcome | None, spell: Callable[[Outcom
 @manifest.command("verify")
 @click.argument("run")
 @_AS_JSON
+@WIDE
 @click.pass_context
 def verify_command(ctx: click.Context, run: str, as_json: bool) -> None:
     """Whether the log still carries the mark of every record of a run; exit status 1 where it does not."""

@@ -8,6 +8,7 @@ from typing import Any
 import click
 
 from pipeline.cli.child import FINGERPRINT_DIGITS, StepProgress, reports
+from pipeline.cli.options import WIDE
 from pipeline.cli.output import count, print_json, print_table
 from pipeline.errors import MaterializeError
 from pipeline.settings import load_settings
@@ -20,6 +21,7 @@ _SENTENCES = {"run": "Run {run_id}."}
 @click.option("--partition", metavar="KEY", help="The partition to run.")
 @click.option("--partition-range", metavar="A...B", help="The partitions from A to B, in one run.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document of the run and its results.")
+@WIDE
 @click.pass_context
 def materialize(
     ctx: click.Context, selection: str, partition: str | None, partition_range: str | None, as_json: bool

@@ -6,6 +6,13 @@ import datetime as dt
 
 import click
 
+from pipeline.cli.output import wide
+
+# Of every command that prints a table.
+WIDE = click.option(
+    "--wide", is_flag=True, expose_value=False, callback=wide, help="Print values in full, however narrow the terminal."
+)
+
 
 def as_instant(ctx: click.Context, param: click.Parameter, value: str | None) -> dt.datetime | None:  # noqa: ARG001
     """The callback of an option that is a time; one without a zone is wrong usage, whatever the session's is."""

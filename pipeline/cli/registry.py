@@ -9,6 +9,7 @@ from typing import Any
 
 import click
 
+from pipeline.cli.options import WIDE
 from pipeline.cli.output import print_json, print_table
 from pipeline.dataset import Dataset, Registry, load_datasets
 from pipeline.dataset.expectations import expectation_name
@@ -30,6 +31,7 @@ def declared(settings: Settings) -> Registry:
 
 @click.command()
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document with all of every declaration.")
+@WIDE
 def registry(as_json: bool) -> None:
     """What is declared, upstream first. No Spark is started and no table is opened."""
     settings = load_settings()

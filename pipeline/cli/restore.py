@@ -9,7 +9,7 @@ from dataclasses import asdict, fields
 import click
 
 from pipeline.cli.dagster_instance import report_changes
-from pipeline.cli.options import as_instant
+from pipeline.cli.options import WIDE, as_instant
 from pipeline.cli.output import count, print_json, print_pairs, print_table
 from pipeline.cli.tables import Tables
 from pipeline.delta.log.mark import CommitNote, Mark
@@ -35,6 +35,7 @@ UNKNOWN = "unknown"
 )
 @click.option("--apply", is_flag=True, help="Do it; without it the plan is shown.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
+@WIDE
 def restore(name: str, version: int | None, timestamp: dt.datetime | None, apply: bool, as_json: bool) -> None:
     """Bring a table back to an earlier version, in a commit of its own: no history is lost.
 

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 import click
 
+from pipeline.cli.options import WIDE
 from pipeline.cli.output import count, instant, print_json, print_pairs, print_table, size
 from pipeline.cli.tables import Tables
 from pipeline.delta import sql
@@ -18,6 +19,7 @@ from pipeline.settings import load_settings
 @click.command()
 @click.argument("name", metavar="[TABLE]", required=False)
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
+@WIDE
 @click.pass_context
 def show(ctx: click.Context, name: str | None, as_json: bool) -> None:
     """Sizes, rows, version and health of every table; with a name also its columns, features and properties.

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import click
 
+from pipeline.cli.options import WIDE
 from pipeline.cli.output import count, instant, print_json, print_table
 from pipeline.cli.registry import declared
 from pipeline.delta.log.commits import commit_versions
@@ -84,6 +85,7 @@ def _read(opened: DeltaSink, source: str, ended: threading.Event, failed: list[s
 @click.argument("name", metavar="DATASET")
 @click.option("--writer", help="Of this writer only.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
+@WIDE
 def epochs(name: str, writer: str | None, as_json: bool) -> None:
     """Which version holds which epoch of which writer, oldest first. No Spark is started."""
     settings = load_settings()

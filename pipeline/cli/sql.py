@@ -6,7 +6,7 @@ import datetime as dt
 
 import click
 
-from pipeline.cli.options import as_instant
+from pipeline.cli.options import WIDE, as_instant
 from pipeline.cli.output import print_json, print_table
 from pipeline.cli.registry import declared
 from pipeline.delta.inspect.query import is_number, query
@@ -59,6 +59,7 @@ def _windows(ctx: click.Context, param: click.Parameter, values: tuple[str, ...]
 @click.option("--as-of", metavar="TIME", callback=as_instant, help="Read all others as of a time; it needs a zone.")
 @click.option("--limit", type=click.IntRange(1), default=DEFAULT_LIMIT, show_default=True, help="At most so many rows.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
+@WIDE
 def sql(
     statement: str, *, pins: dict[str, int], windows: dict[str, Window], as_of: dt.datetime | None, limit: int,
     as_json: bool,

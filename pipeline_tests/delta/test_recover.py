@@ -11,8 +11,9 @@ import deltalake
 import pytest
 from pyspark.sql import SparkSession
 
-from pipeline.dataset import Check, Dataset
+from pipeline.dataset import Check, Dataset, Features
 from pipeline.delta.inspect.doctor import examine
+from pipeline.delta.maintain.exchange import Exchange, PartitionExchange
 from pipeline.delta.maintain.maintain import vacuum
 from pipeline.delta.maintain.restore import RestoreResult, plan_restore, restore
 from pipeline.delta.read.version import ReadOptions, read
@@ -39,7 +40,13 @@ def test_a_plan_says_what_would_change_and_changes_nothing(spark: SparkSession, 
     put(spark, APPENDED, root, [(day(1), 1, "a")])
     put(spark, APPENDED, root, [(day(2), 2, "b")])
     plan = plan_restore(spark, APPENDED, APPENDED.location(root), at(1))
-    assert (plan.version, plan.target, plan.changes, plan.exchange) == (2, 1, True, plan.exchange)
+    assert (plan.version, plan.target, plan.changes) == (2, 1, True)
+    assert plan.exchange == Exchange(
+        files_back=0, files_gone=1, rows_back=0, rows_gone=1, rows_now=2, rows_then=1,
+        partitions=(
+            PartitionExchange(partition={"day": "2026-01-02"}, rows_now=1, rows_then=0, files_back=0, files_gone=1),
+        ),
+    )  # fmt: skip
     assert (plan.flips, plan.reapplied) == ({}, {})
     assert versions_of(APPENDED, root) == [0, 1, 2]
 
@@ -55,6 +62,24 @@ def test_a_restore_brings_back_the_rows_in_a_commit_of_its_own_with_our_mark(spa
     assert commit_info(APPENDED, root, 3)["operation"] == "RESTORE"
     assert '"writer": "restore"' in commit_info(APPENDED, root, 3)["userMetadata"]
     assert require_table(spark, APPENDED, APPENDED.location(root)).properties[INCARNATION] == "3"
+
+
+def test_what_a_restore_has_done_is_what_its_plan_has_told_deleted_rows_included(
+    classic: SparkSession, root: str
+) -> None:
+    dataset = replace(APPENDED, features=Features(deletion_vectors=True))
+    put(classic, dataset, root, [(day(1), number, "a") for number in range(5)])
+    put(classic, dataset, root, [(day(2), 9, "b")])
+    classic.sql(f"DELETE FROM delta.`{dataset.location(root)}` WHERE id < 2").collect()
+    result = to(classic, dataset, root, at(1))
+    told = result.plan.exchange
+    assert told is not None
+    assert told == result.exchange
+    assert (told.rows_back, told.rows_gone, told.rows_now, told.rows_then) == (5, 4, 4, 5)
+    assert result.written is not None
+    metrics = result.written.metrics
+    assert (metrics["numRestoredFiles"], metrics["numRemovedFiles"]) == (str(told.files_back), str(told.files_gone))
+    assert len(rows_of(dataset, root)) == told.rows_then
 
 
 @pytest.mark.exhaustive
