@@ -14,14 +14,24 @@ import pyarrow.parquet as pq
 import pytest
 from click.testing import CliRunner
 from pyspark.sql import SparkSession
-from pyspark.sql.types import DateType, LongType, StringType, StructField, StructType, TimestampType
+from pyspark.sql.types import DateType, IntegerType, LongType, StringType, StructField, StructType, TimestampType
 
 from pipeline.cli import conform as command
 from pipeline.dataset import Append, Check, Dataset, Features, Merge, SchemaPolicy, StoragePolicy
 from pipeline.delta.log.replay import replay
 from pipeline.delta.log.snapshot import checkpoints
 from pipeline.delta.maintain.maintain import optimize
-from pipeline.delta.table.open_table import TableState, conform, open_or_create, plan_of, require_table, state_from_log
+from pipeline.delta.table.open_table import (
+    TableState,
+    conform,
+    open_or_create,
+    plan_in_log,
+    plan_of,
+    require_table,
+    state_from_log,
+    table_state_with_sizes,
+)
+from pipeline.delta.table.plan import plan
 from pipeline.delta.write.write import write
 from pipeline.errors import (
     ConformError,
@@ -126,6 +136,71 @@ def test_each_feature_and_property_is_planned_applied_observed_and_then_no_longe
     replayed = replay(dataset.location(root))
     assert replayed is not None
     assert (len(replayed.files), replayed.faults) == (len(files_in_log(classic, dataset, root)), ())
+
+
+PLANNED = Dataset(
+    name="planned", write=Append(), partition_by=("day",), change_feed=False,
+    schema=StructType(
+        [
+            StructField("day", DateType()), StructField("id", LongType(), False), StructField("text", StringType()),
+            StructField("small", IntegerType()),
+        ]
+    ),
+    checks=(Check("positive", "id > 0"),), properties=(("owner.team", "us"),),
+    features=Features(type_widening=True, deletion_vectors=True, column_mapping="name"),
+)  # fmt: skip
+FIELDS = PLANNED.schema.fields
+
+
+def with_fields(*fields: StructField, **said: Any) -> Dataset:
+    return replace(PLANNED, schema=StructType(list(fields)), **said)
+
+
+# By what differs, the kinds of the steps, or the words that a problem begins with.
+OTHERWISE: dict[str, tuple[Dataset, list[str], list[str]]] = {
+    "nothing": (PLANNED, [], []),
+    "a new column": (with_fields(*FIELDS, StructField("more", LongType())), ["add column"], []),
+    "a column that is not declared": (with_fields(*FIELDS[:3]), [], ["column small"]),
+    "a dropped column": (
+        with_fields(*FIELDS[:3], schema_policy=SchemaPolicy(drops=("small",))), ["drop column"], [],
+    ),
+    "a wider type": (with_fields(*FIELDS[:3], StructField("small", LongType())), ["widen column"], []),
+    "a narrower type": (
+        with_fields(FIELDS[0], StructField("id", IntegerType(), False), *FIELDS[2:]), [], ["column id"],
+    ),
+    "NULL allowed": (with_fields(FIELDS[0], StructField("id", LongType()), *FIELDS[2:]), ["relax not null"], []),
+    "NULL refused": (
+        with_fields(*FIELDS[:2], StructField("text", StringType(), False), FIELDS[3]), ["set not null"], [],
+    ),
+    "another constraint": (replace(PLANNED, checks=(Check("positive", "id > 1"),)), ["drop check", "add check"], []),
+    "no constraint": (replace(PLANNED, checks=()), ["drop check"], []),
+    "another property": (replace(PLANNED, properties=(("owner.team", "them"),)), ["set property"], []),
+    "another layout": (replace(PLANNED, partition_by=()), [], ["partition columns"]),
+    "another order": (with_fields(*FIELDS[:2], FIELDS[3], FIELDS[2]), ["move column"], []),
+    "another feature": (
+        replace(PLANNED, features=replace(PLANNED.features, row_tracking=True)), ["set property"], [],
+    ),
+    "a feature less": (
+        replace(PLANNED, features=replace(PLANNED.features, deletion_vectors=False)), ["set property", "drop feature"],
+        [],
+    ),
+}  # fmt: skip
+
+
+def test_the_plan_from_the_log_is_that_from_what_spark_observes_and_asks_spark_only_about_new_sql(
+    classic: SparkSession, root: str
+) -> None:
+    location = PLANNED.location(root)
+    open_or_create(classic, PLANNED, location)
+    seen = table_state_with_sizes(classic, PLANNED, location)
+    assert seen is not None
+    for what, (dataset, kinds, problems) in OTHERWISE.items():
+        wanted = plan(dataset, seen)
+        assert [step.kind for step in wanted.steps] == kinds, what
+        assert [problem.partition(":")[0] for problem in wanted.problems] == problems, what
+        asks = bool({"add check", "drop column"} & set(kinds))
+        assert plan_in_log(dataset, location) == (None if asks else wanted), what
+        assert plan_of(classic, dataset, location) == wanted, what
 
 
 def files_in_log(session: SparkSession, dataset: Dataset, root: str) -> list[str]:

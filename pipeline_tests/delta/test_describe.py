@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime as dt
 import json
 import logging
+import os
 import shutil
 from collections.abc import Iterator
 from dataclasses import replace
@@ -20,12 +21,13 @@ from pyspark.errors import ArithmeticException
 from pyspark.sql import SparkSession
 from pyspark.sql.types import LongType, StructField, StructType
 
-from pipeline.dataset import Append, Dataset
+from pipeline.dataset import Append, Dataset, Features
 from pipeline.delta import sql
-from pipeline.delta.inspect.describe import TableDescription, describe, describe_all
-from pipeline.delta.inspect.history import history
+from pipeline.delta.inspect.describe import TableDescription, describe, describe_all, describe_at, described_in_log
+from pipeline.delta.inspect.history import history, history_in_log
 from pipeline.delta.inspect.query import Answer, QueryError, query
 from pipeline.delta.log import text_files
+from pipeline.delta.log.commits import commit_file
 from pipeline.delta.maintain.maintain import checkpoint
 from pipeline.delta.read.version import ReadFacts, ReadOptions, read
 from pipeline.delta.read.window import Window
@@ -193,6 +195,60 @@ def test_the_history_says_who_committed_what_for_which_run(spark: SparkSession, 
     assert (foreign[0].engine or "").startswith("delta-rs")
     with pytest.raises(TableNotFoundError):
         history(spark, NEVER.name, NEVER.location(told))
+
+
+# --- the log instead of Spark -----------------------------------------------------------------------------------------
+
+
+def test_the_log_says_of_a_table_what_spark_says(classic: SparkSession, told: str) -> None:
+    for dataset in (REPLACED, NESTED, LOG):
+        location = dataset.location(told)
+        for limit in (None, 2):
+            assert history_in_log(dataset.name, location, limit) == history(classic, dataset.name, location, limit)
+        assert described_in_log(dataset.name, location, dataset) == describe(classic, dataset, location)
+        undeclared = described_in_log(dataset.name, location, None)
+        assert undeclared == describe_at(classic, dataset.name, location, None)
+        assert undeclared is not None
+        assert (undeclared.standing, undeclared.differences) == ("not declared", ())
+
+
+def test_the_log_s_times_are_those_of_spark_whenever_commits_began_to_keep_their_own(
+    classic: SparkSession, root: str
+) -> None:
+    """Its files were copied out of their order, as a copy of a folder may leave them."""
+    location = f"{root}/timed"
+    classic.sql(f"CREATE TABLE delta.`{location}` (n BIGINT) USING delta")
+    for number in range(4):
+        if number == 2:
+            timed = "'delta.enableInCommitTimestamps' = 'true'"
+            classic.sql(f"ALTER TABLE delta.`{location}` SET TBLPROPERTIES ({timed})")
+        classic.sql(f"INSERT INTO delta.`{location}` VALUES ({number})")
+    for number, hours in enumerate((5, 7, 6, 3, 2, 9)):
+        os.utime(commit_file(location, number), (1_700_000_000 + 3600 * hours,) * 2)
+    for limit in (None, 1, 3, 4, 5, 99):
+        found = history(classic, "timed", location, limit)
+        assert history_in_log("timed", location, limit) == found
+        assert len(found) == min(limit or 6, 6)
+
+
+@pytest.mark.exhaustive
+def test_the_log_says_what_spark_says_of_a_table_with_mapped_columns_deleted_rows_and_a_checkpoint(
+    classic: SparkSession, root: str
+) -> None:
+    dataset = days(Append(), name="mapped", features=Features(column_mapping="name", deletion_vectors=True))
+    put(classic, dataset, root, [(day(1), number, "a") for number in range(6)])
+    put(classic, dataset, root, [(None, 9, "b"), (day(2), 10, "c")])
+    location = dataset.location(root)
+    checkpoint(classic, dataset, location)
+    classic.sql(f"DELETE FROM delta.`{location}` WHERE id IN (1, 10)").collect()
+    found, wanted = described_in_log(dataset.name, location, dataset), describe(classic, dataset, location)
+    assert found is not None
+    assert found.table is not None
+    assert wanted.table is not None
+    assert found.table.fingerprint == wanted.table.fingerprint
+    # Spark leaves the names in files out of what it shows.
+    assert replace(found, table=replace(found.table, schema=wanted.table.schema)) == wanted
+    assert (found.rows, found.partitions, found.standing) == (6, 2, "ok")
 
 
 # --- queries ----------------------------------------------------------------------------------------------------------

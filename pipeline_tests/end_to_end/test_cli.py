@@ -119,12 +119,12 @@ def test_show_has_one_line_for_each_dataset_and_all_of_the_one_that_is_named(sho
         assert part in text
 
 
-def test_the_history_names_runs_slices_and_commits_without_a_mark(shop: Shop) -> None:
+def test_the_history_names_runs_slices_and_what_made_the_table(shop: Shop) -> None:
     newest, first, created = shop.cells("history", "shop/orders")
     assert [row[0] for row in (newest, first, created)] == ["2", "1", "0"]
     assert newest[2:4] == ["WRITE", "2"]
     assert newest[5:] == ["second-run", "day = 2026-07-02", "1", "orders/step"]
-    assert created[-1].startswith("no mark of ours (Apache-Spark/4.2.0 ")
+    assert created[2:] == ["CREATE TABLE", *["-"] * 4, "1", "shop/orders/create"]
     (entry,) = shop.json("history", "shop/orders", "--limit", "1")
     assert entry["note"]["mark"]["token"] == shop.commits[1].mark.token
     assert entry["metrics"]["numOutputRows"] == "2"

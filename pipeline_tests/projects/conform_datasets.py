@@ -1,10 +1,12 @@
-"""A dataset with a feature that its table lacks, and one that was never written."""
+"""A dataset with a feature that its table lacks, and one that was never written; and the first with a check too."""
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from pyspark.sql.types import LongType, StringType, StructField, StructType
 
-from pipeline.dataset import Append, Dataset, Features
+from pipeline.dataset import Append, Check, Dataset, Features
 
 plain = Dataset(
     name="plain",
@@ -14,3 +16,4 @@ plain = Dataset(
 )
 never = Dataset(name="never", schema=plain.schema)
 datasets = (plain, never)
+checked = (replace(plain, checks=(Check("positive", "id > 0"),)),)

@@ -140,8 +140,10 @@ def test_a_name_that_nobody_declared_is_answered_with_near_ones_before_spark_is_
 ) -> None:
     result = run(*arguments)
     assert result.exit_code == 1
+    is_any_table = arguments[0] in ("show", "history", "diff", "restore", "doctor")
+    other = f", and no table lies there or below {tmp_path}/.pipeline/tables" if is_any_table else ""
     assert result.stderr.splitlines() == [
-        "Error: No dataset is declared under the name 'sightngs'.",
+        f"Error: No dataset is declared under the name 'sightngs'{other}.",
         "  -> Did you mean 'sightings'?",
     ]
     assert result.stdout == ""

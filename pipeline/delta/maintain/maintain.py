@@ -16,7 +16,7 @@ from pyspark.sql import SparkSession
 from pipeline.dataset import Dataset
 from pipeline.dataset.policy import storage_confs
 from pipeline.delta import sql
-from pipeline.delta.log.mark import CommitNote, private_session, write_confs
+from pipeline.delta.log.mark import CommitNote, Mark, private_session, write_confs
 from pipeline.delta.maintain.checkpoint import CheckpointFailedError, Checkpoints
 from pipeline.delta.maintain.retention import Unread, blocked_by, unread_files
 from pipeline.delta.read.changes import SourceTable
@@ -92,7 +92,9 @@ def vacuum(
         needed = () if force else blocked_by(unread_files(session, source, consumers), listed)
         if apply:
             _refuse(session, source, needed)
-            session.sql(f"VACUUM {sql.path_table(location)}").collect()
+            note = CommitNote(mark=Mark(writer=f"{dataset.name}/vacuum"))
+            with private_session(session, write_confs(note, session, dataset.fingerprint)) as clone:
+                clone.sql(f"VACUUM {sql.path_table(location)}").collect()
     except SPARK_ERRORS as error:
         raise storage_failure(dataset.name, location, failure_of(error)) from error
     version = require_table(session, dataset, location).version
@@ -186,8 +188,9 @@ def _keep_incarnation(session: SparkSession, dataset: Dataset, state: TableState
     if found == int(state.properties.get(INCARNATION, "0")):
         return
     pair = f"{sql.string(INCARNATION)} = {sql.string(str(found))}"
+    note = CommitNote(mark=Mark(writer=f"{dataset.name}/checkpoint"))
     try:
-        with private_session(session, {}) as clone:
+        with private_session(session, write_confs(note, session, dataset.fingerprint)) as clone:
             clone.sql(f"ALTER TABLE {sql.path_table(state.location)} SET TBLPROPERTIES ({pair})").collect()
     except SPARK_ERRORS as error:
         raise storage_failure(dataset.name, state.location, failure_of(error)) from error

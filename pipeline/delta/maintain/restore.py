@@ -14,7 +14,15 @@ from pyspark.sql import SparkSession
 
 from pipeline.dataset import Dataset
 from pipeline.delta import sql
-from pipeline.delta.log.mark import BehindCommit, CommitNote, marked_commit, own_commit, private_session, write_confs
+from pipeline.delta.log.mark import (
+    BehindCommit,
+    CommitNote,
+    Mark,
+    marked_commit,
+    own_commit,
+    private_session,
+    write_confs,
+)
 from pipeline.delta.log.replay import Replay, replay
 from pipeline.delta.log.snapshot import local_folder, table_facts
 from pipeline.delta.maintain.exchange import Exchange, exchange
@@ -147,7 +155,7 @@ def restore(session: SparkSession, dataset: Dataset, plan: RestorePlan, note: Co
         latest = require_table(session, dataset, plan.location).version
         return RestoreResult(plan=plan, version=latest, latest=latest)
     with BehindCommit(dataset.name, plan.location, commit.version):
-        state = _apply_declared(session, dataset, plan, commit.version)
+        state = _apply_declared(session, dataset, plan, commit.version, note)
         written = commit_result(dataset, state, note.mark, commit)
         return RestoreResult(
             plan=plan, version=commit.version, latest=state.version, written=written,
@@ -155,7 +163,9 @@ def restore(session: SparkSession, dataset: Dataset, plan: RestorePlan, note: Co
         )  # fmt: skip
 
 
-def _apply_declared(session: SparkSession, dataset: Dataset, plan: RestorePlan, restored: int) -> TableState:
+def _apply_declared(
+    session: SparkSession, dataset: Dataset, plan: RestorePlan, restored: int, note: CommitNote
+) -> TableState:
     table = sql.path_table(plan.location)
     missing = _missing(dataset, require_table(session, dataset, plan.location).properties)
     checks = {n.removeprefix(CONSTRAINT_PREFIX): v for n, v in missing.items() if n.startswith(CONSTRAINT_PREFIX)}
@@ -163,7 +173,8 @@ def _apply_declared(session: SparkSession, dataset: Dataset, plan: RestorePlan, 
         INCARNATION: str(restored)
     }
     pairs = ", ".join(f"{sql.string(name)} = {sql.string(value)}" for name, value in properties.items())
-    with private_session(session, {}) as clone:
+    after = CommitNote(mark=Mark(writer=note.mark.writer), run_id=note.run_id)
+    with private_session(session, write_confs(after, session, dataset.fingerprint)) as clone:
         clone.sql(f"ALTER TABLE {table} SET TBLPROPERTIES ({pairs})").collect()
         for name, condition in checks.items():
             clone.sql(f"ALTER TABLE {table} ADD CONSTRAINT {sql.identifier(name)} CHECK ({condition})").collect()

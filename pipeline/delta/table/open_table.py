@@ -19,7 +19,7 @@ from pipeline.delta import sql
 from pipeline.delta.log.commits import CREATION_SECONDS, commit_versions, has_log_folder, remove_empty_log
 from pipeline.delta.log.entry import of_dataset
 from pipeline.delta.log.integrity import require_sound
-from pipeline.delta.log.mark import private_session
+from pipeline.delta.log.mark import CommitNote, Mark, private_session, write_confs
 from pipeline.delta.log.replay import log_files
 from pipeline.delta.log.snapshot import local_folder, table_facts
 from pipeline.delta.log.table_state import TableState
@@ -320,7 +320,8 @@ def _create(session: SparkSession, dataset: Dataset, location: str) -> TableStat
     ends = time.monotonic() + CREATION_SECONDS + _LOOK_SECONDS
     while True:
         try:
-            with private_session(session, {}) as clone:
+            note = CommitNote(mark=Mark(writer=f"{dataset.name}/create"))
+            with private_session(session, write_confs(note, session, dataset.fingerprint)) as clone:
                 refuse_bad_expressions(clone, dataset)
                 clone.sql(sql.create_table(dataset, location, _properties_at_creation(dataset)))
             return require_table(session, dataset, location)
