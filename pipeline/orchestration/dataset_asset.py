@@ -10,7 +10,7 @@ import inspect
 import warnings
 from collections.abc import Callable, Iterable, Mapping
 from collections.abc import Set as AbstractSet
-from typing import Any
+from typing import Any, get_args, get_origin, get_type_hints
 
 from dagster import (
     AssetIn,
@@ -22,6 +22,7 @@ from dagster import (
     BackfillPolicy,
     BetaWarning,
     FreshnessPolicy,
+    Output,
     PartitionsDefinition,
     RetryPolicy,
     asset,
@@ -29,6 +30,7 @@ from dagster import (
 from dagster_shared.check import CheckError
 
 from pipeline.dataset import Dataset, FreshByCron, FreshWithin, require_dataset
+from pipeline.delta.frames.convert import kind_of
 from pipeline.errors import DeclarationError
 from pipeline.orchestration.automation.pools import pool
 from pipeline.orchestration.automation.sensors import on_changed_source
@@ -38,7 +40,9 @@ from pipeline.orchestration.metadata import DATASET, FED_ELSEWHERE, column_schem
 from pipeline.orchestration.partitions import PARTITION_EXPR, partition_columns
 
 IO_MANAGER = "delta_io_manager"
-KINDS = {"delta", "pyspark"}
+# As Dagster's UI names them, which has an icon for each.
+KIND = "deltalake"
+KINDS_OF_FRAMES = {"pyspark": "pyspark", "pandas": "pandas", "polars": "polars", "pyarrow": "arrow"}
 
 
 def dataset_asset(
@@ -88,7 +92,7 @@ def dataset_asset(
         _refuse_unread(dataset, inputs.values())
         elsewhere = {FED_ELSEWHERE: True} if is_fed_elsewhere else {}
         metadata = {**dataset_metadata(dataset, partition_expr), **elsewhere}
-        declared = _declared(dataset, metadata, set(inputs.values()))
+        declared = _declared(dataset, metadata, set(inputs.values())) | {"kinds": {KIND, *kinds_of_frame(function)}}
         ins = {name: AssetIn(key=AssetKey(source.split("/"))) for name, source in inputs.items()}
         with warnings.catch_warnings():
             # Dagster calls `backfill_policy` beta; it has no other way to say that one run may address many keys.
@@ -98,6 +102,16 @@ def dataset_asset(
         return decorated
 
     return decorate
+
+
+def kinds_of_frame(function: Callable[..., Any]) -> set[str]:
+    """The library of the frame that a function says it returns; none where it does not say, or in words of its own."""
+    try:
+        returned = get_type_hints(function).get("return")
+    except (NameError, TypeError, AttributeError, SyntaxError):  # a name that is only there for type checkers
+        return set()
+    frame = kind_of(get_args(returned)[0] if get_origin(returned) is Output and get_args(returned) else returned)
+    return set() if frame is None else {KINDS_OF_FRAMES[frame.partition(".")[0]]}
 
 
 def _consuming(function: Callable[..., Any]) -> dict[str, Any]:
@@ -124,7 +138,7 @@ def _declared(dataset: Dataset, metadata: Mapping[str, Any], taken: AbstractSet[
         "group_name": dataset.group,
         "owners": list(dataset.owners),
         "tags": dict(dataset.tags),
-        "kinds": KINDS,
+        "kinds": {KIND},
         "freshness_policy": freshness_policy(dataset),
     }
 
@@ -199,6 +213,7 @@ def dataset_metadata(dataset: Dataset, partition_expr: str | Mapping[str, str] |
     """
     require_dataset(dataset, "dataset_metadata")
     expr = {PARTITION_EXPR: partition_expr} if partition_expr is not None else {}
+    keys = {"delta/keys": ", ".join(dataset.keys)} if dataset.keys else {}
     changes = {"delta/reads_changes_of": ", ".join(dataset.reads_changes_of)} if dataset.reads_changes_of else {}
     return {
         DATASET: declaration_metadata(dataset),
@@ -206,7 +221,7 @@ def dataset_metadata(dataset: Dataset, partition_expr: str | Mapping[str, str] |
         "delta/partition_by": ", ".join(dataset.partition_by),
         "delta/write_mode": type(dataset.write).__name__.lower(),
         "delta/declared_fingerprint": dataset.fingerprint,
-    } | {**expr, **changes}
+    } | {**keys, **expr, **changes}
 
 
 def _inputs(dataset: Dataset, function: Callable[..., Any]) -> dict[str, str]:

@@ -5,7 +5,7 @@ Keys that begin with `dagster/` are Dagster's own, those with `delta/` ours.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
@@ -48,13 +48,26 @@ FILES_REMOVED = "delta/files_removed"
 BYTES_ADDED = "delta/bytes_added"
 ROWS_DROPPED = "delta/rows_dropped"
 ROWS_QUARANTINED = "delta/rows_quarantined"
+ROWS_UPDATED = "delta/rows_updated"
+ROWS_DELETED = "delta/rows_deleted"
+OPERATION = "delta/operation"
+TIMESTAMP = "delta/timestamp"
+WRITE_SECONDS = "delta/write_seconds"
+SAMPLE = "delta/sample"
 # How much of the identity of a commit stands in a data version.
 _TOLD_OF_ENTRY = 12
 # What is counted of a commit, and of each partition where a run has several.
 _COUNTED = (
-    ROWS_WRITTEN, "delta/rows_updated", "delta/rows_deleted", FILES_ADDED, FILES_REMOVED, BYTES_ADDED, ROWS_DROPPED,
-    ROWS_QUARANTINED, VIOLATIONS,
+    ROWS_WRITTEN, ROWS_UPDATED, ROWS_DELETED, FILES_ADDED, FILES_REMOVED, BYTES_ADDED, ROWS_DROPPED, ROWS_QUARANTINED,
+    VIOLATIONS,
 )  # fmt: skip
+# What a person asks first, in that order; the UI shows metadata in the order in which it was added.
+_FOREMOST = (
+    ROWS_WRITTEN, PARTITION_ROWS, TABLE_ROWS, ROWS_UPDATED, ROWS_DELETED, ROWS_DROPPED, ROWS_QUARANTINED, VIOLATIONS,
+    VERSION, FINGERPRINT, OPERATION, COMMITTED, SKIPPED, VERDICT, TIMESTAMP, WRITE_SECONDS, SAMPLE, SOURCES,
+)  # fmt: skip
+# Of a value in the table of a sample.
+_SAMPLED_CHARACTERS = 40
 
 
 def declared_dataset(key: AssetKey, metadata: Mapping[str, Any]) -> Dataset | None:
@@ -176,13 +189,34 @@ def with_totals_apart(metadata: Mapping[str, Any]) -> tuple[dict[str, Any], dict
     return rest | {of_commit(name): value for name, value in counts.items()}, counts
 
 
+def foremost_first(metadata: Mapping[str, Any]) -> dict[str, Any]:
+    """The same metadata in the order in which a person asks for it; a total of a commit stands where its count does."""
+    places = {name: place for place, name in enumerate(_FOREMOST)}
+    places |= {of_commit(name): place for name, place in places.items() if name in _COUNTED}
+    return dict(sorted(metadata.items(), key=lambda entry: places.get(entry[0], len(places))))
+
+
+def sample_table(rows: Sequence[Mapping[str, object]]) -> MetadataValue[Any]:
+    """Rows as a table in Markdown. Values are shown as code, so that none of them is markup."""
+    columns = list(rows[0])
+    lines = [columns, ["---"] * len(columns), *([_code(row[name]) for name in columns] for row in rows)]
+    head, *others = lines
+    return MetadataValue.md("\n".join(f"| {' | '.join(line)} |" for line in (list(map(_code, head)), *others)))
+
+
+def _code(value: object) -> str:
+    text = "NULL" if value is None else " ".join(str(value).split())
+    cut = text if len(text) <= _SAMPLED_CHARACTERS else f"{text[: _SAMPLED_CHARACTERS - 1]}…"
+    return f"`{cut.replace('`', chr(39)).replace('|', chr(92) + '|') or ' '}`"
+
+
 def write_metadata(dataset: Dataset, result: WriteResult, sources: Mapping[str, int]) -> dict[str, Any]:
     """The metadata of a write; rows, files and bytes are those of its commit."""
     commit: dict[str, Any] = {
         VERSION: MetadataValue.int(result.version),
         "delta/table_id": result.table_id,
         FINGERPRINT: result.schema_fingerprint,
-        "delta/operation": result.operation,
+        OPERATION: result.operation,
         COMMITTED: MetadataValue.bool(result.committed),
         SKIPPED: MetadataValue.bool(result.skipped),
         ROWS_WRITTEN: MetadataValue.int(result.rows_written),
@@ -194,14 +228,14 @@ def write_metadata(dataset: Dataset, result: WriteResult, sources: Mapping[str, 
         SOURCES: MetadataValue.json(dict(sources)),
     }
     if result.rows_updated is not None:
-        commit["delta/rows_updated"] = MetadataValue.int(result.rows_updated)
+        commit[ROWS_UPDATED] = MetadataValue.int(result.rows_updated)
     if result.rows_deleted is not None:
-        commit["delta/rows_deleted"] = MetadataValue.int(result.rows_deleted)
+        commit[ROWS_DELETED] = MetadataValue.int(result.rows_deleted)
     if result.fingerprint_before is not None:
         commit["delta/schema_fingerprint_before"] = result.fingerprint_before
         commit["delta/schema_changes"] = MetadataValue.json(list(result.schema_changes))
     if result.timestamp is not None:
-        commit["delta/timestamp"] = MetadataValue.timestamp(result.timestamp)
+        commit[TIMESTAMP] = MetadataValue.timestamp(result.timestamp)
     commit |= _left_out(result)
     return commit | {
         "dagster/table_name": ".".join(dataset.asset_key),
@@ -212,13 +246,19 @@ def write_metadata(dataset: Dataset, result: WriteResult, sources: Mapping[str, 
 
 
 def _left_out(result: WriteResult) -> dict[str, Any]:
-    """The constraints that were judged before the write, with counts and examples, and how many rows it left out."""
+    """The constraints that rows have broken, with counts and examples, and how many rows the write left out.
+
+    Of constraints that were judged and held, nothing is told one by one.
+    """
     if not result.violations:
         return {}
-    each = {violation.constraint: asdict(violation) for violation in result.violations}
+    broken = {violation.constraint: asdict(violation) for violation in result.violations if violation.rows}
     apart = result.quarantined
-    return {
-        VIOLATIONS: MetadataValue.json(each),
-        ROWS_DROPPED: MetadataValue.int(result.rows_dropped),
-        ROWS_QUARANTINED: MetadataValue.int(result.rows_quarantined),
-    } | ({} if apart is None else {"delta/quarantine": apart.dataset, "delta/quarantine_version": apart.version})
+    return (
+        ({VIOLATIONS: MetadataValue.json(broken)} if broken else {})
+        | {
+            ROWS_DROPPED: MetadataValue.int(result.rows_dropped),
+            ROWS_QUARANTINED: MetadataValue.int(result.rows_quarantined),
+        }
+        | ({} if apart is None else {"delta/quarantine": apart.dataset, "delta/quarantine_version": apart.version})
+    )

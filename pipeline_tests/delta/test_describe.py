@@ -248,6 +248,7 @@ def test_the_log_says_what_spark_says_of_a_table_with_mapped_columns_deleted_row
     assert found.table.fingerprint == wanted.table.fingerprint
     # Spark leaves the names in files out of what it shows.
     assert replace(found, table=replace(found.table, schema=wanted.table.schema)) == wanted
+    assert found.document() == wanted.document()
     assert (found.rows, found.partitions, found.standing) == (6, 2, "ok")
 
 

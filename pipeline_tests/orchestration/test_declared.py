@@ -1,11 +1,13 @@
 """What Dagster is told of an asset comes from the declaration: freshness, code version, and what starts it."""
 
 import shutil
+from collections.abc import Callable
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
 import pyarrow as pa
 import pytest
 from dagster import (
@@ -19,12 +21,14 @@ from dagster import (
     evaluate_automation_conditions,
     multi_asset,
 )
+from pyspark.sql import DataFrame
 from pyspark.sql.types import LongType, StringType, StructField, StructType
 
 from pipeline.dataset import Append, Dataset, FreshByCron, FreshWithin, SchemaPolicy
 from pipeline.errors import DeclarationError
 from pipeline.orchestration import dataset_asset, dataset_out, dataset_spec
 from pipeline.orchestration.automation.sensors import on_changed_source
+from pipeline.orchestration.dataset_asset import kinds_of_frame
 from pipeline_tests.delta.sample import rows_of
 from pipeline_tests.orchestration.conftest import Project, materializations
 
@@ -58,18 +62,46 @@ def test_an_asset_and_an_output_have_what_is_declared() -> None:
     def several():
         yield Output(pa.table({"n": [1]}), "out")
 
-    for asset in (consumer, several):
+    for asset, kinds in ((consumer, {"deltalake", "arrow"}), (several, {"deltalake"})):
         (spec,) = asset.specs
         assert spec.freshness_policy == BY_CRON
         assert spec.code_version == "7"
         assert spec.automation_condition == on_changed_source()
         assert (spec.description, spec.group_name, spec.owners) == ("What the source has.", "numbers", ["team:numbers"])
-        assert (spec.tags["domain"], spec.kinds) == ("arithmetic", {"delta", "pyspark"})
+        assert (spec.tags["domain"], spec.kinds) == ("arithmetic", kinds)
+
+
+def as_pandas(source: pa.Table) -> pd.DataFrame:
+    return source.to_pandas()
+
+
+def as_spark(source: pa.Table) -> Output[DataFrame]:
+    raise NotImplementedError
+
+
+def untold(source: pa.Table):
+    raise NotImplementedError
+
+
+def of_nothing_here(source: pa.Table) -> "nowhere.Frame":  # noqa: F821
+    raise NotImplementedError
+
+
+@pytest.mark.parametrize(
+    ("function", "kinds"), [(as_pandas, {"pandas"}), (as_spark, {"pyspark"}), (untold, set()), (of_nothing_here, set())]
+)
+def test_the_kind_of_frame_that_a_function_says_it_returns_is_shown(
+    function: Callable[..., Any], kinds: set[str]
+) -> None:
+    assert kinds_of_frame(function) == kinds
 
 
 def test_a_table_that_is_written_elsewhere_has_its_freshness_and_nothing_that_is_said_of_a_computation() -> None:
     spec = dataset_spec(CONSUMER)
     assert (spec.freshness_policy, spec.code_version, spec.automation_condition) == (BY_CRON, None, None)
+    assert (spec.kinds, spec.metadata["delta/write_mode"]) == ({"deltalake"}, "replace")
+    keyed = dataset_spec(Dataset(name="a", schema=NUMBERS, keys=("n",)))
+    assert keyed.metadata["delta/keys"] == "n"
 
 
 def test_a_window_of_time_fails_and_warns_as_declared() -> None:

@@ -47,6 +47,7 @@ ROWS_KEPT = frozenset(
 CHECKPOINT_INTERVAL = 10
 SMALL_FILE_BYTES = 16 * 2**20
 MANY_FILES_PER_PARTITION = 8
+_MAPPED = "delta.columnMapping."
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -88,7 +89,7 @@ class TableDescription:
         table = None
         if self.table is not None:
             table = {name: value for name, value in vars(self.table).items() if name not in ("location", "schema")}
-            table |= {"fingerprint": self.table.fingerprint, "schema": self.table.schema.jsonValue()}
+            table |= {"fingerprint": self.table.fingerprint, "schema": _shown(self.table.schema.jsonValue())}
         return {
             "dataset": self.dataset,
             "standing": self.standing,
@@ -101,6 +102,13 @@ class TableDescription:
             "table": table,
             "problem": self.problem,
         }
+
+
+def _shown(value: Any) -> Any:
+    """A schema in JSON without the names and numbers that its columns have in files, which Spark does not show."""
+    if isinstance(value, dict):
+        return {name: _shown(one) for name, one in value.items() if not name.startswith(_MAPPED)}
+    return [_shown(one) for one in value] if isinstance(value, list) else value
 
 
 def _iso(value: dt.datetime) -> str:

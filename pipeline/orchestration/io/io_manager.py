@@ -53,11 +53,20 @@ from pipeline.orchestration.io.reads import (
     reads_of,
     version_written_in_run,
 )
-from pipeline.orchestration.io.reporting import Partitions, changed_since, report_of, report_output, rows_that_replace
+from pipeline.orchestration.io.reporting import (
+    Partitions,
+    changed_since,
+    commit_line,
+    report_of,
+    report_output,
+    rows_that_replace,
+    sample_metadata,
+)
 from pipeline.orchestration.io.streams import is_stream, write_stream
 from pipeline.orchestration.metadata import (
     VERDICT,
     VERSION,
+    WRITE_SECONDS,
     changes_metadata,
     commit_in,
     data_version,
@@ -88,11 +97,15 @@ class DeltaIOManager(ConfigurableIOManager):
 
     An asset returns a frame of Spark, pandas, polars or pyarrow. A parameter gets the frame that its annotation names,
     without one a Spark frame. What lies in this process's memory may take `local_frame_max_bytes`.
+
+    Of a table on this machine's disk a few rows of each commit are shown in the metadata, no more than `sample_rows`;
+    with 0, none are looked at.
     """
 
     root: str
     spark: DeltaSparkResource
     local_frame_max_bytes: int = LOCAL_FRAME_MAX_BYTES
+    sample_rows: int = 5
 
     def handle_output(self, context: OutputContext, obj: object) -> None:
         """Write the frame in one commit, or a streaming one batch by batch, and record it.
@@ -124,11 +137,13 @@ class DeltaIOManager(ConfigurableIOManager):
                 results, told_too = self._write(obj, dataset, note, within, found=found, reads=reads.values())
         result = combined_result(results)
         with result.behind():
-            told_too |= {"delta/write_seconds": (dt.datetime.now(dt.timezone.utc) - started).total_seconds()}
+            seconds = (dt.datetime.now(dt.timezone.utc) - started).total_seconds()
+            told_too |= {WRITE_SECONDS: seconds} | sample_metadata(results[-1], self.sample_rows)
             metadata = write_metadata(dataset, result, note.sources) | told_too
             metadata |= rows_that_replace(dataset, result) if found is None else changes_metadata(found.changes)
             told = self._told_version(context, step, dataset, result)
             for one in results:
+                context.log.info(commit_line(one, note.partitions, seconds))
                 metadata |= self._kept(context, dataset, one, note, reads=reads.values(), found=found)
                 self._tell_quarantine(context, dataset, one, note)
             report_output(context, step, report_of(dataset, result, metadata, _partitions(context, keys)), told)
@@ -321,6 +336,7 @@ class DeltaIOManager(ConfigurableIOManager):
         apart, quarantine = result.quarantined, dataset.quarantine
         if apart is None or quarantine is None or not apart.committed:
             return
+        context.log.info(commit_line(apart, None, None))
         metadata = write_metadata(quarantine, apart, {}) | self._kept(context, quarantine, apart, note)
         entry = commit_identity(self.spark.spark_session, apart.location, apart.version)
         tags = data_version_tag(apart.table_id, apart.version, entry)

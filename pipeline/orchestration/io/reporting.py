@@ -1,4 +1,4 @@
-"""What a run reports to Dagster of a write: metadata, the counts of each partition, and the data version.
+"""What a run reports to Dagster of a write: metadata, the counts of each partition, the data version, a log line.
 
 Here belongs what each materialization of a run carries. The names of the metadata, and what is said of a commit as a
 whole, are `metadata`'s; commits that no run has made are `foreign`'s to report.
@@ -17,6 +17,7 @@ from dagster import DataVersion, MetadataValue, OutputContext, PartitionsDefinit
 from pyspark.sql import SparkSession
 
 from pipeline.dataset import Append, Dataset, Replace
+from pipeline.delta.inspect.sample import sample
 from pipeline.delta.log.commits import PartitionCounts
 from pipeline.delta.log.counts import TableRows, table_rows
 from pipeline.delta.log.mark import commit_identity, rows_changed
@@ -32,8 +33,11 @@ from pipeline.orchestration.metadata import (
     ROWS_DROPPED,
     ROWS_QUARANTINED,
     ROWS_WRITTEN,
+    SAMPLE,
     TABLE_ROWS,
     ReportedCommit,
+    foremost_first,
+    sample_table,
     with_totals_apart,
 )
 from pipeline.orchestration.partitions import KeyFinder, sum_by_key
@@ -85,6 +89,29 @@ def rows_that_replace(dataset: Dataset, result: WriteResult) -> dict[str, Any]:
     return {TABLE_ROWS: MetadataValue.int(result.rows_written)} if known else {}
 
 
+def sample_metadata(result: WriteResult, most: int) -> dict[str, Any]:
+    """A few rows of a commit as a table; nothing where it has added none, or they can't be had cheaply."""
+    rows = sample(result.location, result.version, most) if result.changes_rows else None
+    return {SAMPLE: sample_table(rows)} if rows else {}
+
+
+def commit_line(result: WriteResult, within: str | None, seconds: float | None) -> str:
+    """What a write did, in one line of a run's log.
+
+    Args:
+        within: the slice that was addressed, in words.
+        seconds: how long the write took, together with others of the same output; None if it is part of another.
+    """
+    took = "" if seconds is None else f"{seconds:.1f} s"
+    if not result.committed:
+        done = "was written before" if result.skipped else "nothing to commit"
+        return ", ".join(filter(None, (f"{result.dataset}: {done}", f"version {result.version}", took)))
+    parts = within or ("" if not result.partitions or () in result.partitions else f"{len(result.partitions)} changed")
+    rows = f"{result.rows_written} row{'' if result.rows_written == 1 else 's'} written"
+    told = [f"version {result.version} ({result.operation})", rows, f"partitions: {parts}" if parts else "", took]
+    return f"{result.dataset}: {', '.join(filter(None, told))}"
+
+
 def changed_since(
     session: SparkSession, dataset: Dataset, result: WriteResult, told: ReportedCommit, partitions: Partitions | None
 ) -> bool:
@@ -109,12 +136,12 @@ def report_output(context: OutputContext, step: StepExecutionContext | None, rep
     """Hand a report and the data version to Dagster."""
     if step is None:  # outside a run there is one place for all keys
         only = next(iter(report.by_key.values())) if len(report.by_key) == 1 else {}
-        context.add_output_metadata(report.shared | report.together | only)
+        context.add_output_metadata(foremost_first(report.shared | report.together | only))
         return
-    context.add_output_metadata(report.shared)
+    context.add_output_metadata(foremost_first(report.shared))
     step.set_data_version(context.asset_key, told)
     for key, own in report.by_key.items():
-        step.add_asset_metadata(own, context.asset_key, key)
+        step.add_asset_metadata(foremost_first(own), context.asset_key, key)
 
 
 def _counts(result: WriteResult, find: KeyFinder, keys: list[str]) -> dict[str, dict[str, Any]]:
