@@ -31,6 +31,7 @@ from dagster_shared.check import CheckError
 
 from pipeline.dataset import Dataset, FreshByCron, FreshWithin, require_dataset
 from pipeline.delta.frames.convert import kind_of
+from pipeline.delta.write.consume import Touched
 from pipeline.errors import DeclarationError
 from pipeline.orchestration.automation.pools import pool
 from pipeline.orchestration.automation.sensors import on_changed_source
@@ -110,6 +111,8 @@ def kinds_of_frame(function: Callable[..., Any]) -> set[str]:
         returned = get_type_hints(function).get("return")
     except (NameError, TypeError, AttributeError, SyntaxError):  # a name that is only there for type checkers
         return set()
+    if returned is Touched:
+        return {KINDS_OF_FRAMES["pyspark"]}
     frame = kind_of(get_args(returned)[0] if get_origin(returned) is Output and get_args(returned) else returned)
     return set() if frame is None else {KINDS_OF_FRAMES[frame.partition(".")[0]]}
 

@@ -25,6 +25,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql.types import LongType, StringType, StructField, StructType
 
 from pipeline.dataset import Append, Dataset, FreshByCron, FreshWithin, SchemaPolicy
+from pipeline.delta.write.consume import Touched
 from pipeline.errors import DeclarationError
 from pipeline.orchestration import dataset_asset, dataset_out, dataset_spec
 from pipeline.orchestration.automation.sensors import on_changed_source
@@ -79,6 +80,10 @@ def as_spark(source: pa.Table) -> Output[DataFrame]:
     raise NotImplementedError
 
 
+def of_changes(source: pa.Table) -> Touched:
+    raise NotImplementedError
+
+
 def untold(source: pa.Table):
     raise NotImplementedError
 
@@ -88,8 +93,12 @@ def of_nothing_here(source: pa.Table) -> "nowhere.Frame":  # noqa: F821
 
 
 @pytest.mark.parametrize(
-    ("function", "kinds"), [(as_pandas, {"pandas"}), (as_spark, {"pyspark"}), (untold, set()), (of_nothing_here, set())]
-)
+    ("function", "kinds"),
+    [
+        (as_pandas, {"pandas"}), (as_spark, {"pyspark"}), (of_changes, {"pyspark"}), (untold, set()),
+        (of_nothing_here, set()),
+    ],
+)  # fmt: skip
 def test_the_kind_of_frame_that_a_function_says_it_returns_is_shown(
     function: Callable[..., Any], kinds: set[str]
 ) -> None:

@@ -47,13 +47,16 @@ from pipeline.orchestration.metadata import (
     BYTES_ADDED,
     FILES_ADDED,
     FILES_REMOVED,
+    OPERATION,
     PARTITION_ROWS,
     ROWS_WRITTEN,
     TABLE_ROWS,
+    TIMESTAMP,
     VERSION,
     commit_in,
     data_version_tag,
     declared_dataset,
+    foremost_first,
     of_commit,
     plain_value,
     reported_data_version,
@@ -347,12 +350,13 @@ def _metadata(
         }  # fmt: skip
         rows |= {of_commit(ROWS_WRITTEN): commit.rows_written, PARTITION_ROWS: rows_by_key.get(key)}
     counted = own | {name: count for name, count in rows.items() if count is not None}
-    return {
+    said = {
         VERSION: MetadataValue.int(commit.version),
-        "delta/operation": commit.operation,
-        "delta/timestamp": MetadataValue.timestamp(commit.timestamp),
+        OPERATION: commit.operation,
+        TIMESTAMP: MetadataValue.timestamp(commit.timestamp),
         "dagster/uri": location,
-    } | {name: MetadataValue.int(count) for name, count in counted.items()}
+    }
+    return foremost_first(said | {name: MetadataValue.int(count) for name, count in counted.items()})
 
 
 def _dimensions(key: str | None) -> dict[str, str]:

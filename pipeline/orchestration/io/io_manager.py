@@ -72,6 +72,7 @@ from pipeline.orchestration.metadata import (
     data_version,
     data_version_tag,
     declared_dataset,
+    foremost_first,
     plain_value,
     reported_data_version,
     write_metadata,
@@ -340,7 +341,9 @@ class DeltaIOManager(ConfigurableIOManager):
         metadata = write_metadata(quarantine, apart, {}) | self._kept(context, quarantine, apart, note)
         entry = commit_identity(self.spark.spark_session, apart.location, apart.version)
         tags = data_version_tag(apart.table_id, apart.version, entry)
-        context.log_event(AssetMaterialization(AssetKey(quarantine.asset_key), metadata=metadata, tags=tags))
+        context.log_event(
+            AssetMaterialization(AssetKey(quarantine.asset_key), metadata=foremost_first(metadata), tags=tags)
+        )
 
     @property
     def _staging(self) -> str:
