@@ -1,1 +1,1 @@
-"""Rows out of tables: one version, or the changes between two, always pinned."""
+"""Reading of tables: one version, or the changes between two. Every read is pinned to versions."""

@@ -1,7 +1,7 @@
-"""The changes of a source as a frame: raw, or net by key; the whole of it where changes can't be read.
+"""The changes of a source as a frame: raw, or net by key. If changes can't be read, all rows of the source.
 
-Here belongs what becomes of a verdict. A change frame is materialized and counted before it is handed out: that a file
-of it is gone shows only when it is executed (delta#1365), and then the verdict is turned.
+Here belongs the reading that a verdict asks for. A change frame is materialized and counted before it is returned: a
+missing file shows only when the frame is executed (delta#1365). The verdict then becomes one of a full snapshot.
 """
 
 from __future__ import annotations
@@ -40,20 +40,20 @@ from pipeline.listing import bounded
 
 CHANGE_TYPE, COMMIT_VERSION = "_change_type", "_commit_version"
 INSERT, UPDATED, DELETE = "insert", "update_postimage", "delete"
-# By it Delta refuses changes that are past the retention of files, whether they are there or not (`CDCReaderBase`).
+# If true, Delta refuses changes beyond the retention of files, even if the files still exist (`CDCReaderBase`).
 WITHIN_RETENTION = "spark.databricks.delta.vacuum.enforceTimeTravelWithinDeletedFileRetentionDuration"
-# Whether a change brings a row in, rather than takes it out.
+# Whether a change row is the row after the change, and not the row before it.
 _IS_AFTER = f"({CHANGE_TYPE} IN ('{INSERT}', '{UPDATED}'))"
-# A statement over more values, or more cells, takes longer to plan than reading the whole table does.
+# A predicate over more values, or more cells, takes longer to plan than a read of the whole table.
 TOUCHED_VALUES, TOUCHED_CELLS = 1_000, 200
-# Changes of fewer bytes are read in one task, and nothing made of them is shuffled: that costs more than it spares.
-# It is what Spark reckons to open one file with (`spark.sql.files.openCostInBytes`).
+# Changes of fewer bytes are read in one task, and what is computed from them isn't shuffled: a shuffle costs more than
+# it saves. The number is Spark's estimate for opening one file (`spark.sql.files.openCostInBytes`).
 ONE_TASK_BYTES = 4 * 1024 * 1024
 
 
 @dataclass(frozen=True, kw_only=True)
 class SourceTable:
-    """A source that is read as changes, and where its table is."""
+    """A source that is read as changes, and the location of its table."""
 
     dataset: Dataset
     location: str
@@ -61,14 +61,15 @@ class SourceTable:
 
 @dataclass(frozen=True, kw_only=True)
 class Changes:
-    """What has changed in a source, or all of it.
+    """The rows that have changed in a source, or all of its rows.
 
-    The frame has the source's columns and `_change_type`. Of a source with keys, which must be unique in it, it has one
-    row a key: `insert` or `update_postimage` with what the row is now, or `delete` with what it was last; a row that is
-    as it was before is left out. Of any other source it has the raw rows of the feed, with `_commit_version`. A full
-    snapshot has every row as an `insert`, and a source with nothing new none.
+    The frame has the source's columns and `_change_type`. If the source has keys, which must be unique in it, the frame
+    has at most one row a key: `insert` or `update_postimage` with the present row, or `delete` with the last row before
+    the deletion. A row that is the same as before is left out. If the source has no keys, the frame has the raw rows of
+    the feed, with `_commit_version`. In a full snapshot every row is an `insert`. If nothing is new, there are no rows.
 
-    `feed` holds the raw rows of the feed, and `counts` their number by change type; None and empty but for changes.
+    `feed` holds the raw rows of the feed, and `counts` their number by change type. Unless the verdict is changes, they
+    are None and empty.
     """
 
     source: SourceTable
@@ -80,14 +81,15 @@ class Changes:
 
     @property
     def is_full(self) -> bool:
-        """Whether the frame is all of the source."""
+        """Whether the frame has all rows of the source."""
         return self.verdict.kind is VerdictKind.FULL
 
     @property
     def facts(self) -> dict[str, Any]:
-        """What was read and why, in JSON's types; counts are those of the raw feed, and there are none of all rows.
+        """The verdict and its facts, in JSON's types. `counts` are those of the raw feed; empty for a full snapshot.
 
-        Versions at fault are told as ranges, the first of many. Where `touched` has given up, `whole_because` says why.
+        `at_fault` has ranges of versions, only the first if there are many. If `touched` returned None because of the
+        changed values, `whole_because` has the reasons.
         """
         verdict = self.verdict
         given_up = {"whole_because": list(self._not_touched)} if self._not_touched else {}
@@ -103,19 +105,19 @@ class Changes:
 
     @property
     def whole(self) -> DataFrame:
-        """All of the source at the version that the changes lead to."""
+        """All rows of the source at the version that the changes lead to."""
         return rows_at(self.frame.sparkSession, self.source.location, self.verdict.version)
 
     def rows_in(self, within: Slice | None) -> DataFrame:
-        """The rows of `whole` that lie in a slice; all of them where it is None."""
+        """The rows of `whole` that lie in a slice. If the slice is None, all rows."""
         return self.whole if within is None else self.whole.filter(within.predicate(self.source.dataset))
 
     def touched(self, *columns: str, at_most: int | None = None) -> Slice | None:
-        """The slice of what these columns hold in rows that have changed, as they were and as they are.
+        """The slice of all values that these columns have in changed rows, before and after the change. One Spark job.
 
-        None, which is all of the source, of a full snapshot, where there are more than `at_most` values of one column
-        (1 000 where nothing is said), or cells of several (200), and where no predicate can name a value: one of a
-        nested type, or a date beyond the years 1 to 9999. Of nothing new it is a slice of nothing. One Spark job.
+        None means all of the source. It is returned for a full snapshot, for more than `at_most` values of one column
+        (default 1 000) or cells of several columns (default 200), and if no predicate can name a value: one of a nested
+        type, or a date outside the years 1 to 9999. If nothing is new, the slice is empty.
         """
         if self.is_full:
             return None
@@ -123,16 +125,16 @@ class Changes:
             return Slice(())
         bound = at_most if at_most is not None else TOUCHED_VALUES if len(columns) == 1 else TOUCHED_CELLS
         try:
-            found = of_rows(self.feed, columns, bound)
-            if found is not None:
-                found.predicate(self.source.dataset)
+            changed = of_rows(self.feed, columns, bound)
+            if changed is not None:
+                changed.predicate(self.source.dataset)
         except Unaddressable as error:
-            found, reason = None, str(error)
+            changed, reason = None, str(error)
         else:
             reason = f"more than {bound} values of {', '.join(columns)} have changed"
-        if found is None:
+        if changed is None:
             self._not_touched[reason] = None
-        return found
+        return changed
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -147,7 +149,7 @@ class SourceChanges:
 
     @property
     def is_full(self) -> bool:
-        """Whether the consumer is to be made anew."""
+        """Whether the consumer must be built again from full snapshots."""
         return any(changes.is_full for changes in self.sources.values())
 
     @property
@@ -157,12 +159,12 @@ class SourceChanges:
 
     @property
     def cursors(self) -> dict[str, Cursor]:
-        """The cursors once these were consumed."""
+        """The cursors that are in force once these changes were consumed."""
         return {name: changes.verdict.cursor for name, changes in self.sources.items()}
 
     @property
     def facts(self) -> dict[str, dict[str, Any]]:
-        """What was read of each source and why, in JSON's types."""
+        """The facts of each source's changes, in JSON's types."""
         return {name: changes.facts for name, changes in self.sources.items()}
 
     @property
@@ -175,15 +177,15 @@ class SourceChanges:
 def changes_since(
     session: SparkSession, sources: Sequence[SourceTable], cursors: EffectiveCursors, *, full_refresh: bool = False
 ) -> Iterator[SourceChanges]:
-    """What has changed in the sources since the cursors; the change frames are held for as long as the block lasts.
+    """Read the changes of the sources since the cursors. The change frames stay persisted until the block ends.
 
     Args:
-        full_refresh: whether full snapshots are read whatever has changed.
+        full_refresh: whether to read full snapshots in any case.
 
     Raises:
         TableNotFoundError: a source was never written.
-        TableMismatchError: a source lacks a key by which its changes are to be net.
-        SessionConfError: the session's confs would change what is read; one passes over files that are missing.
+        TableMismatchError: a source lacks a key that its net changes need.
+        SessionConfError: the session's confs would change the rows that are read. One of them ignores missing files.
     """
     for source in sources:
         refuse_misreading(session, source.dataset)
@@ -195,32 +197,32 @@ def changes_since(
     }
     if full_refresh:
         verdicts = {name: needs_snapshot(verdict, Reason.ASKED_FOR) for name, verdict in verdicts.items()}
-    held: dict[str, Changes] = {}
+    read: dict[str, Changes] = {}
     try:
         with _past_retention(session):
             for source in sources:
                 name = source.dataset.name
                 if any(verdict.kind is VerdictKind.FULL for verdict in verdicts.values()):
                     break
-                held[name] = read_changes(session, source, verdicts[name])
-                verdicts[name] = held[name].verdict
+                read[name] = read_changes(session, source, verdicts[name])
+                verdicts[name] = read[name].verdict
             if all(verdict.kind is not VerdictKind.FULL for verdict in verdicts.values()):
-                yield SourceChanges(sources=MappingProxyType(held))
+                yield SourceChanges(sources=MappingProxyType(read))
                 return
         yield SourceChanges(sources=MappingProxyType(_snapshots(session, sources, verdicts)))
     finally:
-        for changes in held.values():
+        for changes in read.values():
             release_changes(changes)
 
 
 @contextmanager
 def _past_retention(session: SparkSession) -> Iterator[None]:
-    """Let the session read changes for as long as their files are there, which shows as they are read.
+    """Let the session read changes beyond the retention of files. If a file is missing, the read fails.
 
-    A Connect session asks again whenever a frame is executed, so it is let for as long as the frames are held.
+    A Connect session checks again at every execution of a frame, so the conf stays set as long as the frames are used.
     """
     before = session.conf.get(WITHIN_RETENTION, None)
-    if before == "false":  # the caller's, or that of a run in another thread, which takes it back
+    if before == "false":  # set by the caller, or by a run in another thread, which resets it
         yield
         return
     session.conf.set(WITHIN_RETENTION, "false")
@@ -234,32 +236,32 @@ def _past_retention(session: SparkSession) -> Iterator[None]:
 def _snapshots(
     session: SparkSession, sources: Sequence[SourceTable], verdicts: Mapping[str, Verdict]
 ) -> dict[str, Changes]:
-    """Full snapshots of all sources, since one needs one."""
-    made = {}
+    """Full snapshots of all sources. If one source needs one, all are read as one."""
+    snapshots = {}
     for source in sources:
         verdict = verdicts[source.dataset.name]
         wanted = verdict if verdict.kind is VerdictKind.FULL else needs_snapshot(verdict, Reason.OTHER_SOURCE)
-        made[source.dataset.name] = _snapshot(session, source, wanted)
-    return made
+        snapshots[source.dataset.name] = _snapshot(session, source, wanted)
+    return snapshots
 
 
 @door
 def read_changes(session: SparkSession, source: SourceTable, verdict: Verdict) -> Changes:
-    """Read what a verdict asks for; changes are held until `release_changes`. Two Spark jobs for changes, else none.
+    """Read the source as the verdict says. Two Spark jobs for changes, else none.
 
-    A verdict that proves wrong as its files are read becomes one of a full snapshot; of the newest version where that
-    of the verdict is past the table's retention by now.
+    The rows of changes stay persisted until `release_changes`. If the files show that changes can't be read, the result
+    is a full snapshot. If the table no longer keeps the verdict's version, it is a snapshot of the newest version.
 
     Raises:
         SessionConfError: as in `changes_since`.
-        TableMismatchError: the table lacks a key by which its changes are to be net.
+        TableMismatchError: the table lacks a key that its net changes need.
     """
     refuse_misreading(session, source.dataset)
     if verdict.window is None:
         return _snapshot(session, source, verdict)
-    lacking = [key for key in source.dataset.keys if key not in verdict.schema.names]
-    if lacking:
-        differences = tuple(f"key column {key}: declared, the change feed lacks it" for key in lacking)
+    missing_keys = [key for key in source.dataset.keys if key not in verdict.schema.names]
+    if missing_keys:
+        differences = tuple(f"key column {key}: declared, the change feed lacks it" for key in missing_keys)
         raise TableMismatchError(
             dataset=source.dataset.name, location=source.location, version=verdict.version, differences=differences
         )
@@ -283,14 +285,14 @@ def read_changes(session: SparkSession, source: SourceTable, verdict: Verdict) -
 
 
 def release_changes(changes: Changes) -> None:
-    """Let go of the rows that are held."""
+    """Unpersist the rows of the feed."""
     if changes.feed is not None:
-        with suppress(*LOST_OR_REFUSED):  # must not hide what became of the rows
+        with suppress(*LOST_OR_REFUSED):  # an error here must not hide the result of the consumer
             changes.feed.unpersist()
 
 
 def _feed(session: SparkSession, source: SourceTable, window: tuple[int, int], columns: Sequence[str]) -> DataFrame:
-    """The raw rows of the feed, both ends of the window included, with the columns of the version that is led to."""
+    """The raw rows of the feed from the first to the last commit of the window, with the given columns."""
     reader = session.read.format("delta").option("readChangeFeed", "true")
     pinned = reader.option("startingVersion", window[0]).option("endingVersion", window[1])
     return pinned.load(source.location).selectExpr(
@@ -299,7 +301,7 @@ def _feed(session: SparkSession, source: SourceTable, window: tuple[int, int], c
 
 
 def _snapshot(session: SparkSession, source: SourceTable, verdict: Verdict) -> Changes:
-    """All rows as inserts; none where the verdict says that nothing is new."""
+    """All rows as inserts. If the verdict is "nothing new", no rows."""
     if verdict.kind is not VerdictKind.FULL:
         whole = session.createDataFrame([], verdict.schema)
     else:
@@ -318,20 +320,20 @@ def _snapshot(session: SparkSession, source: SourceTable, verdict: Verdict) -> C
 
 
 def _reason(failure: Failure) -> Reason | None:
-    """Why a feed can't be read; None where the failure says nothing of that."""
+    """The reason why a feed can't be read. If the failure has another cause, None."""
     if failure.is_file_gone or failure.has(BEYOND_RETENTION):
         return Reason.CHANGE_FILES_GONE
-    found = {FEED_MISSING: Reason.FEED_OFF, FEED_UNREADABLE: Reason.SCHEMA_CHANGED, VERSION_GONE: Reason.LOG_CLEANED}
-    return next((reason for conditions, reason in found.items() if failure.has(conditions)), None)
+    reasons = {FEED_MISSING: Reason.FEED_OFF, FEED_UNREADABLE: Reason.SCHEMA_CHANGED, VERSION_GONE: Reason.LOG_CLEANED}
+    return next((reason for conditions, reason in reasons.items() if failure.has(conditions)), None)
 
 
 # --- net changes ------------------------------------------------------------------------------------------------------
 
 
 def net_changes(raw: DataFrame, keys: Sequence[str]) -> DataFrame:
-    """Raw rows of a feed as at most one row a key: what it is now, or that it is gone; lazily.
+    """The raw rows of a feed as at most one row a key: the present row, or its deletion. Lazy.
 
-    Within one commit what comes in beats what goes out. A key whose row is as it was before is left out.
+    Within one commit the row after a change wins over the row before it. A key with the same row as before is left out.
     """
     columns, value = _columns(raw)
     of_key, place = f"PARTITION BY {sql.names(keys)}", f"struct({COMMIT_VERSION}, {_IS_AFTER})"
@@ -347,7 +349,7 @@ def net_changes(raw: DataFrame, keys: Sequence[str]) -> DataFrame:
 
 
 def net_rows(raw: DataFrame) -> DataFrame:
-    """Raw rows of a feed as those that there are more of now, and those that there are fewer of; lazily."""
+    """The raw rows of a feed as the rows that were added more often than removed, and the reverse. Lazy."""
     columns, value = _columns(raw)
     rank, surplus = _helpers(raw, "row rank", "rows surplus")
     ranked = raw.selectExpr(
@@ -360,11 +362,11 @@ def net_rows(raw: DataFrame) -> DataFrame:
 
 
 def _helpers(raw: DataFrame, *wanted: str) -> list[str]:
-    """Columns of our own beside those of the feed, quoted."""
+    """Names of helper columns that the feed doesn't have, quoted."""
     return [sql.identifier(free_name(name, raw.columns)) for name in wanted]
 
 
 def _columns(raw: DataFrame) -> tuple[list[str], str]:
-    """The source's columns, and all of them as one value that can be compared."""
+    """The source's columns, and one SQL value of them all that can be compared."""
     fields = [f for f in raw.schema.fields if f.name not in (CHANGE_TYPE, COMMIT_VERSION)]
     return [sql.identifier(f.name) for f in fields], row_value(fields)

@@ -1,10 +1,10 @@
-"""How far a consumer has read its sources: the cursors in force, as its own log has them.
+"""How far a consumer has read its sources: the cursors in force, read from its own transaction log.
 
-Here belongs the reading of the consumer's log, without Spark if it lies on this machine. What is to be read of a source
-from a cursor on, `feed` says.
+Here belongs the reading of the consumer's log. It needs no Spark if the log is on this machine. What must be read of a
+source after a cursor is the subject of `verdict`.
 
-The cursors stand in the consumer's own commits and nowhere else. Those in force are in its newest commit that still
-counts: after a restore of the consumer they are those that were in force at the version restored.
+Only the consumer's own commits carry the cursors. The newest commit that carries some holds those in force. After a
+restore of the consumer, the cursors in force are those that were in force at the restored version.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from pipeline.delta.table.open_table import TableState
 
 @dataclass(frozen=True, kw_only=True)
 class EffectiveCursors:
-    """The cursors in force at a version of the consumer; `missing` says why there are none."""
+    """The cursors in force at a version of the consumer. If there are none, `missing` is the reason."""
 
     number: int
     read_at: int
@@ -41,7 +41,7 @@ class EffectiveCursors:
 
 @dataclass(frozen=True)
 class _Entry:
-    """What a commit of the consumer says of cursors; `restored` is what a restore brought back, None where unknown."""
+    """What a commit says of cursors. `restored` is the version that a restore brings back, None if unknown."""
 
     is_restore: bool
     restored: int | None
@@ -49,7 +49,7 @@ class _Entry:
 
 
 def effective_cursors(session: SparkSession | None, state: TableState | None) -> EffectiveCursors:
-    """The cursors in force in a consumer's table as it was observed; there are none in one that was never written.
+    """The cursors in force in the observed table of a consumer. If it was never written, there are none.
 
     A log on this machine needs no session.
     """
@@ -71,21 +71,21 @@ def effective_cursors(session: SparkSession | None, state: TableState | None) ->
     else:
         missing = Reason.CONSUMER_RESTORED if was_restored else Reason.FIRST_RUN
         return EffectiveCursors(number=0, read_at=state.version, missing=missing)
-    # Greater than the number of any commit that there may have been.
+    # Greater than the number that any commit can have used.
     return EffectiveCursors(number=state.version, read_at=state.version, missing=Reason.CURSOR_LOST)
 
 
-def _trusted(log: _ConsumerLog, number: int, found: Cursors, latest: int) -> EffectiveCursors:
-    """The cursors of a commit, unless a restore came between the reading of those before and that commit."""
-    between = [log.entry(version) for version in range(found.read_at + 1, number)]
+def _trusted(log: _ConsumerLog, number: int, cursors: Cursors, latest: int) -> EffectiveCursors:
+    """The cursors of a commit. If a restore lies between the version at which it read its cursors and it, none."""
+    between = [log.entry(version) for version in range(cursors.read_at + 1, number)]
     if any(entry is None or entry.is_restore for entry in between):
         missing = Reason.CURSOR_LOST if None in between else Reason.CONSUMER_RESTORED
         return EffectiveCursors(number=latest, read_at=latest, missing=missing)
-    return EffectiveCursors(number=found.number, read_at=latest, sources=found.sources)
+    return EffectiveCursors(number=cursors.number, read_at=latest, sources=cursors.sources)
 
 
 class _ConsumerLog:
-    """The entries of a log, each read when it is asked for."""
+    """The entries of a log. An entry is read when it is asked for."""
 
     def __init__(self, session: SparkSession | None, state: TableState) -> None:
         self._session, self._location = session, state.location
@@ -96,7 +96,7 @@ class _ConsumerLog:
             self._remote = {row["version"]: self._entry(row["version"], row.asDict(recursive=True)) for row in rows}
 
     def entry(self, number: int) -> _Entry | None:
-        """What that commit says; None where it is gone."""
+        """The facts of that commit. If the log no longer has it, None."""
         if self._remote is not None:
             return self._remote.get(number)
         try:

@@ -1,11 +1,11 @@
-"""The restores in a log, and the version that each of them brought back.
+"""The restores in a log, and the version that each of them restored.
 
-Here belong the reading of a restore's commit and the look for its version where the commit names a time alone. What
-follows for cursors is `verdict`'s to say, and for transaction identifiers `transaction`'s.
+Here belong the reading of a restore's commit, and the search for its version if the commit names only a time. What
+follows for cursors is the subject of `cursors`, and for transaction identifiers that of `transaction`.
 
-A restore to a time says the time and not the version (`DeltaOperations.Restore`; delta-rs keeps milliseconds, Spark the
-text of the statement, which may lack a zone). The files decide: the version that was brought back has exactly those of
-the restore's own version. Time decides between versions with the same files.
+A restore to a time names the time and not the version (`DeltaOperations.Restore`; delta-rs writes milliseconds, Spark
+the text of the statement, which may lack a zone). The files decide: the restored version has exactly the files of the
+restore's own version. If several versions have these files, the time decides.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _File = tuple[str, str]
 
 
 def version_named_by(parameters: Mapping[str, Any] | None) -> int | None:
-    """The version that the parameters of a restore name; None where they name a time."""
+    """The version that the parameters of a restore name. If they name a time, None."""
     text = str((parameters or {}).get("version"))
     return int(text) if text.isdigit() else None
 
@@ -35,52 +35,52 @@ def version_named_by(parameters: Mapping[str, Any] | None) -> int | None:
 def restored_version(
     session: SparkSession | None, location: str, number: int, parameters: Mapping[str, Any] | None
 ) -> int | None:
-    """The version that the restore in commit `number` brought back; None if the log no longer tells.
+    """The version that the restore in commit `number` restored. If the log no longer shows it, None.
 
-    Without a session, None also for a restore to a time whose zone, or whose log, only Spark knows.
+    Without a session, None also for a restore to a time if only Spark knows its zone or can read the log.
 
-    Where several versions before it have the same files, and its time fits none of them, the oldest: what was written
-    after that one has left nothing in the table.
+    If several earlier versions have the same files, and the time fits none of them, the oldest: nothing that was
+    written after it is left in the table.
     """
-    named = version_named_by(parameters)
-    if named is not None:
-        return named if named < number else None
-    asked = parameters or {}
+    by_number = version_named_by(parameters)
+    if by_number is not None:
+        return by_number if by_number < number else None
+    parameters_or_empty = parameters or {}
     if local_folder(location) is None:
-        return None if session is None else _version_at(session, location, number, asked)
+        return None if session is None else _version_at(session, location, number, parameters_or_empty)
     try:
-        alike = _with_the_files_of(location, number)
-    except (OSError, ValueError):  # a commit is gone or cut off
+        same_files = _with_the_files_of(location, number)
+    except (OSError, ValueError):  # a commit is missing or truncated
         return None
-    if len(alike) == 1:
-        return alike[0]
-    milliseconds = _milliseconds(session, asked)
-    then = None if milliseconds is None else _local_version_at(location, number, milliseconds)
-    return alike[0] if alike and then not in alike else then
+    if len(same_files) == 1:
+        return same_files[0]
+    milliseconds = _milliseconds(session, parameters_or_empty)
+    by_time = None if milliseconds is None else _local_version_at(location, number, milliseconds)
+    return same_files[0] if same_files and by_time not in same_files else by_time
 
 
 # --- by files ---------------------------------------------------------------------------------------------------------
 
 
 def _with_the_files_of(location: str, number: int) -> list[int]:
-    """The versions before `number` that have the same files, ascending, as far back as the log goes.
+    """The versions before `number` with the same files, in ascending order, as far back as the log goes.
 
     Raises:
         OSError, ValueError: the log can't be read.
     """
-    there = log_files(location)
-    commits = set(there.commits)
+    log = log_files(location)
+    commits = set(log.commits)
     first = number
     while first in commits:
         first -= 1
     files: set[_File] = set()
     sums: dict[int, int] = {}
     if first >= 0:
-        # The commits go back to here; what was before them is in a checkpoint.
-        start = min((v for v in there.checkpoints if first <= v < number), default=None)
+        # The commits begin here. What was before them is in a checkpoint.
+        start = min((v for v in log.checkpoints if first <= v < number), default=None)
         if start is None:
             return []
-        _apply(files, (a for name in there.checkpoints[start] for a in checkpoint_actions(location, name)))
+        _apply(files, (a for name in log.checkpoints[start] for a in checkpoint_actions(location, name)))
         first = start
     total = sums[first] = sum(map(hash, files))
     for version in range(first + 1, number + 1):
@@ -90,28 +90,28 @@ def _with_the_files_of(location: str, number: int) -> list[int]:
 
 
 def contradictory_commits(location: str, numbers: Collection[int]) -> list[int]:
-    """Those of these commits that remove files which were not in the table before them, or add some that were.
+    """The commits among these that remove files which the table did not have, or add files that it already had.
 
-    Their change feed is read from just these files, and tells of rows that did not change. delta-rs may spell the path
-    of a file otherwise than Spark, which then takes it for another one. None where the log no longer tells.
+    Spark reads their change feed from just these files, so it shows rows that did not change. delta-rs may spell the
+    path of a file differently from Spark, and Spark then sees another file. Empty if the log no longer shows it.
     """
     if not numbers or local_folder(location) is None:
         return []
-    there = log_files(location)
-    start = max((version for version in there.checkpoints if version < min(numbers)), default=-1)
+    log = log_files(location)
+    start = max((version for version in log.checkpoints if version < min(numbers)), default=-1)
     files: set[_File] = set()
-    found = []
+    contradictory = []
     try:
         if start >= 0:
-            _apply(files, (a for name in there.checkpoints[start] for a in checkpoint_actions(location, name)))
+            _apply(files, (a for name in log.checkpoints[start] for a in checkpoint_actions(location, name)))
         for version in range(start + 1, max(numbers) + 1):
             actions = read_entry(location, version)
             if version in numbers and not _is_true(files, [action for action in actions if _changes(action)]):
-                found.append(version)
+                contradictory.append(version)
             _apply(files, actions)
-    except (OSError, ValueError):  # a commit is gone or cut off
+    except (OSError, ValueError):  # a commit is missing or truncated
         return []
-    return found
+    return contradictory
 
 
 def _is_true(files: set[_File], actions: list[dict[str, Any]]) -> bool:
@@ -126,7 +126,7 @@ def _changes(action: Mapping[str, Any]) -> bool:
 
 
 def _apply(files: set[_File], actions: Iterable[Mapping[str, Any]]) -> int:
-    """Bring a set of files forward by the actions of one version; by how much the sum of its hashes has grown."""
+    """Apply the actions of one version to a set of files. Return how much the sum of the files' hashes has grown."""
     rows = list(actions)
     removed = {_key(row["remove"]) for row in rows if row.get("remove")} & files
     added = {_key(row["add"]) for row in rows if row.get("add")}
@@ -137,7 +137,7 @@ def _apply(files: set[_File], actions: Iterable[Mapping[str, Any]]) -> int:
 
 
 def _key(file: Mapping[str, Any]) -> _File:
-    """What names a file in the log: its path, and its deletion vector (Delta protocol, "Action Reconciliation")."""
+    """The identity of a file in the log: its path and deletion vector (Delta protocol, "Action Reconciliation")."""
     vector = file.get("deletionVector") or {}
     return file["path"], "".join(str(vector.get(part) or "") for part in ("storageType", "pathOrInlineDv", "offset"))
 
@@ -146,23 +146,23 @@ def _key(file: Mapping[str, Any]) -> _File:
 
 
 def _milliseconds(session: SparkSession | None, parameters: Mapping[str, Any]) -> int | None:
-    """The time that a restore names; a text without a zone is one of the session's zone. None where it names none."""
+    """The time that a restore names, None if it names none. A text without a zone is in the session's zone."""
     text = str(parameters.get("datetime") or "")
     if text.isdigit():
         return int(text)
     if session is None:
         return None
-    said = str(parameters.get("timestamp") or "")
+    stamp = str(parameters.get("timestamp") or "")
     try:
-        row = session.range(1).selectExpr(f"unix_millis(try_cast({sql.string(said)} AS TIMESTAMP)) AS at").collect()[0]
+        row = session.range(1).selectExpr(f"unix_millis(try_cast({sql.string(stamp)} AS TIMESTAMP)) AS at").collect()[0]
     except SPARK_ERRORS:
         return None
-    found = row["at"]
-    return None if found is None else int(found)
+    milliseconds = row["at"]
+    return None if milliseconds is None else int(milliseconds)
 
 
 def _local_version_at(location: str, number: int, milliseconds: int) -> int | None:
-    """The newest version before `number` that was committed by then."""
+    """The newest version before `number` that was committed at or before that time."""
     for version in range(number - 1, -1, -1):
         try:
             commit = read_commit_file(location, version, ())
@@ -174,23 +174,23 @@ def _local_version_at(location: str, number: int, milliseconds: int) -> int | No
 
 
 def _version_at(session: SparkSession, location: str, number: int, parameters: Mapping[str, Any]) -> int | None:
-    """The same where Spark alone reads the log."""
+    """The same, from Spark's history, for a log that is not on this machine."""
     milliseconds = _milliseconds(session, parameters)
     if milliseconds is None:
         return None
     history = session.sql(f"DESCRIBE HISTORY {sql.path_table(location)}")
     earlier = history.filter(f"version < {number} AND unix_millis(timestamp) <= {milliseconds}")
-    found = earlier.selectExpr("max(version) AS version").collect()[0]["version"]
-    return None if found is None else int(found)
+    version = earlier.selectExpr("max(version) AS version").collect()[0]["version"]
+    return None if version is None else int(version)
 
 
 # --- the commits that count -------------------------------------------------------------------------------------------
 
 
 def commits_in_force(session: SparkSession, location: str) -> Iterator[tuple[int, Mapping[str, Any]]]:
-    """What the commits that no restore has undone say of themselves, the newest first, as far back as the log tells.
+    """The commit information of the commits that no restore has undone, newest first, as far back as the log goes.
 
-    Nothing where there is no table.
+    If there is no table, nothing.
     """
     infos = _history(session, location) if local_folder(location) is None else None
     number = max(commit_versions(location) if infos is None else infos, default=-1)

@@ -1,7 +1,7 @@
-"""What a consumer of changes may read of a source: the verdict on its change feed, from a cursor on.
+"""What a consumer of changes may read of a source: the verdict on its change feed after a cursor.
 
-Here belongs the reading of the source's log, without Spark if it lies on this machine. The cursors are `cursors`', the
-frames `changes`'.
+Here belongs the reading of the source's log. It needs no Spark if the log is on this machine. Cursors belong to
+`cursors`, frames to `changes`.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _INTERVAL_PART = re.compile(rf"(\d+) +({'|'.join(_UNITS)})s?\b")
 
 
 class VerdictKind(Enum):
-    """What a verdict says."""
+    """How a source must be read."""
 
     NOTHING_NEW = "nothing new"
     CHANGES = "changes"
@@ -66,14 +66,14 @@ class Reason(Enum):
 
 @dataclass(frozen=True, kw_only=True)
 class Verdict:
-    """What is to be read of a source to get from a cursor to a version.
+    """What must be read of a source to get from a cursor to a version.
 
-    `version` is the newest of the table of that id as the verdict was made, `schema` the table's at that version, and
-    `after` the last version consumed, None where that is unknown. `window` holds the first and the last commit between
-    them that change rows, both inclusive; None but for changes. `at_fault` are the versions for which `reason` holds,
-    where it holds for single ones. The window's changes are read from `files` files of `bytes` in all. `feed_on`
-    says whether the table records its feed by now, and `is_late` that nothing is new for so long that the log may soon
-    lose the cursor's place. `entry` is the identity of the version's commit.
+    `version` is the newest version of the table with that id when the verdict was made, `schema` the schema at that
+    version, and `after` the last version consumed, None if unknown. `window` holds the first and the last commit
+    between them that change rows, both inclusive; None unless the verdict is changes. `at_fault` are the versions for
+    which `reason` holds, if it holds for single versions. The window's changes are read from `files` files of `bytes`
+    in all. `feed_on` says whether the table now records its feed. `is_late` says that nothing has been new for so long
+    that the log may soon lose the cursor's commit. `entry` is the identity of the version's commit.
     """
 
     kind: VerdictKind
@@ -99,7 +99,7 @@ class Verdict:
 
     @property
     def cursor(self) -> Cursor:
-        """The cursor once this was consumed."""
+        """The cursor that is in force once this verdict was consumed."""
         return Cursor(table_id=self.table_id, version=self.version, entry=self.entry)
 
 
@@ -110,11 +110,11 @@ def verdict_on(
     session: SparkSession, dataset: Dataset, location: str, cursor: Cursor | None,
     missing: Reason = Reason.FIRST_RUN, *, up_to: int | None = None,
 ) -> Verdict:  # fmt: skip
-    """What is to be read of a source to get from the cursor to its newest version, or `up_to` another one.
+    """What must be read of a source to get from the cursor to its newest version, or to the version `up_to`.
 
     Raises:
         TableNotFoundError: the source was never written.
-        DamagedTableError: an entry of its log that was to be read is damaged.
+        DamagedTableError: a needed entry of its log is damaged.
     """
     state = require_table(session, dataset, location)
     latest = state.version if up_to is None else up_to
@@ -140,15 +140,15 @@ def verdict_on(
 
 
 def _judge_window(session: SparkSession, state: TableState, verdict: Verdict, numbers: range) -> Verdict:
-    there = _versions(session, state, numbers.start - 1)
-    gone = [number for number in numbers if number not in there]
+    versions = _versions(session, state, numbers.start - 1)
+    missing = [number for number in numbers if number not in versions]
     before = _facts(state, numbers.start - 1)
-    if gone or (before is None and local_folder(state.location) is not None):
-        return needs_snapshot(verdict, Reason.LOG_CLEANED, gone)
+    if missing or (before is None and local_folder(state.location) is not None):
+        return needs_snapshot(verdict, Reason.LOG_CLEANED, missing)
     commits = [_commit(session, state.location, number) for number in numbers]
     described = {commit.number: commit.metadata for commit in commits if commit.metadata is not None}
     if before is None:
-        # Only Spark reads this log. What held before the first description is not known.
+        # Only Spark reads this log. The description before the first metadata action is not known.
         if described:
             return needs_snapshot(verdict, Reason.SCHEMA_CHANGED, [max(described)])
         before = _Described(state.schema, state.partition_by, _is_on(state.properties))
@@ -159,14 +159,14 @@ def _judge_window(session: SparkSession, state: TableState, verdict: Verdict, nu
     changing = [commit.number for commit in commits if commit.changes_rows]
     if not changing:
         return replace(verdict, is_late=_is_late(session, state, numbers.start))
-    off = list(_without_feed([commit for commit in commits if commit.number <= changing[-1]], before.feed_on))
-    if off:
-        return needs_snapshot(verdict, Reason.FEED_OFF, off)
+    without_feed = list(_without_feed([commit for commit in commits if commit.number <= changing[-1]], before.feed_on))
+    if without_feed:
+        return needs_snapshot(verdict, Reason.FEED_OFF, without_feed)
     vacuumed = [commit.number for commit in commits if not _files_are_there(state.location, commit)]
     if vacuumed:
         return needs_snapshot(verdict, Reason.CHANGE_FILES_GONE, vacuumed)
-    if untrue := contradictory_commits(state.location, {commit.number for commit in commits if commit.is_doubtful}):
-        return needs_snapshot(verdict, Reason.FILES_UNKNOWN, untrue)
+    if faulty := contradictory_commits(state.location, {commit.number for commit in commits if commit.is_doubtful}):
+        return needs_snapshot(verdict, Reason.FILES_UNKNOWN, faulty)
     return replace(
         verdict, kind=VerdictKind.CHANGES, window=(changing[0], changing[-1]),
         files=sum(len(commit.files) for commit in commits), bytes=sum(commit.bytes for commit in commits),
@@ -180,20 +180,20 @@ def _is_late(session: SparkSession, state: TableState, number: int) -> bool:
 
 
 def _log_retention(properties: Mapping[str, str]) -> dt.timedelta:
-    """How long the log is kept, as Delta takes the property; its default where it says nothing that we can read."""
-    said = next((value for name, value in properties.items() if name.lower() == _LOG_RETENTION.lower()), "")
-    parts = _INTERVAL_PART.findall(said.lower())
+    """How long the log is kept, as Delta reads the property. If the value can't be parsed, Delta's default."""
+    retention = next((value for name, value in properties.items() if name.lower() == _LOG_RETENTION.lower()), "")
+    parts = _INTERVAL_PART.findall(retention.lower())
     return sum((int(n) * _UNITS[unit] for n, unit in parts), dt.timedelta()) if parts else _DEFAULT_RETENTION
 
 
 def needs_snapshot(verdict: Verdict, reason: Reason, at_fault: Sequence[int] = ()) -> Verdict:
-    """The verdict that a full snapshot is needed all the same."""
+    """The same verdict, but with a full snapshot needed."""
     return replace(verdict, kind=VerdictKind.FULL, window=None, reason=reason, at_fault=tuple(at_fault))
 
 
 @dataclass(frozen=True)
 class _Described:
-    """What a metadata action says, as far as the feed depends on it."""
+    """The part of a metadata action that the feed depends on."""
 
     schema: StructType
     partition_by: tuple[str, ...]
@@ -202,9 +202,9 @@ class _Described:
 
 @dataclass(frozen=True)
 class _Commit:
-    """A commit of the source; `files` are those that its changes are read from, `bytes` their size.
+    """A commit of the source. `files` are the files that its changes are read from, `bytes` their size.
 
-    `is_doubtful` says that its files are to be compared with those of the table.
+    `is_doubtful` says that its files must be compared with those of the table.
     """
 
     number: int
@@ -232,8 +232,8 @@ def _facts(state: TableState, number: int) -> _Described | None:
 
 
 def _is_on(properties: Mapping[str, str]) -> bool:
-    found = (value for name, value in properties.items() if name.lower() == CHANGE_FEED.lower())
-    return next(found, "false").lower() == "true"
+    values = (value for name, value in properties.items() if name.lower() == CHANGE_FEED.lower())
+    return next(values, "false").lower() == "true"
 
 
 def _commit(session: SparkSession, location: str, number: int) -> _Commit:
@@ -246,7 +246,7 @@ def _commit(session: SparkSession, location: str, number: int) -> _Commit:
         schema = StructType.fromJson(json.loads(described["schemaString"]))
         by = tuple(described.get("partitionColumns") or ())
         metadata = _Described(schema, by, _is_on(described.get("configuration") or {}))
-    # Protocol, "Change Data Files": where a commit has some, its changes are in them alone.
+    # Protocol, "Change Data Files": if a commit has some, its changes are in them alone.
     read = changes or data
     size = sum(file.get("size") or 0 for file in read)
     files = tuple(unquote(file["path"]) for file in read)
@@ -254,7 +254,7 @@ def _commit(session: SparkSession, location: str, number: int) -> _Commit:
 
 
 def _is_doubtful(actions: Sequence[Mapping[str, Any]]) -> bool:
-    """Whether a commit may name files as Spark does not: it is a restore, or another engine's that removes some."""
+    """Whether a commit may name files differently from Spark: a restore, or another engine's commit with removals."""
     info = info_of(actions)
     is_spark = "Spark" in (info.get("engineInfo") or "Spark")
     return info.get("operation") == RESTORE or (not is_spark and any(action.get("remove") for action in actions))
@@ -269,7 +269,7 @@ def _actions(session: SparkSession, location: str, number: int) -> list[Action]:
 
 
 def _without_feed(commits: Sequence[_Commit], feed_on: bool) -> Iterator[int]:
-    """The commits that change rows while the feed is off, and those that switch it off with changes on both sides."""
+    """The commits that change rows while the feed is off, and those after a change that switch the feed off."""
     begun = False
     for commit in commits:
         feed_on = feed_on if commit.metadata is None else commit.metadata.feed_on
@@ -279,13 +279,13 @@ def _without_feed(commits: Sequence[_Commit], feed_on: bool) -> Iterator[int]:
 
 
 def _files_are_there(location: str, commit: _Commit) -> bool:
-    """Whether the files of a commit's changes are on this machine's disk; elsewhere only reading them tells."""
+    """Whether a commit's change files exist on this machine's disk. Elsewhere only reading them shows that: True."""
     folder = local_folder(location)
     return folder is None or all("://" in path or (folder / path).exists() for path in commit.files)
 
 
 def window_files(session: SparkSession, location: str, verdict: Verdict) -> tuple[str, ...]:
-    """The files that the changes of a verdict's window are read from, by their paths below the table."""
+    """The files that the changes in a verdict's window are read from, by their paths below the table."""
     if verdict.window is None:
         return ()
     numbers = range(verdict.window[0], verdict.window[1] + 1)
@@ -294,23 +294,23 @@ def window_files(session: SparkSession, location: str, verdict: Verdict) -> tupl
 
 
 def _carries(older: _Described, newest: _Described) -> bool:
-    """Whether rows that were written under an older description are read right under the newest."""
+    """Whether rows that were written under an older description are read correctly under the newest one."""
     return older.partition_by == newest.partition_by and _extends(older.schema, newest.schema)
 
 
 def _own_name(field: StructField) -> str:
-    """What a column is called in files, by which one that was dropped and added again is another."""
+    """A column's name in the files. A column that was dropped and added again has another one."""
     return str((field.metadata or {}).get(PHYSICAL_NAME, field.name))
 
 
 def _extends(older: DataType, newest: DataType) -> bool:
-    """Whether a type is the older one, or that with further fields."""
+    """Whether a type equals the older one, or adds only fields to it."""
     if isinstance(older, StructType) and isinstance(newest, StructType):
-        there = {f.name: f for f in newest.fields}
+        newest_fields = {f.name: f for f in newest.fields}
         return all(
-            f.name in there
-            and _own_name(f) == _own_name(there[f.name])
-            and _extends(f.dataType, there[f.name].dataType)
+            f.name in newest_fields
+            and _own_name(f) == _own_name(newest_fields[f.name])
+            and _extends(f.dataType, newest_fields[f.name].dataType)
             for f in older.fields
         )
     if isinstance(older, ArrayType) and isinstance(newest, ArrayType):

@@ -1,7 +1,7 @@
 """The only reader: a dataset at one version, as a frame.
 
 Here belong pins, columns, file lineage and file lists. Every read is pinned: the newest version is looked up first and
-then read by its number, so that a lazy frame can't change under the one who holds it.
+then read by its number, so a lazy frame can't change while it is used.
 """
 
 from __future__ import annotations
@@ -48,15 +48,15 @@ NULL_FOLDER = "__HIVE_DEFAULT_PARTITION__"
 
 @dataclass(frozen=True, kw_only=True)
 class ReadOptions:
-    """What to read of a dataset.
+    """Which part of a dataset to read, and at which version.
 
     Args:
-        version: this version; the newest where neither it nor `timestamp` is given.
-        timestamp: the newest version that was committed at or before this instant; it must carry a zone.
-        columns: these columns in this order; all where empty.
-        file_column: the name of an added column with the URI of the file that a row lies in.
-        files: only rows of these files, named as the file column names them or by their path below the table.
-        changes: the rows of the change feed over this window, which ends at the pinned version unless it says where.
+        version: read this version. If neither it nor `timestamp` is given, the newest.
+        timestamp: read the newest version that was committed at or before this instant. It must carry a zone.
+        columns: these columns in this order. If empty, all.
+        file_column: the name of an added column with the URI of the file that holds the row.
+        files: only rows of these files, named as in the file column or by their path below the table.
+        changes: read the change feed over this window. Unless it has an end, it ends at the pinned version.
     """
 
     version: int | None = None
@@ -77,10 +77,10 @@ class ReadOptions:
 
 @dataclass(frozen=True, kw_only=True)
 class Read:
-    """A frame and what it is of; `files_asked` and `files_in_version` are None unless a file list was given.
+    """A frame and the version that it was read at. `files_asked` and `files_in_version` are None without a file list.
 
-    Of a read of changes, `version` is the last of the window and `first` the first, both included, and
-    `files_in_version` the number of files that they are in.
+    If changes were read, `first` and `version` are the first and the last commit of the window, both included, and
+    `files_in_version` is the number of files that hold the changes.
     """
 
     frame: DataFrame
@@ -92,13 +92,13 @@ class Read:
 
 @dataclass(frozen=True, kw_only=True)
 class ReadFacts:
-    """What was read of a table, as it is told and recorded.
+    """What was read of a table, for reports and records.
 
-    `kind` is `table` where it was read as a frame or by its path, `view` for the rows at `version` under the name of a
-    view, and `changes` for the change feed from `first` to `version`. `dataset` is None of a table by its path, whose
-    location `name` is. `files` counts those that were left to read once partitions and statistics were looked at, of
-    changes those that they are in; None where nobody looked. `pushed_filters` are the plan's, one text for each list,
-    or the slice that a frame was restricted to; None where the plan is not told: over Connect, and of changes.
+    `kind` is `table` for a frame or a read by path, `view` for the rows at `version` under the name of a view, and
+    `changes` for the change feed from `first` to `version`. If a table is read by its path, `dataset` is None and
+    `name` is its location. `files` is the number of files left after pruning by partitions and statistics, or the
+    number that hold the changes; None if nobody looked. `pushed_filters` are those of the plan, one text for each list,
+    or the slice that the frame was restricted to; None if the plan is not available: over Connect, and for changes.
     """
 
     name: str
@@ -126,12 +126,12 @@ def read(
 
     Raises:
         TableNotFoundError: it was never written.
-        VersionNotFoundError: the pin names nothing that is there.
-        VersionVacuumedError: it names a version that is older than the table keeps its files.
-        FrameMismatchError: a column is asked for that the table does not have.
-        FilesNotFoundError: a file is asked for that the version does not hold.
-        ChangesUnreadableError: changes are asked for that were not recorded, or are gone.
-        DamagedTableError: the log up to that version is not what its commits have made.
+        VersionNotFoundError: the pin names a version or a time that the table does not have.
+        VersionVacuumedError: the pinned version is older than the retention of the table's files.
+        FrameMismatchError: the table does not have a column that is asked for.
+        FilesNotFoundError: the version does not have a file that is asked for.
+        ChangesUnreadableError: the changes were not recorded, or their files are gone.
+        DamagedTableError: the log up to that version does not match its commits.
         SessionConfError: the session's confs would change what is read.
     """
     refuse_misreading(session, dataset)
@@ -181,16 +181,16 @@ def _wanted(dataset: Dataset, options: ReadOptions, names: list[str]) -> list[st
 
 @door
 def resolve_version(session: SparkSession, dataset: Dataset, location: str, options: ReadOptions) -> int:
-    """The version that a pin names, which the log holds; the newest where nothing is pinned.
+    """The version that a pin names, if the log has it. If nothing is pinned, the newest.
 
     Raises:
         TableNotFoundError: it was never written.
-        VersionNotFoundError, VersionVacuumedError: the pin names nothing that is there, or files of it may be gone.
+        VersionNotFoundError, VersionVacuumedError: the log does not have the pinned version, or its files may be gone.
     """
     try:
         number = _resolved(session, dataset, location, options)
         with of_dataset(dataset.name):
-            rows_at(session, location, number).columns  # noqa: B018  the look that fails where there is no such version
+            rows_at(session, location, number).columns  # noqa: B018  fails if there is no such version
     except SPARK_ERRORS as error:
         raise _translated(session, error, dataset, location, options) from error
     return number
@@ -202,7 +202,7 @@ def _resolved(session: SparkSession, dataset: Dataset, location: str, options: R
     if options.timestamp is None:
         return latest_version(session, location)
     history = session.sql(f"DESCRIBE HISTORY {sql.path_table(location)}")
-    # As epoch microseconds, so that no session's or client's zone is asked.
+    # As epoch microseconds, so that neither the session's nor the client's zone matters.
     commits = history.selectExpr("version", "unix_micros(timestamp) AS micros").collect()
     asked = _micros(options.timestamp)
     at_or_before = [row["version"] for row in commits if row["micros"] <= asked]
@@ -257,7 +257,7 @@ def _available(session: SparkSession, location: str, asked: int) -> str:
 
 
 def _is_there(session: SparkSession, location: str) -> bool:
-    """Whether there is a table at all; a pinned read of none fails in ways that say nothing of it."""
+    """Whether there is a table at all. If there is none, the errors of a pinned read don't show it."""
     try:
         latest_version(session, location)
     except SPARK_ERRORS as error:
@@ -266,12 +266,12 @@ def _is_there(session: SparkSession, location: str) -> bool:
 
 
 def refuse_table_as_parquet(session: SparkSession, path: str) -> None:
-    """Raise where Parquet that is to be read by its path belongs to a Delta table: Delta itself looks away.
+    """Raise if Parquet that is to be read by its path belongs to a Delta table. Delta itself does not check this.
 
-    On this machine that is also told of a folder or file inside one, elsewhere of the table's own folder.
+    On this machine the check covers the table's folder and all that lies in it, elsewhere only the table's folder.
 
     Raises:
-        NotParquetError: it does.
+        NotParquetError: the path belongs to a Delta table.
     """
     folder = local_folder(path)
     if folder is None:
@@ -287,7 +287,7 @@ def refuse_table_as_parquet(session: SparkSession, path: str) -> None:
 def _find_files(
     whole: DataFrame, dataset: Dataset, location: str, number: int, asked: Iterable[str]
 ) -> tuple[list[str], int]:
-    """The files asked for, as the frame lists them, and how many files the version holds.
+    """The files that are asked for, as the frame lists them, and the number of files in the version.
 
     A frame's file column escapes a path once more than its list of files does.
     """
@@ -302,7 +302,7 @@ def _find_files(
 
 
 def _only_files(frame: DataFrame, dataset: Dataset, uris: list[str]) -> DataFrame:
-    """The rows of these files. The filter by path alone opens every file, so their partitions are named first."""
+    """The rows of these files. A filter by path alone opens every file, so a filter by their partitions goes first."""
     if not uris:
         return frame.filter("FALSE")
     path = "url_decode(replace(_metadata.file_path, '+', '%2B'))"
@@ -311,7 +311,7 @@ def _only_files(frame: DataFrame, dataset: Dataset, uris: list[str]) -> DataFram
 
 
 def _partitions_of(dataset: Dataset, uris: list[str]) -> str:
-    """SQL that holds for all rows of these files, from the folders that they lie in; TRUE where those say nothing."""
+    """SQL that is true for all rows of these files, from their partition folders. If those show nothing, TRUE."""
     predicates = []
     for position, column in enumerate(dataset.partition_by):
         data_type = dataset.field(column).dataType

@@ -1,7 +1,7 @@
-"""The raw change feed of a table over a stretch of its commits, both ends pinned.
+"""The raw change feed of a table over a window of its commits, pinned at both ends.
 
-Here belong the ends of the stretch and the refusal of one that can't be read. Net changes are `changes`', and the
-verdict is `verdict`'s.
+Here belong the ends of the window and the refusal of one that can't be read. Net changes belong to `changes`, the
+verdict to `verdict`.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ _ADDED = [
 
 @dataclass(frozen=True, kw_only=True)
 class Window:
-    """The commits `first` to `last`, both included; version 0 makes a table and brings no rows.
+    """The commits `first` to `last`, both included. Version 0 creates a table and brings no rows.
 
-    Without `first` it begins with the first commit from which on all changes can be read; without `last` it ends with
-    the version that the table would be read at.
+    Without `first` the window begins at the first commit from which on all changes can be read. Without `last` it ends
+    at the version that the table would be read at.
     """
 
     first: int | None = None
@@ -47,7 +47,7 @@ class Window:
 class WindowRead:
     """The rows of a feed with `_change_type`, `_commit_version` and `_commit_timestamp`.
 
-    `first` and `last` are the ends that were read, and `files` the number of files that the changes are in.
+    `first` and `last` are the ends that were read. `files` is the number of files that hold the changes.
     """
 
     frame: DataFrame
@@ -57,12 +57,12 @@ class WindowRead:
 
 
 def read_window(session: SparkSession, dataset: Dataset, location: str, window: Window, version: int) -> WindowRead:
-    """The changes of a window, which ends at `version` unless it says where; no Spark job where the log is local.
+    """Read the changes of a window. Without `last`, it ends at `version`. No Spark job if the log is local.
 
     Raises:
         TableNotFoundError: the table was never written.
         VersionNotFoundError: the window reaches beyond the newest version.
-        ChangesUnreadableError: changes in the window were not recorded, or are gone; or there are none to begin with.
+        ChangesUnreadableError: changes in the window were not recorded, are gone, or could never be read.
     """
     newest = require_table(session, dataset, location)
     last = version if window.last is None else window.last
