@@ -1,7 +1,7 @@
-"""A changelog: rows that say what happened to a key become the net change of each key.
+"""A changelog: rows with operation codes become the net change of each key.
 
-Here belong the reading of operation codes, the refusal of rows that can't be placed, and the query that folds the
-changes of a key into one. How that row meets the table is `merge`'s.
+Here belong the reading of operation codes, the refusal of rows without a known code or place in the sequence, and the
+query that folds the changes of a key into one row. How that row is merged into the table is the subject of `merge`.
 
 Columns that we add to a frame have names that no column of the dataset has.
 """
@@ -22,9 +22,10 @@ _ROW, _DELETE, _BEFORE, _TRUNCATE = "row", "delete", "before", "truncate"
 
 
 class Helpers:
-    """The names of the columns that are added to a dataset's rows as they are folded.
+    """The names of the columns that are added to a dataset's rows while they are folded.
 
-    `alive` says whether the key has a row or was ended, `ended` where it was ended last, `at` its row's place.
+    `alive` says whether the key has a row or is deleted, `ended` holds the place of its last deletion or truncation in
+    the sequence, and `at` the place of its row.
     """
 
     def __init__(self, dataset: Dataset) -> None:
@@ -37,12 +38,12 @@ class Helpers:
         )
 
     def kept(self, column: str) -> str:
-        """That of the newest value of a column in which NULL means "as it is", and its place."""
+        """The column with a column's newest value and its place, if NULL in that column means "unchanged"."""
         return sql.helper_name(self._dataset, f"kept {column}")
 
 
 def truncated_at(frame: DataFrame, dataset: Dataset, changelog: Changelog) -> str | None:
-    """A literal of the newest truncation's place in the sequence; None where there is none. One Spark job."""
+    """A literal of the newest truncation's place in the sequence. If there is none, None. One Spark job."""
     at, operation = sql.identifier(changelog.sequence), sql.identifier(changelog.operation)
     kind = kind_of_change(changelog)
     conditions = {changelog.operation: f"{kind} IS NULL", changelog.sequence: f"{at} IS NULL"}
@@ -57,7 +58,7 @@ def truncated_at(frame: DataFrame, dataset: Dataset, changelog: Changelog) -> st
         raise ChangelogError(
             dataset=dataset.name,
             counts=counts,
-            examples=tuple(", ".join(f"{k} = {v}" for k, v in found.asDict().items()) for found in examples),
+            examples=tuple(", ".join(f"{k} = {v}" for k, v in example.asDict().items()) for example in examples),
             codes=changelog.codes,
         )
     if row["newest"] is None:
@@ -66,7 +67,7 @@ def truncated_at(frame: DataFrame, dataset: Dataset, changelog: Changelog) -> st
 
 
 def kind_of_change(changelog: Changelog) -> str:
-    """SQL for what a row of a changelog is; NULL where its code is none that is declared."""
+    """SQL for the kind of a changelog row. If its code is not declared, NULL."""
     by_kind = {
         _ROW: changelog.writes, _DELETE: changelog.deletes,
         _BEFORE: changelog.before_updates, _TRUNCATE: changelog.truncates,
@@ -81,19 +82,19 @@ def kind_of_change(changelog: Changelog) -> str:
 
 
 def is_row(changelog: Changelog) -> str:
-    """SQL that is true for a row that brings values."""
+    """SQL that is true for a row with values: an insert or the row after an update."""
     return f"{kind_of_change(changelog)} <=> '{_ROW}'"
 
 
 def is_truncation(changelog: Changelog) -> str:
-    """SQL that is true for a row that empties the table or the slice."""
+    """SQL that is true for a row that truncates the table or the slice."""
     return f"{kind_of_change(changelog)} <=> '{_TRUNCATE}'"
 
 
 def stands_alone(dataset: Dataset, changelog: Changelog, taken: str) -> str:
-    """SQL that is true for the row from before an update whose row from after it, of the same key, is `taken` away.
+    """SQL that is true for a pre-image whose post-image, the row of the same key and place, meets `taken`.
 
-    Left behind, it would delete the key.
+    Such a pre-image must leave the write with it: alone it would delete the key.
     """
     place = sql.names((*dataset.keys, changelog.sequence))
     return f"{kind_of_change(changelog)} <=> '{_BEFORE}' AND max({taken}) OVER (PARTITION BY {place})"
@@ -102,10 +103,10 @@ def stands_alone(dataset: Dataset, changelog: Changelog, taken: str) -> str:
 def net_change_query(
     dataset: Dataset, changelog: Changelog, view: str, within: Slice | None, truncated: str | None
 ) -> str:
-    """The net change of each key: its newest row after its last end, or else its end.
+    """The net change of each key: its newest row after its last end, or else the end, a deletion or truncation.
 
-    A row of the same place in the sequence as an end comes after it: a change feed tells an update of a key as a
-    deletion and an insertion of one commit.
+    A row at the same place in the sequence as an end comes after it: a change feed may show an update of a key as a
+    deletion and an insertion in one commit.
     """
     keys, at = sql.names(dataset.keys), sql.identifier(changelog.sequence)
     own = Helpers(dataset)
@@ -135,7 +136,7 @@ def net_change_query(
 
 
 def _kept_values(dataset: Dataset, changelog: Changelog) -> Iterator[str]:
-    """For each column in which NULL means "as it is": the newest value of the key's rows, and its place."""
+    """For each column in which NULL means "unchanged": the newest value among the key's rows, and its place."""
     keys, at, own = sql.names(dataset.keys), sql.identifier(changelog.sequence), Helpers(dataset)
     row = constraints.row_value(dataset.schema.fields)
     for name in changelog.ignore_nulls:

@@ -1,7 +1,7 @@
-"""A consumer's run: what has changed in its sources becomes rows of its table, in one commit with the cursors.
+"""A consumer's run: the changes of its sources become rows of its table, in one commit with the cursors.
 
-Here belong the two halves of a run, reading and writing, and the loop around them. A run that another run of the
-consumer has overtaken reads its cursors and makes its frame again: the commit alone is never repeated.
+Here belong the two halves of a run, reading and writing, and the retry loop around them. If another run of the consumer
+committed first, the run reads its cursors again and computes its frame again. It never repeats the commit alone.
 """
 
 from __future__ import annotations
@@ -33,10 +33,10 @@ from pipeline.listing import listed
 
 @dataclass(frozen=True)
 class Touched:
-    """A frame that takes the place of the rows of a slice; of all rows where `within` is None.
+    """A frame that replaces the rows of a slice. If `within` is None, it replaces all rows.
 
-    What a consumer that replaces returns where only some of its rows follow from what has changed: `within` is what
-    `Changes.touched` says, over columns of the consumer's own table, and the frame has every row that belongs in it.
+    A consumer that replaces returns it if only some of its rows follow from the changes. `within` is a slice from
+    `Changes.touched`, over columns of the consumer's own table. The frame must have every row that belongs in it.
     """
 
     frame: Any
@@ -45,7 +45,7 @@ class Touched:
 
 @dataclass(frozen=True, kw_only=True)
 class Reading:
-    """What a run of a consumer has read and not written yet: the cursors in force, and what has changed since."""
+    """What a consumer's run has read but not yet written: the cursors in force, and the changes since them."""
 
     cursors: EffectiveCursors
     changes: SourceChanges
@@ -57,13 +57,13 @@ class Reading:
 
     @property
     def is_late(self) -> bool:
-        """Whether the cursors are to be moved although nothing is new, lest the log loses their place."""
+        """Whether to advance the cursors although nothing is new, before the log loses their commits."""
         return any(verdict.is_late for verdict in self.verdicts.values())
 
 
 @dataclass(frozen=True, kw_only=True)
 class Consumed:
-    """What one run of a consumer did: the verdicts by source, and its write; None where there was nothing to commit."""
+    """The result of one consumer run: the verdicts by source, and its write, None if there was nothing to commit."""
 
     verdicts: dict[str, Verdict]
     attempts: int
@@ -84,25 +84,31 @@ def consume(
     """Bring a consumer up to date with its sources, in one commit or none.
 
     Args:
-        compute: makes the rows of the dataset from the changes of its sources. It runs once an attempt, and what it is
-            given holds only until it is written.
-        full_refresh: whether the table is made anew whatever has changed.
+        compute: makes the rows of the dataset from the changes of its sources. It runs once an attempt, and its
+            argument is valid only until the write ends.
+        full_refresh: whether to build the table again from full snapshots in any case.
 
     Raises:
-        As `read_sources` and `write_consumed` do, and whatever `compute` raises.
+        As `read_sources` and `write_consumed` do, and any error that `compute` raises.
     """
 
     def attempt(number: int) -> Consumed:
-        with read_sources(session, dataset, location, sources, full_refresh=full_refresh) as found:
-            if found.changes.nothing_new and not found.is_late:
-                return Consumed(verdicts=found.verdicts, attempts=number)
-            made = None if found.changes.nothing_new else compute(found.changes)
-            frame, within = (made.frame, made.within) if isinstance(made, Touched) else (made, None)
+        with read_sources(session, dataset, location, sources, full_refresh=full_refresh) as reading:
+            if reading.changes.nothing_new and not reading.is_late:
+                return Consumed(verdicts=reading.verdicts, attempts=number)
+            computed = None if reading.changes.nothing_new else compute(reading.changes)
+            frame, within = (computed.frame, computed.within) if isinstance(computed, Touched) else (computed, None)
             mark = changed(note.mark, attempt=note.mark.attempt + number - 1)
             written = write_consumed(
-                session, frame, found, dataset=dataset, location=location, note=changed(note, mark=mark), within=within
+                session,
+                frame,
+                reading,
+                dataset=dataset,
+                location=location,
+                note=changed(note, mark=mark),
+                within=within,
             )
-            return Consumed(verdicts=found.verdicts, attempts=number, written=written)
+            return Consumed(verdicts=reading.verdicts, attempts=number, written=written)
 
     return with_retries(attempt, retry or RetryPolicy(), dataset.name)
 
@@ -117,10 +123,10 @@ def read_sources(
     *,
     full_refresh: bool = False,
 ) -> Iterator[Reading]:
-    """What has changed since a consumer was last written; the change frames are held for as long as the block lasts.
+    """Read the changes since the consumer's last write. The change frames stay persisted until the block ends.
 
     Raises:
-        DeclarationError: the dataset is written once, or as a changelog, and can't be made anew.
+        DeclarationError: the dataset's write mode can't build the table again: a first load, or a changelog.
         ChangeFeedOffError: a source's table has no change feed, and the dataset does not say `full_without_feed`.
         As `changes_since` does.
     """
@@ -128,13 +134,13 @@ def read_sources(
     if problems:
         raise DeclarationError(dataset=dataset.name, problems=problems)
     cursors = effective_cursors(session, table_state(session, dataset, location))
-    with changes_since(session, sources, cursors, full_refresh=full_refresh) as found:
-        for name, source in found.sources.items():
+    with changes_since(session, sources, cursors, full_refresh=full_refresh) as changes:
+        for name, source in changes.sources.items():
             if not source.verdict.feed_on and not dataset.full_without_feed:
                 raise ChangeFeedOffError(
                     dataset=name, location=source.source.location, consumer=dataset.name, setting=CHANGE_FEED
                 )
-        yield Reading(cursors=cursors, changes=found)
+        yield Reading(cursors=cursors, changes=changes)
 
 
 @door
@@ -148,25 +154,25 @@ def write_consumed(
     note: CommitNote,
     within: Slice | None = None,
 ) -> WriteResult:
-    """Commit what a consumer has made of its reading, together with the cursors; one attempt.
+    """Commit the rows that a consumer computed from its reading, together with the cursors. One attempt.
 
-    Of full snapshots the table is made anew: it holds what its write would make of an empty table. Otherwise the frame
-    is written as the dataset's mode says. Whatever the frame holds, the cursors are committed with it, so that an empty
-    one advances them too. Where nothing is new the frame is not asked for, and no commit is made unless it is late.
+    After full snapshots the table is built again: it holds what the write would make of an empty table. Otherwise the
+    frame is written in the dataset's mode. The cursors are always committed with the frame, so an empty frame advances
+    them too. If nothing is new, the frame is not used, and no commit is made unless the cursors are late.
 
     Args:
-        within: the slice that the frame takes the place of; the whole table where None.
+        within: the slice that the frame replaces. If None, the whole table.
 
     Raises:
-        TouchedSliceError: the dataset does not replace, or the table is to be made anew, and the frame is of a slice.
-        CommitConflictError: another run of the consumer was first; what was read must be read again.
+        TouchedSliceError: the frame is of a slice, but the dataset does not replace, or all sources were read in full.
+        CommitConflictError: another run of the consumer committed first. The sources must be read again.
         As `write` does.
     """
     if found.changes.nothing_new:
         if not found.is_late:
             return no_commit(dataset, require_table(session, dataset, location), note.mark)
-        deciding = [StructField(name, StringType()) for name in dataset.frame_columns]
-        frame = session.createDataFrame([], StructType([*dataset.schema.fields, *deciding]))
+        decided_by = [StructField(name, StringType()) for name in dataset.frame_columns]
+        frame = session.createDataFrame([], StructType([*dataset.schema.fields, *decided_by]))
         within = Slice(())
     elif within is not None:
         _refuse_slice(dataset, found, within)

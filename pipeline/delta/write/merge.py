@@ -1,7 +1,7 @@
-"""Merges: a frame becomes at most one row a key, and those rows one MERGE statement.
+"""Merges: a frame becomes at most one row a key, and these rows become one MERGE statement.
 
 Here belong the statements of `Merge`, `InsertNew` and a changelog, and the conditions under which their rows are
-refused. Running a statement, and reading its refusal, is `write`'s.
+refused. Running a statement and translating its errors is the subject of `write`.
 
 Columns that we add to a frame have names that no column of the dataset has.
 """
@@ -19,7 +19,7 @@ from pipeline.delta.sql import constraints
 from pipeline.delta.sql.slices import Slice, Unaddressable, of_rows
 from pipeline.delta.write.changelog import Helpers, is_row, net_change_query, truncated_at
 
-# More partitions than this are not named one by one: the statement would take longer to plan than to run.
+# More partitions than this are not named in the statement: it would take longer to plan than to run.
 TOUCHED_PARTITIONS = 200
 SOURCE, TARGET = "source", "target"
 
@@ -28,9 +28,9 @@ SOURCE, TARGET = "source", "target"
 class MergeQuery:
     """The rows of a merge: the query that makes them from the frame, at most one a key.
 
-    `deletes` is SQL over `query` that is true for a row that only deletes; None if no row does. `columns` are those
-    of the query beside the declared ones. `missing` is SQL that is true for a row that stands for one of the table
-    which the frame lacks; None where there are none such.
+    `deletes` is SQL over `query` that is true for a row that only deletes; None if no row does. `columns` are the
+    query's columns besides the declared ones. `missing` is SQL that is true for a row that represents a row of the
+    table which the frame lacks; None if the query has no such rows.
     """
 
     query: str
@@ -40,7 +40,7 @@ class MergeQuery:
 
 
 def order_column(dataset: Dataset) -> str | None:
-    """The stored column by which the rows of a key are ordered."""
+    """The stored column that orders the rows of a key."""
     assert isinstance(dataset.write, Merge)  # noqa: S101
     changelog = dataset.write.changelog
     if changelog is None:
@@ -49,27 +49,27 @@ def order_column(dataset: Dataset) -> str | None:
 
 
 def addresses_partitions(dataset: Dataset) -> bool:
-    """Whether a row's partition is given by its key, so that a merge need not look into any other partition.
+    """Whether the key determines a row's partition, so that a merge needs to look into no other partition.
 
-    Otherwise a key may have moved to another partition, and its old row would stay where nobody looks.
+    Otherwise a key may have moved to another partition, and the merge would not find its old row.
     """
     return bool(dataset.partition_by) and set(dataset.partition_by) <= set(dataset.keys)
 
 
 def repeats_differ(mode: Merge) -> bool:
-    """Whether the same frame, merged a second time after others, may give another table than once."""
+    """Whether a second merge of the same frame, after other merges, may give another table than the first."""
     deletes = mode.delete_when is not None or mode.delete_missing or mode.changelog is not None
-    # A condition on the row in the table may hold the second time.
+    # A condition on the table's row may hold at the second merge although it did not hold at the first.
     return deletes or mode.order_by is None or mode.update_when is not None
 
 
 def repeat_matters(mode: WriteMode) -> bool:
-    """Whether the same frame, written a second time, may give another table than once: its rows doubled, or undone."""
+    """Whether a second write of the same frame may change the table again: double its rows, or undo later writes."""
     return repeats_differ(mode) if isinstance(mode, Merge) else not isinstance(mode, Replace | InsertNew)
 
 
 def needs_fixed_source(dataset: Dataset, within: Slice | None) -> bool:
-    """Whether the frame is looked at before it is merged, and so must be materialized."""
+    """Whether the frame is read before the merge, and so must be materialized."""
     mode = dataset.write
     if isinstance(mode, Merge) and (mode.changelog is not None or mode.delete_missing):
         return True
@@ -77,13 +77,13 @@ def needs_fixed_source(dataset: Dataset, within: Slice | None) -> bool:
 
 
 def merge_statement(frame: DataFrame, dataset: Dataset, location: str, view: str, within: Slice | None) -> str:
-    """The MERGE of a frame that has this view's name; up to two Spark jobs look at the frame before.
+    """The MERGE of a frame that has this view's name. Up to two Spark jobs read the frame first.
 
     Raises:
         ChangelogError: rows of a changelog without a known operation or a place in the sequence.
     """
     changelog = dataset.write.changelog if isinstance(dataset.write, Merge) else None
-    since = None if changelog is None else truncated_at(frame, dataset, changelog)
+    truncation = None if changelog is None else truncated_at(frame, dataset, changelog)
     is_whole = within is None and isinstance(dataset.write, Merge) and dataset.write.delete_missing
     if within is not None:
         touched = within if within.boxes and set(within.columns) <= set(dataset.keys) else None
@@ -91,31 +91,31 @@ def merge_statement(frame: DataFrame, dataset: Dataset, location: str, view: str
         touched = None
     else:
         touched = _partitions_of(frame, dataset)
-    rows = merge_query(dataset, view, within, since)
-    if is_whole or (within is not None and _deletes_missing(dataset, since)):
+    rows = merge_query(dataset, view, within, truncation)
+    if is_whole or (within is not None and _deletes_missing(dataset, truncation)):
         rows = _with_missing(dataset, location, rows, within)
-    return merge_into(dataset, location, rows, within=within, touched=touched, truncated_at=since)
+    return merge_into(dataset, location, rows, within=within, touched=touched, truncated_at=truncation)
 
 
 def _partitions_of(frame: DataFrame, dataset: Dataset) -> Slice | None:
-    """The partitions that a frame has rows of; None where they are many, or one can't be named. One Spark job."""
+    """The partitions that a frame has rows of. If they are many, or one can't be named, None. One Spark job."""
     try:
         return of_rows(frame, dataset.partition_by, TOUCHED_PARTITIONS)
     except Unaddressable:
         return None
 
 
-# --- what is refused --------------------------------------------------------------------------------------------------
+# --- rows that are refused --------------------------------------------------------------------------------------------
 
 
 def stored_rows(frame: DataFrame, dataset: Dataset) -> tuple[DataFrame, tuple[str, ...]]:
-    """The rows of a frame that are to be stored, and the columns in which a NULL may stand for a value in the table."""
+    """The rows of a frame that will be stored, and the columns in which a NULL may mean the value in the table."""
     stored = stored_condition(dataset)
     return (frame if stored is None else frame.filter(stored)), kept_columns(dataset)
 
 
 def stored_condition(dataset: Dataset) -> str | None:
-    """SQL over the frame that is true for a row that is to be stored; None where each is."""
+    """SQL over the frame that is true for a row that will be stored. If all are, None."""
     mode = dataset.write
     if not isinstance(mode, Merge):
         return None
@@ -126,18 +126,18 @@ def stored_condition(dataset: Dataset) -> str | None:
 
 
 def kept_columns(dataset: Dataset) -> tuple[str, ...]:
-    """The columns in which a NULL may stand for the value in the table."""
+    """The columns in which a NULL may mean the value in the table."""
     changelog = dataset.write.changelog if isinstance(dataset.write, Merge) else None
     return () if changelog is None else changelog.ignore_nulls
 
 
 def _deletes(mode: Merge) -> str | None:
-    """SQL over the frame that is true for a row that deletes its key; None where none does."""
+    """SQL over the frame that is true for a row that deletes its key. If none does, None."""
     return None if mode.delete_when is None else f"coalesce(({mode.delete_when}), FALSE)"
 
 
 def repeated_keys(frame: DataFrame, dataset: Dataset) -> tuple[dict[str, int], int]:
-    """Rows by key where several rows have one and nothing says which counts, and the number of such keys."""
+    """Row counts of keys with several rows, if nothing decides between the rows, and the number of such keys."""
     mode = dataset.write
     if isinstance(mode, InsertNew):
         return constraints.duplicate_keys(frame, dataset.keys, constraints.row_value(dataset.schema.fields))
@@ -185,29 +185,29 @@ def _deletes_missing(dataset: Dataset, truncated_at: str | None) -> bool:
 
 
 def _with_missing(dataset: Dataset, location: str, rows: MergeQuery, within: Slice | None) -> MergeQuery:
-    """The rows, and one for each key in the table, or in its slice, that they lack.
+    """The rows, and one row for each key that they lack but the table, or its slice, has.
 
-    Delta's own clause for such rows makes it write every file of the table again, whatever its condition says, and
-    conflict with the writers of all other partitions. Any file in which a key is met is written again too, so of a
-    whole table the rows are left out by which nothing would be updated.
+    Delta's own clause for such rows rewrites every file of the table, whatever its condition, and conflicts with the
+    writers of all other partitions. Delta also rewrites every file that has a matched key. So if the whole table is
+    merged, rows that would update nothing are left out.
     """
     missing = sql.helper_name(dataset, "is missing")
     same = " AND ".join(_same_key(dataset, key) for key in dataset.keys)
     keys = [sql.column(name, TARGET) if name in dataset.keys else "NULL" for name in dataset.schema.names]
-    lacking = ", ".join([*keys, *("NULL" for _ in rows.columns), "TRUE"])
-    there = f"{sql.path_table(location)} AS {TARGET}"
+    missing_row = ", ".join([*keys, *("NULL" for _ in rows.columns), "TRUE"])
+    target = f"{sql.path_table(location)} AS {TARGET}"
     updates = _updates_when(dataset) if within is None else None
-    idle = f" AS {SOURCE} LEFT ANTI JOIN {there} ON {same} AND NOT coalesce({updates}, FALSE)" if updates else ""
+    no_updates = f" AS {SOURCE} LEFT ANTI JOIN {target} ON {same} AND NOT coalesce({updates}, FALSE)" if updates else ""
     inside = "" if within is None else f" WHERE {within.predicate(dataset, of=TARGET)}"
     query = (
-        f"WITH rows AS ({rows.query}) SELECT *, FALSE AS {sql.identifier(missing)} FROM rows{idle} "
-        f"UNION ALL SELECT {lacking} FROM {there} LEFT ANTI JOIN rows AS {SOURCE} ON {same}{inside}"
+        f"WITH rows AS ({rows.query}) SELECT *, FALSE AS {sql.identifier(missing)} FROM rows{no_updates} "
+        f"UNION ALL SELECT {missing_row} FROM {target} LEFT ANTI JOIN rows AS {SOURCE} ON {same}{inside}"
     )
     return replace(rows, query=query, missing=sql.column(missing, SOURCE))
 
 
 def _updates_when(dataset: Dataset) -> str | None:
-    """SQL over both sides that is true where a row updates the one it meets; None where each does, or may delete it."""
+    """SQL over both sides that is true if a row updates its match. If every row updates or may delete it, None."""
     mode = dataset.write
     assert isinstance(mode, Merge)  # noqa: S101
     newer = _newer(dataset, sql.column(mode.order_by, SOURCE)) if mode.order_by else None
@@ -216,14 +216,14 @@ def _updates_when(dataset: Dataset) -> str | None:
 
 
 def first_load_query(dataset: Dataset, view: str) -> str:
-    """The query of what a merge of the frame makes of an empty table."""
-    found = merge_query(dataset, view, None)
-    alive = f" WHERE NOT {found.deletes}" if found.deletes else ""
-    return f"SELECT {sql.names(dataset.schema.names)} FROM ({found.query}) AS {SOURCE}{alive}"
+    """The query of the rows that a merge of the frame makes of an empty table."""
+    rows = merge_query(dataset, view, None)
+    alive = f" WHERE NOT {rows.deletes}" if rows.deletes else ""
+    return f"SELECT {sql.names(dataset.schema.names)} FROM ({rows.query}) AS {SOURCE}{alive}"
 
 
 def _distinct(dataset: Dataset, view: str, within: Slice | None) -> str:
-    """One row of those that are equal in every column."""
+    """One row of each group of rows that are equal in every column."""
     row, keys, rank = constraints.row_value(dataset.schema.fields), sql.names(dataset.keys), _rank(dataset)
     guards = [f"WHEN NOT (min({row}) OVER by_key <=> max({row}) OVER by_key) THEN raise_error('duplicate key')"]
     columns = constraints.guarded_columns(dataset, within, guards)
@@ -233,7 +233,7 @@ def _distinct(dataset: Dataset, view: str, within: Slice | None) -> str:
 
 
 def _newest(dataset: Dataset, mode: Merge, view: str, within: Slice | None, deletes: str | None) -> str:
-    """The row of the greatest order of each key; without an order column two rows of a key raise."""
+    """The row of each key with the greatest order. Without an order column, two rows of a key raise."""
     keys, table = sql.names(dataset.keys), sql.identifier(view)
     flag = [f"{deletes} AS {sql.identifier(_flag(dataset))}"] if deletes else []
     stored = sql.names((*dataset.schema.names, *([_flag(dataset)] if deletes else [])))
@@ -241,7 +241,7 @@ def _newest(dataset: Dataset, mode: Merge, view: str, within: Slice | None, dele
         guard = [f"WHEN count(*) OVER (PARTITION BY {keys}) > 1 THEN raise_error('duplicate key')"]
         return f"SELECT {', '.join([*constraints.guarded_columns(dataset, within, guard), *flag])} FROM {table}"
     order = f"{sql.identifier(mode.order_by)} DESC NULLS LAST"
-    # Of equal order a row that stays beats one that deletes, and then the greater row by declared columns.
+    # At equal order a row that is stored wins over one that deletes, and then the greater row by declared columns.
     ties = [*([f"{deletes} ASC"] if deletes else []), f"{constraints.row_value(dataset.schema.fields)} DESC"]
     rank = f"row_number() OVER (PARTITION BY {keys} ORDER BY {', '.join([order, *ties])}) AS {_rank(dataset)}"
     inner = f"SELECT {', '.join([*constraints.guarded_columns(dataset, within, []), *flag, rank])} FROM {table}"
@@ -258,9 +258,9 @@ def merge_into(
     """The MERGE of the rows into the table.
 
     Args:
-        within: the slice of the run, outside of which nothing is deleted that the frame does not name.
-        touched: the partitions that the rows can meet, where the key gives them: repeated as literals, so that writers
-            of other partitions don't conflict.
+        within: the slice of the run. Outside it only rows that the frame names are deleted.
+        touched: the partitions that the rows can match, if the key determines them. They are repeated as literals, so
+            that writers of other partitions don't conflict.
         truncated_at: as in `merge_query`.
     """
     on = [_same_key(dataset, key) for key in dataset.keys]
@@ -268,14 +268,14 @@ def merge_into(
         on.append(f"({touched.predicate(dataset, of=TARGET)})")
     clauses = [*_clauses(dataset, rows), *_by_source(dataset, rows, within, truncated_at)]
     if rows.missing is not None:
-        gone = _and([rows.missing, _older(dataset, truncated_at)])
-        clauses.insert(0, f"WHEN MATCHED AND {gone} THEN DELETE")
+        is_deleted = _and([rows.missing, _older(dataset, truncated_at)])
+        clauses.insert(0, f"WHEN MATCHED AND {is_deleted} THEN DELETE")
     into = f"MERGE INTO {sql.path_table(location)} AS {TARGET} USING ({rows.query}) AS {SOURCE}"
     return f"{into} ON {' AND '.join(on)} {' '.join(clauses)}"
 
 
 def _same_key(dataset: Dataset, key: str) -> str:
-    # Only where NULL can occur: a plain equation can be pushed down and joined by hash.
+    # Only if NULL can occur: a plain equation can be pushed down and joined by hash.
     operator = "<=>" if dataset.field(key).nullable else "="
     return f"{sql.column(key, TARGET)} {operator} {sql.column(key, SOURCE)}"
 
@@ -308,7 +308,7 @@ def _clauses(dataset: Dataset, rows: MergeQuery) -> Iterator[str]:
             if name in _updated(dataset, mode)
         }
         yield f"WHEN MATCHED AND {deletes} AND {is_past} THEN DELETE"
-        # A row that came after the end of the one in the table is a new row: nothing of the old one is kept.
+        # A row after the end of the table's row is a new row: it keeps no value of the old one.
         yield f"WHEN MATCHED AND {alive} AND {is_past} THEN UPDATE SET {_assignments(inserted)}"
         yield _update(mode, [alive, newer], partly)
     yield _insert(inserted, alive)
@@ -319,23 +319,23 @@ def _and(conditions: Iterable[str | None]) -> str:
 
 
 def _newer(dataset: Dataset, place: str) -> str:
-    """Whether a place in the order beats the row in the table; of equal order that row stays, NULL is the least."""
+    """Whether a place in the order is after the table's row. At equal order the table's row wins. NULL is the least."""
     column = order_column(dataset)
     if column is None:
         return "TRUE"
-    there = sql.column(column, TARGET)
-    return f"coalesce({place} > {there}, {place} IS NOT NULL AND {there} IS NULL)"
+    stored = sql.column(column, TARGET)
+    return f"coalesce({place} > {stored}, {place} IS NOT NULL AND {stored} IS NULL)"
 
 
 def _updated(dataset: Dataset, mode: Merge) -> list[str]:
-    """The columns that an update sets; the order column always, or late data would win the next time."""
+    """The columns that an update sets. The order column is always one, or late data would win the next time."""
     listed = set(mode.update_columns) or set(dataset.schema.names) - set(mode.keep_columns)
     return [name for name in dataset.schema.names if name in listed | {order_column(dataset)}]
 
 
 def _update(mode: Merge, conditions: list[str], values: dict[str, str]) -> str:
-    wanted = [*conditions, *([f"({mode.update_when})"] if mode.update_when is not None else [])]
-    return f"WHEN MATCHED AND {' AND '.join(wanted)} THEN UPDATE SET {_assignments(values)}"
+    all_conditions = [*conditions, *([f"({mode.update_when})"] if mode.update_when is not None else [])]
+    return f"WHEN MATCHED AND {' AND '.join(all_conditions)} THEN UPDATE SET {_assignments(values)}"
 
 
 def _assignments(values: dict[str, str]) -> str:
@@ -347,11 +347,11 @@ def _insert(values: dict[str, str], condition: str = "TRUE") -> str:
 
 
 def _older(dataset: Dataset, truncated_at: str | None) -> str | None:
-    """Whether the row in the table is older than the truncation; None where nothing says so."""
+    """Whether the table's row is older than the truncation. If there is no truncation or no order column, None."""
     return None if truncated_at is None or order_column(dataset) is None else _newer(dataset, truncated_at)
 
 
 def _by_source(dataset: Dataset, rows: MergeQuery, within: Slice | None, truncated_at: str | None) -> Iterator[str]:
-    """What becomes of rows that the frame has none of, where the run addresses the whole table."""
+    """What happens to rows of the table that the frame lacks, if the run addresses the whole table."""
     if within is None and rows.missing is None and _deletes_missing(dataset, truncated_at):
         yield f"WHEN NOT MATCHED BY SOURCE AND {_and([_older(dataset, truncated_at)])} THEN DELETE"

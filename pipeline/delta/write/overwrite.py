@@ -1,8 +1,8 @@
-"""A write that replaces the whole table, schema and partitioning included.
+"""A write that replaces the whole table, with its schema and partitioning.
 
-Here belongs the one statement that is no SQL: Delta replaces a schema and the rows in one commit through the writer of
-a DataFrame alone. That makes every column NULL-able, so what is declared NOT NULL, and what checks say, is held by the
-query here, and put in force behind the commit.
+Here belongs the only statement that is not SQL: Delta replaces a schema and the rows in one commit only through the
+writer of a DataFrame. That writer makes every column nullable, so the query here enforces the declared NOT NULL and the
+checks, and a later commit puts them in force.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ from pipeline.delta.table.steps import DropCheck
 
 
 def overwrite(clone: SparkSession, dataset: Dataset, table: Applied, view: str) -> tuple[str, ...]:
-    """Replace table and schema by the rows of the view; the partition columns under their names in the log.
+    """Replace the table and its schema by the rows of the view. Return the partition columns by their names in the log.
 
-    Checks that are not declared go first, since they may speak of columns that go; under a mark of their own, lest such
-    a commit is taken for that of the rows where those fail.
+    Checks that are not declared are dropped first, since they may name columns that the schema loses. Their commits
+    have a mark of their own: if the write fails, they must not be mistaken for the commit of the rows.
     """
     location = table.after.location
     note = CommitNote(mark=Mark(writer=f"{dataset.name}/conform"))
@@ -54,7 +54,7 @@ def _columns(dataset: Dataset) -> list[str]:
 
 
 def evolution(dataset: Dataset, tables: Sequence[Applied]) -> dict[str, Any]:
-    """What the attempts of a write have changed of the table's schema, as fields of its result; none where nothing."""
+    """The changes that a write's attempts made to the table's schema, as fields of its result. If none, empty."""
     changes = tuple(step for table in tables for step in table.steps)
     if tables[-1].overwrites:
         changes += tuple(shape_differences(dataset, tables[-1].after))

@@ -1,12 +1,12 @@
-"""Rows that constraints leave out of a write: judged in one pass before it, dropped or set apart with the reasons.
+"""Rows that constraints keep out of a write: found in one pass before it, then dropped or quarantined with reasons.
 
-Here belong the pass, the split of the frame, and which rows in quarantine belong to which batch. The commits, and their
-order, are `write`'s.
+Here belong the pass, the split of the frame, and the rule which quarantined rows belong to which batch. The commits and
+their order are the subject of `write`.
 
-The rows of a batch are set apart before its rows are written, so that none is lost when the writer is killed in
-between; whoever repeats the batch replaces what was set apart of it. A batch is a writer's epoch. That of a consumer is
-the number of its cursors, which two runs may try for at once: each then has rows of its own, and those of the run that
-came second go.
+The refused rows of a batch are quarantined before its other rows are written, so that none is lost if the writer is
+killed in between. A repeat of the batch replaces its quarantined rows. A batch is a writer's epoch. A consumer's batch
+is the number of its cursors. Two runs may try for the same number: each has rows of its own, and those of the run that
+commits second are deleted.
 
 Columns that we add to a frame have names that no column of the dataset has.
 """
@@ -35,7 +35,7 @@ from pipeline.delta.write import merge
 from pipeline.delta.write.changelog import stands_alone
 from pipeline.errors import CommitConflictError
 
-# The writer of what a consumer sets apart: its batches are told by its cursors, whatever run wrote them.
+# The writer of a consumer's quarantined rows: its cursors identify its batches, whichever run wrote them.
 CURSORS = "cursors"
 DELETE_ATTEMPTS = 6
 ROWS_OF_FILE = 1_000_000
@@ -44,10 +44,10 @@ Kind = Literal["check", "not null"]
 
 @dataclass(frozen=True, kw_only=True)
 class Violation:
-    """One constraint in one write: what became of the rows that break it, their number and a few of them.
+    """One constraint in one write: what is done with the rows that violate it, their number, and examples.
 
-    Of a constraint on which the write fails only rows count that no other constraint takes away; a write that was made
-    has none of those.
+    For a constraint that fails the write, only rows that no other constraint removes count. A write that succeeded has
+    none of those.
     """
 
     constraint: str
@@ -59,7 +59,7 @@ class Violation:
 
 @dataclass(frozen=True)
 class RemovedRows:
-    """How many rows of one partition were set apart, and how many dropped."""
+    """The number of rows of one partition that were quarantined, and the number that were dropped."""
 
     quarantined: int = 0
     dropped: int = 0
@@ -70,10 +70,10 @@ class RemovedRows:
 
 @dataclass(frozen=True, kw_only=True)
 class SplitFrame:
-    """A frame that was judged: the rows that go on, those to be set apart, and what was counted.
+    """A frame split by its violations: the rows that are written, the rows to quarantine, and the counts.
 
-    `frame` and `set_apart` are materialized where `is_held`. `is_refused` says that rows which go on break what the
-    write would fail on. `left_out` are the rows of the slice that don't go on, by the values of the partition columns.
+    `frame` and `set_apart` are materialized if `is_held`. `is_refused` says that some remaining rows violate a rule
+    that fails the write. `left_out` counts the rows of the slice that are kept out, by partition values.
     """
 
     frame: DataFrame
@@ -88,9 +88,9 @@ class SplitFrame:
 
 @contextmanager
 def split_violations(frame: DataFrame, dataset: Dataset, within: Slice | None) -> Iterator[SplitFrame]:
-    """The rows of a conformed frame that go on, held for as long as the block lasts; one Spark job.
+    """Split off the rows of a conformed frame that constraints keep out. One Spark job; persisted until the block ends.
 
-    Where every constraint says that the write fails, nothing is looked at: Delta judges while it writes.
+    If every constraint fails the write, no row is read here: Delta enforces them during the write.
 
     Raises:
         DeclarationError: a check can't be used.
@@ -103,46 +103,46 @@ def split_violations(frame: DataFrame, dataset: Dataset, within: Slice | None) -
     try:
         yield _counted(held, dataset, within)
     finally:
-        with suppress(*LOST_OR_REFUSED):  # must not hide what became of the write
+        with suppress(*LOST_OR_REFUSED):  # an error here must not hide the result of the write
             held.unpersist()
 
 
 def _reasons(dataset: Dataset) -> str:
-    """The column of the constraints that a row breaks, quoted."""
+    """The column of the constraints that a row violates, quoted."""
     return sql.identifier(sql.helper_name(dataset, "broken constraints"))
 
 
 def _fate(dataset: Dataset) -> str:
-    """The column that says what becomes of a row, quoted."""
+    """The column that says where a row goes, quoted."""
     return sql.identifier(sql.helper_name(dataset, "fate of row"))
 
 
 def _constraints(dataset: Dataset) -> dict[str, tuple[Kind, OnViolation, str]]:
-    """By its label, the kind of each constraint, what follows, and SQL that is true for a row that breaks it."""
-    said: dict[str, OnViolation] = {
+    """Each constraint by its label: its kind, what a violation does, and SQL that is true for a violating row."""
+    declared: dict[str, OnViolation] = {
         constraint_name(constraint): constraint.on_violation for constraint in dataset.not_null
     }
     nulls = constraints.null_conditions(dataset.schema, merge.kept_columns(dataset))
-    found: dict[str, tuple[Kind, OnViolation, str]] = {
-        null_label(path): ("not null", said.get(null_label(path), "fail"), condition)
+    not_null: dict[str, tuple[Kind, OnViolation, str]] = {
+        null_label(path): ("not null", declared.get(null_label(path), "fail"), condition)
         for path, condition in nulls.items()
     }
     checks = constraints.check_conditions(dataset)
-    return found | {
+    return not_null | {
         constraint_name(check): ("check", check.on_violation, checks[check.name]) for check in dataset.checks
     }
 
 
 def _tagged(frame: DataFrame, dataset: Dataset) -> DataFrame:
-    """The frame, with the constraints that each row breaks and what becomes of it; NULL where it goes on."""
+    """The frame with the constraints that each row violates, and where it goes. NULL if the write keeps it."""
     stored = merge.stored_condition(dataset) or "TRUE"
-    found = _constraints(dataset)
-    labels = [f"CASE WHEN {condition} THEN {sql.string(name)} END" for name, (_, _, condition) in found.items()]
+    by_label = _constraints(dataset)
+    labels = [f"CASE WHEN {condition} THEN {sql.string(name)} END" for name, (_, _, condition) in by_label.items()]
     reasons = f"CASE WHEN {stored} THEN array_compact(array({', '.join(labels)})) ELSE array() END"
     fates = [
-        f"WHEN {_any_of(dataset, taken)} THEN '{fate}'"
+        f"WHEN {_any_of(dataset, violated)} THEN '{fate}'"
         for fate in ("quarantine", "drop")
-        if (taken := [name for name, (_, follows, _) in found.items() if follows == fate])
+        if (violated := [name for name, (_, follows, _) in by_label.items() if follows == fate])
     ]
     tagged = frame.selectExpr("*", f"{reasons} AS {_reasons(dataset)}")
     tagged = tagged.selectExpr("*", f"CASE {' '.join(fates)} END AS {_fate(dataset)}")
@@ -155,17 +155,17 @@ def _tagged(frame: DataFrame, dataset: Dataset) -> DataFrame:
 
 
 def _any_of(dataset: Dataset, labels: Sequence[str]) -> str:
-    """SQL that is true for a row that breaks one of these constraints."""
+    """SQL that is true for a row that violates one of these constraints."""
     named = ", ".join(map(sql.string, labels))
     return f"arrays_overlap({_reasons(dataset)}, array({named}))"
 
 
 def _counted(held: DataFrame, dataset: Dataset, within: Slice | None) -> SplitFrame:
-    fate, found = _fate(dataset), _constraints(dataset)
+    fate, by_label = _fate(dataset), _constraints(dataset)
     goes_on = f"{fate} IS NULL"
     conditions = {
         name: f"{_any_of(dataset, [name])} AND {goes_on}" if follows == "fail" else _any_of(dataset, [name])
-        for name, (_, follows, _) in found.items()
+        for name, (_, follows, _) in by_label.items()
     }
     stored = merge.stored_condition(dataset) or "TRUE"
     refused = [*constraints.empty_partition_conditions(dataset).values()]
@@ -181,7 +181,7 @@ def _counted(held: DataFrame, dataset: Dataset, within: Slice | None) -> SplitFr
     broken = {name: constraints.broken_in(row, position) for position, name in enumerate(conditions)}
     violations = tuple(
         Violation(constraint=n, kind=kind, on_violation=follows, rows=broken[n].rows, examples=broken[n].examples)
-        for n, (kind, follows, _) in found.items()
+        for n, (kind, follows, _) in by_label.items()
     )
     columns = [sql.identifier(name) for name in (*dataset.schema.names, *dataset.frame_columns)]
     return SplitFrame(
@@ -197,29 +197,29 @@ def _counted(held: DataFrame, dataset: Dataset, within: Slice | None) -> SplitFr
 
 
 def _left_out(held: DataFrame, dataset: Dataset, within: Slice | None) -> dict[tuple[Any, ...], RemovedRows]:
-    """By partition, the rows of the slice that are left out; one Spark job over rows that are held."""
+    """The rows of the slice that are kept out, by partition. One Spark job over persisted rows."""
     if within is None or not dataset.partition_by:
         return {}
     fate = _fate(dataset)
     rows = held.filter(within.predicate(dataset)).filter(f"{fate} IN ('quarantine', 'drop')")
     try:
         counts = rows_by_values(rows, dataset.partition_by, (f"{fate} = 'quarantine'", f"{fate} = 'drop'"))
-    except Unaddressable:  # a value that Python has none for; the totals are told all the same
+    except Unaddressable:  # a value that Python can't hold; the totals are reported anyway
         return {}
     return {values: RemovedRows(quarantined, dropped) for values, (quarantined, dropped) in counts.items()}
 
 
-# --- what was set apart, and by whom ----------------------------------------------------------------------------------
+# --- quarantined rows by batch ----------------------------------------------------------------------------------------
 
 
 def rows_for_quarantine(set_apart: DataFrame, dataset: Dataset, note: CommitNote, rows: int) -> DataFrame:
-    """Rows that were set apart as the quarantine's table holds them, with their reasons and the batch they came in.
+    """The rows to quarantine as the quarantine table stores them, with their reasons and their batch.
 
     Args:
-        rows: how many there are, at least one.
+        rows: the number of rows, at least one.
     """
     writer, epoch = _batch(note)
-    told = {
+    batch_columns = {
         REASONS: _reasons(dataset),
         WRITER: sql.string(writer),
         EPOCH: "CAST(NULL AS BIGINT)" if epoch is None else f"CAST({epoch} AS BIGINT)",
@@ -228,14 +228,14 @@ def rows_for_quarantine(set_apart: DataFrame, dataset: Dataset, note: CommitNote
         "_set_apart_at": "current_timestamp()",
     }
     columns = [sql.identifier(name) for name in dataset.schema.names]
-    # A task without rows may write a file all the same, which no commit names.
+    # A task without rows may still write a file, which no commit names.
     return set_apart.repartition(1 + rows // ROWS_OF_FILE).selectExpr(
-        *columns, *(f"{value} AS {sql.identifier(name)}" for name, value in told.items())
+        *columns, *(f"{value} AS {sql.identifier(name)}" for name, value in batch_columns.items())
     )
 
 
 def batch_slice(note: CommitNote) -> Slice:
-    """The rows of the quarantine that are of this batch, and that this write may replace."""
+    """The quarantined rows of this batch that this write may replace."""
     writer, epoch = _batch(note)
     values: list[tuple[str, Any]] = [(WRITER, writer)]
     if epoch is not None:
@@ -250,7 +250,7 @@ def _batch(note: CommitNote) -> tuple[str, int | None]:
 
 
 def may_hold_batch(session: SparkSession, quarantine: Dataset, location: str, note: CommitNote) -> bool:
-    """Whether an earlier try of this batch may have set rows apart; those of a consumer's try have its own token."""
+    """Whether an earlier attempt may have quarantined rows of this batch. A consumer's attempt has its own token."""
     is_repeatable = note.cursors is None and note.mark.epoch is not None
     return is_repeatable and table_state(session, quarantine, location) is not None
 
@@ -258,9 +258,9 @@ def may_hold_batch(session: SparkSession, quarantine: Dataset, location: str, no
 def remove_uncommitted(
     session: SparkSession, quarantine: Dataset, location: str, note: CommitNote, *, replace_all: bool
 ) -> None:
-    """Delete what other runs of a consumer have set apart without committing its cursors, which ours has.
+    """Delete rows that a consumer's other runs have quarantined without committing the cursors that this run committed.
 
-    Where the table was made anew, so is its quarantine. No commit is made where there is nothing to delete.
+    If the table was built again, so is its quarantine. If there is nothing to delete, no commit is made.
     """
     if note.cursors is None or table_state(session, quarantine, location) is None:
         return
@@ -270,12 +270,12 @@ def remove_uncommitted(
 
 
 def remove_batch(session: SparkSession, quarantine: Dataset, location: str, note: CommitNote) -> Commit | None:
-    """Delete what is in quarantine of this batch; None where there was nothing, and no commit was made.
+    """Delete the quarantined rows of this batch. If there were none, no commit is made and None is returned.
 
-    A replace by no rows comes to the same, and leaves a file that no commit names also where there was nothing.
+    A replace by no rows has the same effect, but leaves a file that no commit names even if there were no such rows.
 
     Raises:
-        CommitConflictError: other commits came first, at every attempt.
+        CommitConflictError: at every attempt another commit came first.
         DamagedTableError: a file of the quarantine is missing or damaged.
     """
     return _delete(session, quarantine, location, note, batch_slice(note).predicate(quarantine))

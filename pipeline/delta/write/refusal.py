@@ -1,8 +1,7 @@
-"""What refused rows break, found by a second look at the frame: typed errors with counts and examples.
+"""The rules that refused rows violate, found by a second pass over the frame: typed errors with counts and examples.
 
-Here belong the order in which faults are told and their errors, and the search for the expression that has no value for
-a row. The conditions are `constraints`'s; when a frame is
-looked at is `write`'s.
+Here belong the errors, the order in which they are reported, and the search for the expression that fails for a row.
+The conditions are those of `constraints`. When a frame is read again is the subject of `write`.
 """
 
 from __future__ import annotations
@@ -103,11 +102,11 @@ def _broken(stored: DataFrame, dataset: Dataset, kept: Collection[str], *, names
     conditions = {f"{column} = ''": said for column, said in empty.items()}
     conditions |= {f"{column} is long": said for column, said in long.items()}
     conditions |= {null_label(path): said for path, said in nulls.items()} | checks
-    found = constraints.count_broken(stored, dataset, conditions)
-    examples = tuple(f"{name}: {row}" for name, broken in found.items() for row in broken.examples)
+    broken_by_name = constraints.count_broken(stored, dataset, conditions)
+    examples = tuple(f"{name}: {row}" for name, broken in broken_by_name.items() for row in broken.examples)
 
     def counts(names: dict[str, str]) -> dict[str, int]:
-        return {name: found[told].rows for name, told in names.items() if told in found}
+        return {name: broken_by_name[label].rows for name, label in names.items() if label in broken_by_name}
 
     if empties := counts({column: f"{column} = ''" for column in empty}):
         return PartitionValueError(dataset=dataset.name, counts=empties, examples=examples)

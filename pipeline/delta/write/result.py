@@ -1,6 +1,6 @@
-"""What one write did, and how that is told from its commit.
+"""The result of one write, and how it is derived from the commit.
 
-Here belong the value that a write returns and its makers. Making the commit is `write`'s.
+Here belong the value that a write returns and the functions that make it. Making the commit is the subject of `write`.
 """
 
 from __future__ import annotations
@@ -20,18 +20,18 @@ from pipeline.delta.write.quarantine import RemovedRows, Violation
 
 @dataclass(frozen=True, kw_only=True)
 class WriteResult:
-    """What one write did.
+    """The result of one write.
 
-    `version` is that of our own commit; of the commit that holds the rows where the write was `skipped`, since it had
-    been made before; or the current one where there was nothing to commit.
-    `rows_by_partition` counts the rows written by partition values as the log spells them; empty where nothing was
-    written, None where Delta kept no statistics or a merge has written untouched rows again. `partitions` are all
-    counts of the commit by the same values; None where a stream has made several. `left_out` are the rows of the slice
-    that constraints kept out, by typed values. `rows_written` are those inserted and updated. `rows_deleted` is None
-    where Delta does not say, `rows_updated` for all but a merge.
-    `violations` are what was looked for before the write, with the rows that were left out of it; `quarantined` is the
-    commit of those that were set apart, None where none were. `fingerprint_before` is that of the table's schema where
-    the schema policy let this write change it, by the steps in `schema_changes`; None where the write left it.
+    `version` is the version of this write's commit. If the write was `skipped`, because it had been made before, it is
+    the version that holds the rows. If there was nothing to commit, it is the current version.
+    `rows_by_partition` counts the rows written by partition values as the log spells them. It is empty if nothing was
+    written, and None if Delta kept no statistics or a merge has copied untouched rows. `partitions` are all
+    counts of the commit by the same values; None if a stream has made several commits. `left_out` are the rows of the
+    slice that constraints kept out, by typed values. `rows_written` counts inserted and updated rows. `rows_deleted` is
+    None if Delta does not report it, `rows_updated` for all writes but a merge.
+    `violations` are the constraints that were checked before the write. `quarantined` is the commit of the quarantined
+    rows, None if there were none. If the schema policy let this write change the schema, `fingerprint_before` is the
+    old schema's fingerprint and `schema_changes` are the steps; otherwise the fingerprint is None.
     """
 
     dataset: str
@@ -64,16 +64,16 @@ class WriteResult:
 
     @property
     def changes_rows(self) -> bool:
-        """Whether the commit has changed rows: one that only records an identifier has not."""
+        """Whether the commit has changed rows. A commit that only records a transaction identifier has not."""
         return self.committed and bool(self.files_added or self.files_removed)
 
     def behind(self) -> AbstractContextManager[None]:
-        """A block that follows this write: what fails in it is raised with the version that stands, if one does."""
+        """A block that follows this write. If it fails, the error carries the committed version, if there is one."""
         return BehindCommit(self.dataset, self.location, self.version) if self.committed else nullcontext()
 
 
 def no_commit(dataset: Dataset, state: TableState, mark: Mark, skipped_at: int | None = None) -> WriteResult:
-    """A write that made no commit: there was nothing to write, or it had been made before."""
+    """The result of a write without a commit: there was nothing to write, or it had been made before."""
     return WriteResult(
         dataset=dataset.name, location=state.location, table_id=state.table_id,
         version=state.version if skipped_at is None else skipped_at, committed=False, skipped=skipped_at is not None,
@@ -84,7 +84,7 @@ def no_commit(dataset: Dataset, state: TableState, mark: Mark, skipped_at: int |
 
 
 def commit_result(dataset: Dataset, state: TableState, mark: Mark, commit: Commit) -> WriteResult:
-    """What a commit of ours did; `state` is the table as it was opened for it."""
+    """The result of one of our commits. `state` is the state of the table when it was opened for the write."""
     is_merge = isinstance(dataset.write, Merge | InsertNew)
     return WriteResult(
         dataset=dataset.name,

@@ -1,6 +1,6 @@
-"""How a write is said to Delta: one statement by the write mode, which refuses what Delta itself would take.
+"""The SQL statement of a write, by its write mode. It refuses rows that Delta itself would accept.
 
-Here belong an append and a replace; how a merge is said is `merge`'s.
+Here belong append and replace. The statement of a merge belongs to `merge`.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from pipeline.delta.write import merge
 def write_statement(
     frame: DataFrame, dataset: Dataset, location: str, view: str, within: Slice | None, *, replace_all: bool
 ) -> str:
-    """The statement that writes the view `view` of the frame; with `replace_all` only the rows of the frame remain."""
-    # A slice of nothing is replaced by nothing; Delta would take rows for `REPLACE WHERE FALSE`, the guard does not.
+    """The statement that writes the view `view` of the frame. With `replace_all`, only rows of the frame remain."""
+    # An empty slice is replaced by no rows. Delta would accept rows for `REPLACE WHERE FALSE`, the guard does not.
     holds_nothing = within is not None and not within.boxes
     if replace_all and isinstance(dataset.write, Merge | InsertNew):
         return f"INSERT OVERWRITE TABLE {sql.path_table(location)} BY NAME {merge.first_load_query(dataset, view)}"
@@ -32,19 +32,19 @@ def write_statement(
         return f"INSERT INTO {target} BY NAME {query}"
     if within is None:
         return f"INSERT OVERWRITE TABLE {target} BY NAME {query}"
-    # As an option the predicate stays the text that it is. Of `REPLACE WHERE` Spark makes filters first, and Delta text
-    # of those again (`DeltaSourceUtils.translateFilters`): it fails at a list of decimals, bytes or times without a
-    # zone, renders a date by the old calendar, and is told of no boolean where both values are listed.
+    # As an option the predicate stays the same text. Spark turns a `REPLACE WHERE` into filters, and Delta turns these
+    # into text again (`DeltaSourceUtils.translateFilters`): that fails for a list of decimals, bytes or times without a
+    # zone, renders a date in the old calendar, and loses a boolean predicate that lists both values.
     option = f"'replaceWhere' = {sql.string(within.predicate(dataset))}"
     return f"INSERT OVERWRITE TABLE {target} WITH ({option}) BY NAME {query}"
 
 
 def _guarded_columns(dataset: Dataset, within: Slice | None) -> Iterator[str]:
-    """The declared columns; a partition column raises inside the write where Delta would not refuse by itself."""
+    """The declared columns. A partition column raises during the write if Delta would not refuse its value."""
     empty = constraints.empty_partition_conditions(dataset)
-    # A replace has Delta hold the slice; an append has nobody, so the first column of the slice does.
-    is_unheld = within is not None and (not isinstance(dataset.write, Replace) or not within.boxes)
-    guarded_for_slice = (*(within.columns if within else ()), *dataset.schema.names)[:1] if is_unheld else ()
+    # For a replace Delta enforces the slice. For an append nobody does, so the first column of the slice does it.
+    is_unenforced = within is not None and (not isinstance(dataset.write, Replace) or not within.boxes)
+    guarded_for_slice = (*(within.columns if within else ()), *dataset.schema.names)[:1] if is_unenforced else ()
     for name in dataset.schema.names:
         column = sql.identifier(name)
         cases = []

@@ -1,11 +1,11 @@
-"""Exactly once: the identifier under which Delta knows a write again, and what the log says of it.
+"""Exactly once: the transaction identifier by which Delta recognises a repeated write, and its record in the log.
 
-Here belong the transaction identifier of a mark, the incarnation of a table, and the look-up of a write that Delta
-has skipped. Which write modes need an identifier is `write`'s to say.
+Here belong the transaction identifier of a mark, the incarnation of a table, and the look-up of a write that Delta has
+skipped. Which write modes need an identifier is decided in `write`.
 
-Delta skips a write whose application has recorded this version or a later one, and a restore undoes the rows of a
-write but not what was recorded of it (RestoreTableCommand commits no transaction identifiers). So the identifier holds
-the incarnation of the table, which every restore makes a new one.
+Delta skips a write if its application has recorded this version or a later one. A restore undoes the rows of a write
+but not its recorded identifier (RestoreTableCommand commits no transaction identifiers). So the identifier contains the
+incarnation of the table, and every restore begins a new incarnation.
 """
 
 from __future__ import annotations
@@ -29,15 +29,15 @@ INCARNATION = "pipeline.incarnation"
 _APP_ID = "spark.databricks.delta.write.txnAppId"
 _VERSION = "spark.databricks.delta.write.txnVersion"
 _CHANGES_ROWS = ("WRITE", "MERGE", "UPDATE", "DELETE", "TRUNCATE", RESTORE, "STREAMING UPDATE", "COPY INTO")
-# By location and table id: how far the log was searched.
+# How far each log was searched, by location and table id.
 _SEARCHED: dict[tuple[str, str], _Searched] = {}
 
 
 @dataclass(frozen=True)
 class _Searched:
-    """A log that was searched up to a version; `entry` is the identity of that commit, None where it is not known.
+    """A log that was searched up to a version. `entry` is the identity of that commit, None if it is not known.
 
-    `restores` maps those in it to the version that each brought back, None where the log does not tell.
+    `restores` maps each restore in it to the version that it restored, None if the log does not show it.
     """
 
     until: int = -1
@@ -54,22 +54,22 @@ class Identifier:
 
     @property
     def confs(self) -> dict[str, str]:
-        """The confs of a private session that writes under this identifier, whatever the statement."""
+        """The confs of a private session that writes under this identifier, for any statement."""
         return {_APP_ID: self.app_id, _VERSION: str(self.version)}
 
 
 def identifier(session: SparkSession, state: TableState, mark: Mark) -> Identifier | int | None:
-    """The identifier of a mark in the table as it is now; None for a mark without an epoch.
+    """The transaction identifier of a mark in the table's present incarnation. For a mark without an epoch, None.
 
-    The version that holds the rows where they are from before a restore that has kept them: under the identifier of
-    the incarnation that it began they would be written again.
+    If the rows are in the table already, from before a restore that has kept them, the version that holds them: under
+    the identifier of the new incarnation they would be written again.
     """
     if mark.epoch is None:
         return None
     number = incarnation(session, state)
     if number and _is_kept(session, state, number, mark):
-        found = _version_of_epoch(session, state.location, mark)
-        return state.version if found is None else found
+        version = _version_of_epoch(session, state.location, mark)
+        return state.version if version is None else version
     return Identifier(_application(number, mark.writer), mark.epoch)
 
 
@@ -78,7 +78,7 @@ def _application(incarnation: int, writer: str) -> str:
 
 
 def last_recorded_epoch(session: SparkSession, state: TableState, writer: str) -> int:
-    """The greatest epoch that Delta has recorded of a writer, 0 where it knows none or the log lies elsewhere."""
+    """The greatest epoch that Delta has recorded of a writer. If there is none, or the log is not local, 0."""
     folder = local_folder(state.location)
     if folder is None:
         return 0
@@ -86,25 +86,25 @@ def last_recorded_epoch(session: SparkSession, state: TableState, writer: str) -
 
 
 def cursor_identifier(session: SparkSession, state: TableState, number: int) -> Identifier:
-    """The identifier that all runs of a consumer share: of those with cursors of one number Delta lets one through."""
+    """The identifier that all runs of a consumer share: Delta accepts one commit for each number of the cursors."""
     return Identifier(f"pipeline/{incarnation(session, state)}/cursors", number)
 
 
 def incarnation(session: SparkSession, state: TableState) -> int:
-    """The version of the newest restore of the table, 0 where there was none.
+    """The version of the newest restore of the table. If there was none, 0.
 
-    The log decides, since a restore brings old properties back; the property outlives the log's clean-up.
+    The log is asked too, since a restore also restores old properties. The property outlives the log's clean-up.
     """
     return max((_property(state.properties), *_restores(session, state)))
 
 
 def _property(properties: Mapping[str, str]) -> int:
-    kept = next((value for name, value in properties.items() if name.lower() == INCARNATION), "0")
-    return int(kept) if kept.isdigit() else 0
+    recorded = next((value for name, value in properties.items() if name.lower() == INCARNATION), "0")
+    return int(recorded) if recorded.isdigit() else 0
 
 
 def _restores(session: SparkSession, state: TableState) -> Mapping[int, int | None]:
-    """The restores that stand in the log, each with the version that it brought back."""
+    """The restores in the log, each with the version that it restored."""
     key, folder = (state.location, state.table_id), local_folder(state.location)
     searched = _SEARCHED.get(key, _Searched())
     if searched.until >= 0 and (
@@ -116,26 +116,26 @@ def _restores(session: SparkSession, state: TableState) -> Mapping[int, int | No
     if state.version <= searched.until:
         return searched.restores
     if folder is None:
-        newest, found = _restores_in_history(session, state, searched.until)
+        newest, new = _restores_in_history(session, state, searched.until)
     else:
         numbers = commit_versions(str(folder), searched.until)
-        newest, found = max(numbers, default=searched.until), _restores_among(folder, numbers)
-    known = {n: restored_version(session, state.location, n, parameters) for n, parameters in found.items()}
+        newest, new = max(numbers, default=searched.until), _restores_among(folder, numbers)
+    restored = {n: restored_version(session, state.location, n, parameters) for n, parameters in new.items()}
     entry = None if folder is None else commit_identity(session, state.location, newest)
-    _SEARCHED[key] = _Searched(newest, entry, {**searched.restores, **known})
+    _SEARCHED[key] = _Searched(newest, entry, {**searched.restores, **restored})
     return _SEARCHED[key].restores
 
 
 def _info(folder: Path, number: int) -> Mapping[str, Any]:
-    """What a commit says of itself; nothing where it is gone."""
+    """The commit information of a commit. If the log no longer has it, empty."""
     try:
         return info_of(read_entry(str(folder), number, few=True))
-    except FileNotFoundError:  # cleaned up in the meantime; of a restore a property says it then
+    except FileNotFoundError:  # cleaned up in the meantime; a property then records the restore
         return {}
 
 
 def _restores_among(folder: Path, numbers: Iterable[int]) -> dict[int, Mapping[str, Any]]:
-    """The parameters of those of these commits that are restores."""
+    """The parameters of the restores among these commits."""
     infos = {number: _info(folder, number) for number in numbers}
     return {n: info.get("operationParameters") or {} for n, info in infos.items() if info.get("operation") == RESTORE}
 
@@ -147,18 +147,18 @@ def _restores_in_history(
     while True:
         history = session.sql(f"DESCRIBE HISTORY {sql.path_table(state.location)} LIMIT {limit}")
         rows = history.select("version", "operation", "operationParameters").collect()
-        # The limit counts from the newest commit, and others commit while we look.
+        # The limit counts from the newest commit, and others may commit meanwhile.
         if len(rows) < limit or rows[-1]["version"] <= after + 1:
             break
         limit *= 2
-    found = {int(row["version"]): row["operationParameters"] or {} for row in rows if row["operation"] == RESTORE}
-    return max((int(row["version"]) for row in rows), default=after), found
+    restores = {int(row["version"]): row["operationParameters"] or {} for row in rows if row["operation"] == RESTORE}
+    return max((int(row["version"]) for row in rows), default=after), restores
 
 
 def _is_kept(session: SparkSession, state: TableState, number: int, mark: Mark) -> bool:
-    """Whether rows of this mark's epoch are in the table: written before the restore `number` and kept by it, or after.
+    """Whether rows of this mark's epoch are in the table: written before the restore `number` and kept, or after it.
 
-    The version that it brought back may stand on earlier restores, and what they brought back counts as well.
+    The version that was restored may follow earlier restores, and the rows that these have kept count as well.
     """
     restores, folder, until = _restores(session, state), local_folder(state.location), state.version
     while True:
@@ -166,7 +166,7 @@ def _is_kept(session: SparkSession, state: TableState, number: int, mark: Mark) 
         if folder is not None:
             reached = transaction_version(folder, until, _application(number, mark.writer))
         if folder is None or until == state.version:
-            # A write that had not seen the restore yet has recorded its epoch elsewhere; its mark says it.
+            # A write that had not seen the restore recorded its epoch under the old incarnation; its mark shows it.
             marked = _epoch_in_history(session, state, mark, number, until)
             reached = max((epoch for epoch in (reached, marked) if epoch is not None), default=None)
         if reached is not None and mark.epoch is not None and reached >= mark.epoch:
@@ -175,29 +175,29 @@ def _is_kept(session: SparkSession, state: TableState, number: int, mark: Mark) 
         if target is None:
             return False
         facts = table_facts(folder, target) if folder is not None else None
-        kept = _property(facts.properties) if facts is not None else 0
-        number, until = max((kept, *(n for n in restores if n <= target))), target
+        recorded = _property(facts.properties) if facts is not None else 0
+        number, until = max((recorded, *(n for n in restores if n <= target))), target
 
 
 def _epoch_in_history(session: SparkSession, state: TableState, mark: Mark, after: int, until: int) -> int | None:
-    """The greatest epoch of the mark's writer among the commits above `after`, as far as the history is searched."""
+    """The greatest epoch of the mark's writer in the commits after `after`, within the part of the history searched."""
     limit = state.version - until + HISTORY_LIMIT
     history = session.sql(f"DESCRIBE HISTORY {sql.path_table(state.location)} LIMIT {limit}")
     rows = history.filter(f"version > {after} AND version <= {until}").select("userMetadata").collect()
     marks = [(commit_note(row["userMetadata"]) or {}).get("mark") or {} for row in rows]
-    epochs = [found["epoch"] for found in marks if found.get("writer") == mark.writer]
+    epochs = [mark_of_commit["epoch"] for mark_of_commit in marks if mark_of_commit.get("writer") == mark.writer]
     return max((epoch for epoch in epochs if epoch is not None), default=None)
 
 
 def first_load(session: SparkSession, state: TableState, mark: Mark) -> Identifier | int | None:
-    """The identifier that all first loads of a table share while it is empty, so that one of them can win.
+    """The identifier that all first loads of a table share while it is empty, so that only one of them can commit.
 
-    None where the table holds rows; the version of their commit where it was made under this very mark's epoch.
+    If the table has rows, None, or the version of their commit if it was made under this mark's epoch.
     """
     table = sql.path_table(state.location)
     if session.sql(f"SELECT 1 AS one FROM {table} LIMIT 1").collect():  # noqa: S608  quoted
         return None if mark.epoch is None else _version_of_epoch(session, state.location, mark)
-    # A table that was emptied may be loaded again: the commit that emptied it begins another time.
+    # A table that was emptied may be loaded again: the commit that emptied it changes the identifier.
     newest = _newest_change(session, table, f" LIMIT {HISTORY_LIMIT}")
     if newest is None:
         newest = _newest_change(session, table, "") or 0
@@ -212,21 +212,21 @@ def _newest_change(session: SparkSession, table: str, limit: str) -> int | None:
 
 
 def version_holding(session: SparkSession, state: TableState, mark: Mark, known: Identifier) -> int | None:
-    """The version that holds what a write under this mark has written before; None where none was recorded.
+    """The version that holds what an earlier write under this mark has written. If none was recorded, None.
 
-    Where the commit itself is no longer in the log, the current version stands for it.
+    If the log no longer has that commit, the current version.
     """
     folder = local_folder(state.location)
-    there = commit_versions(str(folder)) if folder is not None else []
-    recorded = transaction_version(folder, there[-1], known.app_id) if folder is not None and there else None
+    versions = commit_versions(str(folder)) if folder is not None else []
+    recorded = transaction_version(folder, versions[-1], known.app_id) if folder is not None and versions else None
     if folder is not None and (recorded is None or recorded < known.version):
         return None
-    found = _version_of_epoch(session, state.location, mark)
-    return latest_version(session, state.location) if found is None and recorded is not None else found
+    version = _version_of_epoch(session, state.location, mark)
+    return latest_version(session, state.location) if version is None and recorded is not None else version
 
 
 def _version_of_epoch(session: SparkSession, location: str, mark: Mark) -> int | None:
-    """The newest commit of this writer's epoch; the newest of a later epoch where that one is gone."""
+    """The newest commit of this writer's epoch. If that is gone, the newest commit of a later epoch."""
     history = session.sql(f"DESCRIBE HISTORY {sql.path_table(location)} LIMIT {HISTORY_LIMIT}")
     later: int | None = None
     for row in history.select("version", "userMetadata").collect():

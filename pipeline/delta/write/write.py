@@ -1,9 +1,9 @@
-"""The only code that writes rows: append, replace, merge and first load, each exactly one commit or none.
+"""The only code that writes rows: append, replace, merge and first load, each with exactly one commit or none.
 
-Here belong the statement of a write, its attempts, the reading of a refusal and the result; how a merge's rows and
-statement are made is `merge`'s, which rows are left out of a write, `quarantine`'s, and what refused rows break,
-`refusal`'s. A plain append or replace looks at the frame once: Delta itself enforces NOT NULL, checks and the slice
-while it writes, and only a refusal is followed by a second pass that counts and names the rows.
+Here belong the attempts of a write, the translation of a refusal, and the result. The rows and statement of a merge
+belong to `merge`, the rows that are kept out to `quarantine`, and the rules that refused rows violate to `refusal`. A
+plain append or replace reads the frame once: Delta itself enforces NOT NULL, checks and the slice during the write.
+Only after a refusal does a second pass count and name the rows.
 """
 
 from __future__ import annotations
@@ -57,9 +57,9 @@ from pipeline.delta.write.statement import write_statement
 from pipeline.delta.write.transaction import Identifier, cursor_identifier, first_load, identifier, version_holding
 from pipeline.errors import AfterCommitError, CommitConflictError, CommitUnknownError, PipelineError, TableExistsError
 
-# What a conflict says of a run whose cursors another run has moved on.
+# The condition of a conflict in which another run has advanced the same cursors.
 CURSOR_MOVED = "CURSOR_MOVED"
-# Delta reads the source of a merge twice, and would copy whatever is no Delta table first.
+# Delta reads the source of a merge twice, and by default first copies any source that is not a Delta table.
 _AS_IT_IS = {"spark.databricks.delta.merge.materializeSource": "none"}
 
 
@@ -75,23 +75,23 @@ def write(
     source_is_stable: bool = False,
     retry: RetryPolicy | None = None,
 ) -> WriteResult:
-    """Write a frame as the dataset's write mode says, creating the table where there is none.
+    """Write a frame in the dataset's write mode. If there is no table, create it.
 
     A repeat of a write with an epoch in its mark is skipped if it would double rows. A conflict repeats all of it.
 
     Args:
         frame: rows of the dataset; columns are matched by name.
-        within: the slice that this write addresses. A replace replaces exactly it, an empty frame empties it; rows
-            outside it are refused. The whole table where None.
-        replace_all: write as if the table were empty, in any mode: its rows go.
-        source_is_stable: every evaluation of the frame gives the same rows, as of files that nobody changes; a merge
+        within: the slice that this write addresses. If None, the whole table. A replace replaces exactly it, so an
+            empty frame empties it. Rows outside it are refused.
+        replace_all: write as if the table were empty, in any mode: its rows are removed.
+        source_is_stable: every evaluation of the frame gives the same rows, as with files that nobody changes. A merge
             then keeps no copy of them.
-        retry: when a write that met another commit gives up; the default policy where None.
+        retry: when to give up after conflicts with other commits. If None, the default policy.
 
     Raises:
-        FrameMismatchError: the columns don't fit; nothing is created.
+        FrameMismatchError: the columns don't fit. Nothing is created.
         TableMismatchError, NotADeltaTableError, StorageError: the table can't be opened or created.
-        DamagedTableError: a file of the table or its log is missing or damaged; nothing is committed.
+        DamagedTableError: a file of the table or its log is missing or damaged. Nothing is committed.
         ViolationError: rows are refused, with counts.
         ExpressionFailedError: declared SQL raises for a row.
         FrameFailedError: the frame can't be computed.
@@ -109,26 +109,26 @@ def write(
         split_violations(conformed, dataset, within) as found,
         _held(found, dataset, within) as held,
     ):
-        if found.is_refused and (violation := violations_in(held, dataset, within)) is not None:
+        if split.is_refused and (violation := violations_in(held, dataset, within)) is not None:
             raise violation
-        apart = _SetApart(found, dataset, f"{location}{QUARANTINE_SUFFIX}", note)
+        apart = _SetApart(split, dataset, f"{location}{QUARANTINE_SUFFIX}", note)
 
         replaced = within is None and (replace_all or isinstance(dataset.write, Replace))
-        as_it_is = source_is_stable and not _is_held(found, dataset, within)  # Delta refuses a source that is cached
+        as_it_is = source_is_stable and not _is_held(split, dataset, within)  # Delta refuses a source that is cached
         tables: list[Applied] = []
-        attempted = partial(_attempt, replace_all=replace_all, source_is_stable=as_it_is, apart=apart)
+        attempt_write = partial(_attempt, replace_all=replace_all, source_is_stable=as_it_is, apart=apart)
 
         def attempt(number: int) -> WriteResult:
             tables.append(open_with_steps(held.sparkSession, dataset, location, replaced=replaced))
             own = changed(note, mark=changed(note.mark, attempt=note.mark.attempt + number - 1))
-            return attempted(held, dataset, tables[-1], own, within)
+            return attempt_write(held, dataset, tables[-1], own, within)
 
         with apart.withdrawn_on_failure():
             result = with_retries(attempt, retry or RetryPolicy(), dataset.name)
         with result.behind():
             return changed(
-                result, violations=found.violations, rows_dropped=found.rows_dropped, left_out=found.left_out,
-                rows_quarantined=found.rows_quarantined, quarantined=apart.result,
+                result, violations=split.violations, rows_dropped=split.rows_dropped, left_out=split.left_out,
+                rows_quarantined=split.rows_quarantined, quarantined=apart.result,
                 **overwrite.evolution(dataset, tables),
             )  # fmt: skip
 
@@ -137,14 +137,14 @@ def write(
 def _conformed(frame: DataFrame, dataset: Dataset, mark: Mark) -> Iterator[DataFrame]:
     """The frame with the declared columns under the declared names.
 
-    What is computed for it, and what its checks make of its rows, is so in a session of ours: by the caller's zone or
-    arithmetic other rows would be set apart than those that Delta refuses.
+    Columns and checks are computed in a session of ours: in the caller's zone or arithmetic the checks would find other
+    rows than those that Delta refuses.
     """
     selected = select_list(dataset, frame.schema)
     columns = [f"{expression} AS {sql.identifier(name)}" for name, expression in selected.items()]
-    given = {casefolded(name) for name in frame.schema.names}
+    given_names = {casefolded(name) for name in frame.schema.names}
     computed = (*dataset.features.generated, *dataset.features.defaults)
-    if not dataset.checks and all(casefolded(name) in given for name, _ in computed):
+    if not dataset.checks and all(casefolded(name) in given_names for name, _ in computed):
         yield frame.selectExpr(*columns)
         return
     with _temporary_view(frame, mark) as view, private_session(frame.sparkSession, {}) as clone:
@@ -157,7 +157,7 @@ def _is_held(found: SplitFrame, dataset: Dataset, within: Slice | None) -> bool:
 
 @contextmanager
 def _held(found: SplitFrame, dataset: Dataset, within: Slice | None) -> Iterator[DataFrame]:
-    """The frame, materialized where it is looked at more than once, so that every look sees the same rows."""
+    """The frame, materialized if it is read more than once, so that every pass sees the same rows."""
     if found.is_held or not merge.needs_fixed_source(dataset, within):
         yield found.frame
         return
@@ -165,13 +165,13 @@ def _held(found: SplitFrame, dataset: Dataset, within: Slice | None) -> Iterator
     try:
         yield held
     finally:
-        with suppress(*LOST_OR_REFUSED):  # must not hide what became of the write
+        with suppress(*LOST_OR_REFUSED):  # an error here must not hide the result of the write
             held.unpersist()
 
 
 @dataclass
 class _SetApart:
-    """The rows of one write that go to quarantine; `result` is their commit once it was made."""
+    """The rows of one write that go to quarantine. `result` is their commit once it was made."""
 
     found: SplitFrame
     dataset: Dataset
@@ -180,7 +180,7 @@ class _SetApart:
     result: WriteResult | None = None
 
     def commit(self, session: SparkSession) -> None:
-        """Replace what is in quarantine of this batch, once in all attempts; makes no commit where nothing differs."""
+        """Replace the batch's quarantined rows, once in all attempts. If nothing changes, make no commit."""
         rows, to = self.found.set_apart, self.dataset.quarantine
         if to is None or rows is None or self.result is not None:
             return
@@ -200,16 +200,16 @@ class _SetApart:
         )
 
     def settle(self, session: SparkSession, *, replace_all: bool) -> None:
-        """Once the rows of the write are committed: leave no row of a run that was overtaken."""
+        """After the commit of the rows: delete quarantined rows of runs that did not commit."""
         if self.dataset.quarantine is not None:
-            with suppress(PipelineError, *SPARK_ERRORS):  # the rows are committed, whatever is left beside them
+            with suppress(PipelineError, *SPARK_ERRORS):  # the rows are committed, even if this fails
                 quarantine.remove_uncommitted(
                     session, self.dataset.quarantine, self.location, self.note, replace_all=replace_all
                 )
 
     @contextmanager
     def withdrawn_on_failure(self) -> Iterator[None]:
-        """Take the rows back where the rest of the write is known not to be there."""
+        """Delete the quarantined rows if the write fails and its other rows are known not to be committed."""
         try:
             yield
         except (AfterCommitError, CommitUnknownError):
@@ -217,7 +217,7 @@ class _SetApart:
         except (PipelineError, *SPARK_ERRORS):
             rows, to = self.found.set_apart, self.dataset.quarantine
             if to is not None and rows is not None and self.result is not None and self.result.committed:
-                with suppress(PipelineError, *SPARK_ERRORS):  # must not hide what became of the write
+                with suppress(PipelineError, *SPARK_ERRORS):  # an error here must not hide the result of the write
                     self._taken_out(rows.sparkSession, to)
             raise
 
@@ -234,7 +234,7 @@ def _attempt(
         return no_commit(dataset, state, note.mark)
     if apart.found.set_apart is not None and isinstance(known, Identifier) and note.cursors is None:
         before = version_holding(session, state, note.mark, known)
-        if before is not None:  # nor is anything set apart a second time
+        if before is not None:  # no row is quarantined a second time
             return no_commit(dataset, state, note.mark, skipped_at=before)
     with _temporary_view(frame, note.mark) as view:
         statement = write_statement(frame, dataset, location, view, within, replace_all=replace_all)
@@ -247,12 +247,12 @@ def _attempt(
                 state = conform(session, dataset, location).after
             apart.settle(session, replace_all=replace_all)
             return commit_result(dataset, state, note.mark, commit)
-    if note.cursors is not None:  # Delta commits an identifier even without rows, unless another run was first
+    if note.cursors is not None:  # Delta commits an identifier even without rows, unless another run committed first
         raise CommitConflictError(dataset=dataset.name, location=location, condition=CURSOR_MOVED)
-    # Delta made none: there was nothing to write, or it was written before.
+    # Delta made no commit: there was nothing to write, or it was written before.
     state = require_table(session, dataset, location)
     again = _identifier(session, dataset, state, note)
-    if isinstance(again, Identifier) and again != known:  # a restore came between, and what was written is gone
+    if isinstance(again, Identifier) and again != known:  # a restore came between and removed the rows
         raise CommitConflictError(dataset=dataset.name, location=location, condition="RESTORE")
     skipped_at = version_holding(session, state, note.mark, again) if isinstance(again, Identifier) else again
     return no_commit(dataset, state, note.mark, skipped_at=skipped_at)
@@ -262,7 +262,7 @@ def _run(
     statement: str, frame: DataFrame, dataset: Dataset, table: Applied, *, note: CommitNote, within: Slice | None,
     confs: Mapping[str, str], view: str,
 ) -> Commit | None:  # fmt: skip
-    """The commit of a statement; None where Delta saw nothing to do and made none."""
+    """The commit of a statement. If Delta made none because there was nothing to do, None."""
     state, partition_by = table.after, table.after.log_partition_by
     marked = write_confs(note, frame.sparkSession, dataset.fingerprint) | storage_confs(state.properties)
     with private_session(frame.sparkSession, marked | dict(confs)) as clone:
@@ -279,36 +279,36 @@ def _run(
 def _identifier(
     session: SparkSession, dataset: Dataset, state: TableState, note: CommitNote
 ) -> Identifier | int | None:
-    """The identifier under which Delta refuses a repeat; None where one does no harm or, for a first load, rows exist.
+    """The identifier under which Delta skips a repeat. None if a repeat does no harm, or a first load finds rows.
 
-    The version that holds the rows where they were written before and Delta would not know it. A replace and a merge by
-    order come to the same when they are repeated, and are spared the three Spark jobs that Delta needs to look an
-    identifier up; a merge that deletes does not, since a row that a later batch has deleted would come back.
+    If the rows were written before and Delta would not recognise them, the version that holds them. A repeated replace
+    or merge by order gives the same table, and needs none of the three Spark jobs of Delta's look-up. A merge that
+    deletes needs them: its repeat would restore a row that a later batch has deleted.
 
     Raises:
-        TableExistsError: a first load that found rows of others.
+        TableExistsError: a first load found rows of another write.
     """
     mode, mark = dataset.write, note.mark
     if note.cursors is not None:
         return cursor_identifier(session, state, note.cursors.number)
     if isinstance(mode, ErrorIfExists | Ignore):
-        found = first_load(session, state, mark)
-        if found is None and isinstance(mode, ErrorIfExists):
+        identifier_or_version = first_load(session, state, mark)
+        if identifier_or_version is None and isinstance(mode, ErrorIfExists):
             raise TableExistsError(dataset=dataset.name, location=state.location, version=state.version)
-        return found
+        return identifier_or_version
     return identifier(session, state, mark) if merge.repeat_matters(mode) else None
 
 
 @contextmanager
 def _temporary_view(frame: DataFrame, mark: Mark) -> Iterator[str]:
-    """The frame under a name that SQL can say, for as long as the write takes."""
-    # What a write sets apart is written inside of it, under the same mark.
+    """The frame as a temporary view, until the write ends."""
+    # Quarantined rows are written during the same write, under the same mark.
     name = f"pipeline_frame_{mark.token}_{uuid.uuid4().hex[:8]}"
     frame.createOrReplaceTempView(name)
     try:
         yield name
     finally:
-        # A view that stays behind has a name of its own; a failure here must not hide what became of the write.
+        # A view that remains has a unique name; an error here must not hide the result of the write.
         with suppress(*LOST_OR_REFUSED):
             frame.sparkSession.catalog.dropTempView(name)
 
@@ -316,15 +316,15 @@ def _temporary_view(frame: DataFrame, mark: Mark) -> Iterator[str]:
 def _outcome(
     error: Exception, frame: DataFrame, dataset: Dataset, state: TableState, *, within: Slice | None, mark: Mark
 ) -> Commit:
-    """What became of a write that raised: its commit where it was made all the same, or else the error to raise.
+    """The commit of a write that raised, if it was made nevertheless. Otherwise raise the error to report.
 
-    An answer may be lost on its way, and what Delta does after a commit may fail; so before a failure is told, the log
-    is asked for our mark.
+    A reply can get lost, and Delta's work after a commit can fail. So the log is searched for our mark before a failure
+    is reported.
 
     Raises:
         ViolationError: rows were refused.
-        CommitConflictError: another commit came first, and the log holds none of ours.
-        CommitUnknownError: the log can't be asked.
+        CommitConflictError: another commit came first, and the log has none of ours.
+        CommitUnknownError: the log can't be read.
     """
     failure = failure_of(error)
     refused = CHECK_BROKEN | NOT_NULL_BROKEN | RAISED_BY_US | SLICE_BROKEN
