@@ -1,1 +1,1 @@
-"""Frames of Structured Streaming, written batch by batch, each batch once."""
+"""Structured Streaming: frames written batch by batch, each batch exactly once."""

@@ -1,11 +1,11 @@
-"""Whether the checkpoint of a stream and its table agree: a batch that has only the number of another is refused.
+"""Whether a stream's checkpoint and its table agree. A batch that shares only its number with an old one is refused.
 
-Here belong the comparison and the refusal. What a checkpoint says is `query_log`'s; the query is
-`structured_streaming`'s.
+Here belong the comparison and the refusal. Reading a checkpoint is the subject of `query_log`, the query that of
+`structured_streaming`.
 
-Spark repeats the newest batch of a checkpoint and no other, of the same input. Anything else is a checkpoint that was
-set back, lost or changed: a number that the table knows would be skipped with rows that it does not have, and a query
-that begins anew would write again what is there.
+Spark repeats only the newest batch of a checkpoint, with the same input. Anything else means that the checkpoint was
+set back, lost or changed: a number that the table has would be skipped, although its rows are other ones, and a query
+that starts from the beginning would write old rows again.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from pipeline.errors import StreamBatchError, StreamCheckpointError
 
 @dataclass(frozen=True, kw_only=True)
 class _Written:
-    """A batch of a stream in a commit that still counts; `content` is None where that was not recorded."""
+    """A batch of a stream in a commit that no restore has undone. `content` is None if it was not recorded."""
 
     version: int
     writer: str
@@ -41,10 +41,10 @@ def refuse_other_input(
     session: SparkSession, dataset: Dataset, location: str, checkpoint: str, *, writer: str, epoch: int,
     batch: StreamBatch,
 ) -> None:  # fmt: skip
-    """Refuse a batch that the table can't take for what it is; by its log, as far as commits still count.
+    """Refuse a batch that does not follow the batches in the table, by the commits that no restore has undone.
 
     Raises:
-        StreamBatchError: the table has this number, or the one before it, of other input.
+        StreamBatchError: the table has this number, or the one before it, with other input.
         StreamCheckpointError: another query wrote the table from this checkpoint's folder.
     """
     later: _Written | None = None
@@ -71,13 +71,13 @@ def refuse_other_input(
 
 
 def refuse_lost_checkpoint(session: SparkSession, dataset: Dataset, location: str, checkpoint: str, name: str) -> None:
-    """Refuse to begin anew where a query wrote the table from this folder before.
+    """Refuse to start from the beginning if a query has already written the table from this checkpoint folder.
 
     Args:
-        name: what the folder is called in commits.
+        name: the folder's name in commits.
 
     Raises:
-        StreamCheckpointError: its batches still count, and the table holds rows.
+        StreamCheckpointError: no restore has undone its batches, and the table has rows.
     """
     others = [written for written in _written(session, location) if written.checkpoint == name]
     _refuse_others(session, dataset, location, checkpoint, others)
@@ -86,7 +86,7 @@ def refuse_lost_checkpoint(session: SparkSession, dataset: Dataset, location: st
 def _refuse_others(
     session: SparkSession, dataset: Dataset, location: str, checkpoint: str, others: list[_Written]
 ) -> None:
-    """Refuse where these batches, the newest first, were written by another query of the folder."""
+    """Refuse if another query of the folder wrote these batches, the newest first, and the table has rows."""
     if not others or not _holds_rows(session, location):
         return
     raise StreamCheckpointError(
@@ -97,8 +97,8 @@ def _refuse_others(
 
 def _holds_rows(session: SparkSession, location: str) -> bool:
     if local_folder(location) is not None:
-        found = replay(location)
-        return found is not None and bool(found.files)
+        snapshot = replay(location)
+        return snapshot is not None and bool(snapshot.files)
     return bool(session.sql(f"SELECT 1 AS one FROM {sql.path_table(location)} LIMIT 1").collect())  # noqa: S608  quoted
 
 
@@ -110,7 +110,7 @@ def _other_input(dataset: Dataset, location: str, checkpoint: str, written: _Wri
 
 
 def _written(session: SparkSession, location: str) -> Iterator[_Written]:
-    """The batches in the commits that still count, the newest first."""
+    """The batches in the commits that no restore has undone, the newest first."""
     for version, info in commits_in_force(session, location):
         note = commit_note(info.get("userMetadata")) or {}
         mark, stream = note.get("mark") or {}, note.get("stream") or {}

@@ -1,11 +1,11 @@
-"""What the checkpoint of a streaming query says: the query's id, and what each of its batches is made of. No Spark.
+"""The log in a streaming query's checkpoint: the query's id, and the input of each of its batches. No Spark.
 
-Here belong Spark's files of offsets and of sources. What follows if a checkpoint and a table disagree is
-`structured_streaming`'s.
+Here belong Spark's files of offsets and of sources. What follows if a checkpoint and a table disagree is the subject of
+`batches`.
 
-A batch is its content, and its number only says where it stands: a checkpoint that was set back plans a batch of the
-same number anew, of whatever has arrived by then. Most sources say all of a batch in its offsets; a source of files
-says only a number there, and the files in a log of its own.
+The input of a batch identifies it, its number does not: a checkpoint that was set back plans a batch of the same number
+again, from the data that has arrived by then. The offsets of most sources describe the whole input of a batch. A file
+source has only a number there, and lists the files in a log of its own.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _HEAD_LINES = 2  # the format's version, and the time at which the batch was pla
 
 
 def query_id(checkpoint: str) -> str | None:
-    """The id that Spark gave the query at its first start; None in a checkpoint of none.
+    """The id that Spark gave the query at its first start. If the checkpoint has no query, None.
 
     Raises:
         OSError, ValueError: the checkpoint can't be read.
@@ -33,7 +33,7 @@ def query_id(checkpoint: str) -> str | None:
 
 
 def batch_content(checkpoint: str, number: int) -> str | None:
-    """The identity of what a batch is made of; None where the checkpoint no longer holds its offsets.
+    """The identity of a batch's input. If the checkpoint no longer has its offsets, None.
 
     Raises:
         OSError, ValueError: the checkpoint can't be read.
@@ -42,38 +42,38 @@ def batch_content(checkpoint: str, number: int) -> str | None:
     starts = _offsets(checkpoint, number - 1) if number else {}
     if ends is None or starts is None:
         return None
-    told = [
+    inputs = [
         [source, end, list(_files(checkpoint, source, starts.get(source), end))] for source, end in sorted(ends.items())
     ]
-    return hashlib.sha256(json.dumps(told, sort_keys=True).encode()).hexdigest()[:32]
+    return hashlib.sha256(json.dumps(inputs, sort_keys=True).encode()).hexdigest()[:32]
 
 
 def name_beside(checkpoint: str, location: str) -> str:
-    """A checkpoint's folder as seen from the table, so that the two are known again when they are moved together."""
+    """A checkpoint's path relative to the table: it stays the same if both are moved together."""
     (system, path), (other, table) = file_system(checkpoint), file_system(location)
     return posixpath.relpath(path, table) if system.type_name == other.type_name else checkpoint.rstrip("/")
 
 
 def _offsets(checkpoint: str, number: int) -> dict[str, str] | None:
-    """Where a batch ends, by source; None where that is gone."""
+    """The end offsets of a batch, by source. If they are gone, None."""
     text = _text(checkpoint, f"offsets/{number}")
     if text is None:
         return None
     lines = text.split("\n")[_HEAD_LINES:]
-    # Spark writes a line for each source; a newer format names them, in lines or in one line for all.
+    # Spark writes a line for each source. A newer format names the sources, in lines or in one line for all.
     names = _json(lines[0]) if len(lines) == 1 else None
     if isinstance(names, dict) and names and all(isinstance(offset, str) for offset in names.values()):
         return names
-    found: dict[str, str] = {}
+    offsets: dict[str, str] = {}
     for place, line in enumerate(lines):
         name, colon, offset = line.partition(":")
         is_named = bool(colon) and not line.lstrip().startswith(("{", "[", '"'))
-        found[name if is_named else str(place)] = offset if is_named else line
-    return found
+        offsets[name if is_named else str(place)] = offset if is_named else line
+    return offsets
 
 
 def _files(checkpoint: str, source: str, start: str | None, end: str) -> Iterator[Any]:
-    """What the log of a source of files holds of a batch; nothing for any other source."""
+    """The entries of a batch in the log of a file source. For any other source, nothing."""
     last = _log_offset(end)
     if last is None:
         return
@@ -84,8 +84,8 @@ def _files(checkpoint: str, source: str, start: str | None, end: str) -> Iterato
 
 
 def _log_offset(offset: str) -> int | None:
-    found = _json(offset)
-    number = found.get("logOffset") if isinstance(found, dict) else None
+    parsed = _json(offset)
+    number = parsed.get("logOffset") if isinstance(parsed, dict) else None
     return number if isinstance(number, int) else None
 
 
@@ -97,7 +97,7 @@ def _json(text: str) -> Any:
 
 
 def _entries(checkpoint: str, folder: str, number: int) -> list[str] | None:
-    """The lines of one batch in the log of a source; None where it is gone. Old ones are kept together in one file."""
+    """The lines of one batch in a source's log. If they are gone, None. Old batches lie together in one file."""
     text = _text(checkpoint, f"{folder}/{number}")
     if text is not None:
         return _of_batch(text, number)
@@ -115,14 +115,14 @@ def _of_batch(text: str, number: int) -> list[str]:
 
 
 def _compacted(checkpoint: str, folder: str, number: int) -> list[str]:
-    """The files that may hold a batch together with others, the oldest first."""
+    """The compacted files that may hold a batch, the oldest first."""
     from pyarrow import fs
 
     system, path = file_system(checkpoint)
     selector = fs.FileSelector(f"{path}/{folder}", allow_not_found=True)
     names = [info.base_name for info in system.get_file_info(selector)]
     numbers = (name.removesuffix(_COMPACT) for name in names if name.endswith(_COMPACT))
-    return [f"{found}{_COMPACT}" for found in sorted(int(n) for n in numbers if n.isdigit()) if found >= number]
+    return [f"{newest}{_COMPACT}" for newest in sorted(int(n) for n in numbers if n.isdigit()) if newest >= number]
 
 
 def _text(checkpoint: str, name: str) -> str | None:

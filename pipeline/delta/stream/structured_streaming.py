@@ -1,11 +1,11 @@
-"""A Structured Streaming query into a dataset: each of its batches through the one write path, exactly once.
+"""A Structured Streaming query into a dataset: each of its batches is written exactly once, through `write`.
 
-Here belong the query and what its batches are called; the sources are Spark's own. A query that was stopped anywhere
-is gone on with from its checkpoint, where Spark repeats the batch that it does not know the end of: under the query's
-id as the writer and the batch's number as the epoch, so that no row is written twice.
+Here belong the query and the names of its batches. The sources are Spark's own. A query that was stopped at any point
+continues from its checkpoint: Spark repeats the batch whose end it does not know. The writer is the query's id and the
+epoch is the batch's number, so no row is written twice.
 
-In a classic session a batch is written by this process. Over Spark Connect the server hands it to a Python worker of
-its own, which has this package too and the same session: what became of a batch comes back as a setting of it.
+In a classic session this process writes a batch. Over Spark Connect the server passes it to a Python worker of its own,
+which has this package too and the same session. The outcome of the batch comes back as a conf of that session.
 """
 
 from __future__ import annotations
@@ -53,44 +53,45 @@ def write_available(
     run_id: str | None = None,
     asset: str | None = None,
 ) -> tuple[WriteResult, ...]:
-    """Write what a streaming frame has at this moment, batch by batch; what each batch's write did.
+    """Write all rows that a streaming frame has now, batch by batch. Return the result of each batch's write.
 
     Args:
-        frame: of any streaming source; its columns are the dataset's, by name.
-        checkpoint: the folder in which Spark keeps how far the query is; of this query alone.
-        run_id: with `asset`, what is noted in each commit.
+        frame: from any streaming source. Its columns are those of the dataset, matched by name.
+        checkpoint: the folder in which Spark records the query's progress. No other query may use it.
+        run_id: recorded in each commit, together with `asset`.
 
     Raises:
-        DeclarationError: the dataset's write mode would let a batch undo those before it.
-        StreamError: the frame is none, or the source, the checkpoint or the server's worker fails.
-        StreamCheckpointError: the checkpoint is lost, and the table holds what was written from it.
-        StreamBatchError: the checkpoint was set back, and has other input under a number that the table knows.
-        PipelineError: as of `write`; the next call begins with the batch that failed.
+        DeclarationError: the dataset's write mode would let a batch undo earlier batches.
+        StreamError: the frame is not a streaming one, or the source, the checkpoint or the server's worker fails.
+        StreamCheckpointError: the checkpoint is lost, and the table has rows that were written from it.
+        StreamBatchError: the checkpoint was set back: a batch number that the table has now has other input.
+        PipelineError: as `write` raises. The next call begins with the failed batch.
     """
     if not frame.isStreaming:
         raise StreamError(dataset=dataset.name, checkpoint=checkpoint, reason="the frame is not a streaming one")
     _refuse_mode(dataset)
     if repeat_matters(dataset.write):
-        with suppress(OSError, ValueError):  # not seen from here; each batch is looked at where it is written
+        with suppress(OSError, ValueError):  # not readable here; each batch is checked when it is written
             if query_id(checkpoint) is None:
                 name = name_beside(checkpoint, location)
                 refuse_lost_checkpoint(frame.sparkSession, dataset, location, checkpoint, name)
-    put = _Put(dataset=dataset, location=location, checkpoint=checkpoint, run_id=run_id, asset=asset)
-    told = _TellByConf(put, f"pipeline.stream.{uuid.uuid4().hex}") if is_connect(frame.sparkSession) else _Tell(put)
+    write_batch = _BatchWriter(dataset=dataset, location=location, checkpoint=checkpoint, run_id=run_id, asset=asset)
+    prefix = f"pipeline.stream.{uuid.uuid4().hex}"
+    collector = _ConfOutcomes(write_batch, prefix) if is_connect(frame.sparkSession) else _LocalOutcomes(write_batch)
     try:
-        to_table = frame.writeStream.foreachBatch(told.function).option("checkpointLocation", checkpoint)
+        to_table = frame.writeStream.foreachBatch(collector.function).option("checkpointLocation", checkpoint)
         to_table.trigger(availableNow=True).start().awaitTermination()
     except SPARK_ERRORS as error:
-        for failed in told.outcomes(frame.sparkSession):
+        for failed in collector.outcomes(frame.sparkSession):
             if isinstance(failed, PipelineError):
                 raise failed from error
-        reason = f"{failure_of(error).summary}{'' if told.is_here else _NEEDED}"
+        reason = f"{failure_of(error).summary}{'' if collector.is_here else _NEEDED}"
         raise StreamError(dataset=dataset.name, checkpoint=checkpoint, reason=reason) from error
-    return tuple(found for found in told.outcomes(frame.sparkSession) if isinstance(found, WriteResult))
+    return tuple(outcome for outcome in collector.outcomes(frame.sparkSession) if isinstance(outcome, WriteResult))
 
 
 def combined_result(results: Sequence[WriteResult]) -> WriteResult:
-    """What several batches did, told as one write: the newest of their commits, with the sums of all; at least one."""
+    """The results of several batches as one: the newest commit, with the sums of all. At least one is needed."""
     if len(results) == 1:
         return results[0]
     newest = max(results, key=lambda result: (result.version, result.committed))
@@ -119,14 +120,14 @@ def combined_result(results: Sequence[WriteResult]) -> WriteResult:
 
 
 def _violations(results: Sequence[WriteResult]) -> tuple[Violation, ...]:
-    """By constraint, with the rows of all batches and the examples of the first that broke it."""
-    found: dict[str, Violation] = {}
+    """The violations by constraint: the rows of all batches, the examples of the first batch that has some."""
+    by_constraint: dict[str, Violation] = {}
     for violation in (violation for result in results for violation in result.violations):
-        known = found.get(violation.constraint)
-        rows = violation.rows + (known.rows if known else 0)
-        examples = (known.examples if known else ()) or violation.examples
-        found[violation.constraint] = replace(violation, rows=rows, examples=examples)
-    return tuple(found.values())
+        earlier = by_constraint.get(violation.constraint)
+        rows = violation.rows + (earlier.rows if earlier else 0)
+        examples = (earlier.examples if earlier else ()) or violation.examples
+        by_constraint[violation.constraint] = replace(violation, rows=rows, examples=examples)
+    return tuple(by_constraint.values())
 
 
 def _refuse_mode(dataset: Dataset) -> None:
@@ -137,7 +138,7 @@ def _refuse_mode(dataset: Dataset) -> None:
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Put:
+class _BatchWriter:
     """The write of one batch."""
 
     dataset: Dataset
@@ -159,91 +160,91 @@ class _Put:
         return write(rows, dataset=self.dataset, location=self.location, note=note)
 
 
-class _Tell:
-    """What became of the batches, where this process writes them: of an error Spark would hand on only its text."""
+class _LocalOutcomes:
+    """The outcomes of batches that this process writes. Spark would report only the text of an error."""
 
     is_here = True
 
-    def __init__(self, put: _Put) -> None:
-        self._found: list[Outcome] = []
+    def __init__(self, put: _BatchWriter) -> None:
+        self._outcomes: list[Outcome] = []
 
         def function(rows: DataFrame, batch: int) -> None:
             try:
-                self._found.append(put(rows, batch))
+                self._outcomes.append(put(rows, batch))
             except PipelineError as error:
-                self._found.append(error)
+                self._outcomes.append(error)
                 raise
 
         self.function: Callable[[DataFrame, int], None] = function
 
-    def outcomes(self, session: SparkSession) -> list[Outcome]:  # noqa: ARG002  of the other's form
-        return self._found
+    def outcomes(self, session: SparkSession) -> list[Outcome]:  # noqa: ARG002  same signature as the other class
+        return self._outcomes
 
 
-class _TellByConf:
-    """What became of the batches, where a worker of the server writes them: a setting of the session for each."""
+class _ConfOutcomes:
+    """The outcomes of batches that a worker of the server writes: a conf of the session for each batch."""
 
     is_here = False
 
-    def __init__(self, put: _Put, prefix: str) -> None:
+    def __init__(self, put: _BatchWriter, prefix: str) -> None:
         self._put, self._prefix = put, prefix
-        self.function: Callable[[DataFrame, int], None] = _PutInWorker(put, prefix)
+        self.function: Callable[[DataFrame, int], None] = _WorkerWriter(put, prefix)
 
     def outcomes(self, session: SparkSession) -> list[Outcome]:
-        """In the order of the batches; the settings are taken back."""
-        found: Any = session.conf.getAll
-        told = {name: text for name, text in found.items() if name.startswith(f"{self._prefix}.")}
-        for name in told:
+        """The outcomes in the order of the batches. Their confs are unset."""
+        confs: Any = session.conf.getAll
+        texts = {name: text for name, text in confs.items() if name.startswith(f"{self._prefix}.")}
+        for name in texts:
             session.conf.unset(name)
         try:
-            return [read_outcome(told[name]) for name in sorted(told, key=_batch_in)]
+            return [read_outcome(texts[name]) for name in sorted(texts, key=_batch_in)]
         except pickle.UnpicklingError as error:
             reason = f"the answer of the server can't be read ({error})"
             raise StreamError(dataset=self._put.dataset.name, checkpoint=self._put.checkpoint, reason=reason) from error
 
 
 class _Reader(pickle.Unpickler):
-    """Reads outcomes, and nothing else: what a server sends must not be able to run anything here."""
+    """Unpickle outcomes and nothing else: data from a server must not be able to run code here."""
 
     def find_class(self, module: str, name: str) -> Any:
-        found = super().find_class(module, name)
-        if found is rebuilt or found in _VALUES or (isinstance(found, type) and _is_told(found)):
-            return found
+        loaded = super().find_class(module, name)
+        if loaded is rebuilt or loaded in _VALUES or (isinstance(loaded, type) and _is_part_of_outcome(loaded)):
+            return loaded
         raise pickle.UnpicklingError(f"{module}.{name} is no part of an outcome")
 
 
 def outcome_text(outcome: Outcome) -> str:
-    """An outcome as text, for `read_outcome`."""
+    """An outcome as text for `read_outcome`."""
     return base64.b64encode(pickle.dumps(outcome)).decode("ascii")
 
 
 def read_outcome(text: str) -> Outcome:
-    """What `outcome_text` was given.
+    """The outcome that `outcome_text` has encoded.
 
     Raises:
-        UnpicklingError: it is something else.
+        UnpicklingError: the text is not an outcome.
     """
-    found: Outcome = _Reader(io.BytesIO(base64.b64decode(text))).load()
-    return found
+    outcome: Outcome = _Reader(io.BytesIO(base64.b64decode(text))).load()
+    return outcome
 
 
-def _is_told(kind: type) -> bool:
+def _is_part_of_outcome(kind: type) -> bool:
     return kind.__module__.startswith(_OURS) and (is_dataclass(kind) or issubclass(kind, PipelineError))
 
 
 @dataclass(frozen=True)
-class _PutInWorker:
-    put: _Put
+class _WorkerWriter:
+    put: _BatchWriter
     prefix: str
 
     def __call__(self, rows: DataFrame, batch: int) -> None:
         try:
-            self._tell(rows, batch, self.put(rows, batch))
+            self._send(rows, batch, self.put(rows, batch))
         except PipelineError as error:
-            self._tell(rows, batch, error)
+            self._send(rows, batch, error)
             raise
 
-    def _tell(self, rows: DataFrame, batch: int, outcome: Outcome) -> None:
+    def _send(self, rows: DataFrame, batch: int, outcome: Outcome) -> None:
         rows.sparkSession.conf.set(f"{self.prefix}.{batch}", outcome_text(outcome))
 
 
