@@ -1,8 +1,8 @@
-"""What a sink has been handed and not yet made durable: bounded, in memory, in the order in which it came.
+"""Submissions to a sink that are not durable yet: bounded, in memory, in the order of their arrival.
 
-Here belong room and its lack, and when what waits is due. What becomes of it is the receiver's.
+Here belong the bounds of the buffer, and when waiting items are due. Writing them is the subject of `receiver`.
 
-A caller's thread only ever appends here: it waits for room, where it is to wait at all, and never for a disk.
+A caller's thread only appends here: it may wait for room, if the sink is set to wait, but never for a disk.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from pipeline.errors import PipelineError, SinkFullError
 
 @dataclass(frozen=True, kw_only=True)
 class Receipt:
-    """What became of one submission: rows that are on disk and will be in the table, and rows that are dead letters."""
+    """The result of one submission: rows that are on disk and will get into the table, and dead letters."""
 
     rows: int
     refused: int
@@ -32,8 +32,8 @@ class Receipt:
 class Item:
     """One submission: a record, a local frame or a dead letter.
 
-    `position` names a place in a source up to which everything has been submitted, as (source, place); `source` says in
-    words where this came from, for a dead letter.
+    `position` is a place in a source up to which everything has been submitted, as (source, place). `source` describes
+    the origin of the item, for a dead letter.
     """
 
     payload: Any
@@ -47,7 +47,7 @@ class Item:
 
 @dataclass(frozen=True, kw_only=True)
 class Bounds:
-    """When what waits is due, by age of the oldest, rows or bytes, and how much may wait at all."""
+    """When waiting items are due, by the age of the oldest, by rows or by bytes, and how much may wait."""
 
     flush_seconds: float
     flush_rows: int
@@ -57,7 +57,7 @@ class Bounds:
 
 
 class Buffer:
-    """A queue of items with an end to its room."""
+    """A bounded queue."""
 
     def __init__(self, dataset: str, bounds: Bounds) -> None:
         self._dataset = dataset
@@ -71,22 +71,22 @@ class Buffer:
 
     @property
     def held(self) -> tuple[int, int]:
-        """Rows and bytes that wait."""
+        """Rows and bytes that are waiting."""
         with self._changed:
             return self._rows, self._bytes
 
     @property
     def is_closed(self) -> bool:
-        """Whether nothing is taken any more."""
+        """Whether the buffer accepts no more items."""
         with self._changed:
             return self._closed_by is not None
 
     def put(self, item: Item, *, when_full: Literal["block", "refuse"], timeout: float | None = None) -> None:
-        """Append an item; without room wait for it, or refuse.
+        """Append an item. If there is no room, wait for it or refuse.
 
         Raises:
-            SinkFullError: there is no room, and it is to be refused or has waited for `timeout` seconds.
-            PipelineError: what the buffer was closed by.
+            SinkFullError: there is no room, and `when_full` is refuse or `timeout` seconds have passed.
+            PipelineError: the reason for which the buffer was closed.
         """
         deadline = None if timeout is None else time.monotonic() + timeout
         with self._changed:
@@ -97,10 +97,10 @@ class Buffer:
                 self._changed.wait(left)
 
     def put_or_call(self, item: Item, on_room: Callable[[], None]) -> bool:
-        """Append an item; without room say so, and call once when there may be some.
+        """Append an item. If there is no room, return False, and call `on_room` once when there may be some.
 
         Raises:
-            PipelineError: what the buffer was closed by.
+            PipelineError: the reason for which the buffer was closed.
         """
         with self._changed:
             if self._try(item):
@@ -113,7 +113,7 @@ class Buffer:
             raise copy(self._closed_by)  # one error must not gather the traces of all threads
         bounds = self._bounds
         is_over = self._rows + item.rows > bounds.buffer_rows or self._bytes + item.size_bytes > bounds.buffer_bytes
-        if self._items and is_over:  # what is larger than the buffer has it for itself
+        if self._items and is_over:  # an item larger than the buffer may fill it alone
             return False
         self._items.append(item)
         self._rows += item.rows
@@ -124,13 +124,13 @@ class Buffer:
 
     @property
     def _is_large(self) -> bool:
-        # A buffer that is smaller than what is due would wait for rows that have no room.
+        # In a buffer smaller than the flush bounds, rows without room would wait for more rows.
         rows = min(self._bounds.flush_rows, self._bounds.buffer_rows)
         size = min(self._bounds.flush_bytes, self._bounds.buffer_bytes)
         return self._rows >= rows or self._bytes >= size
 
     def take(self) -> list[Item]:
-        """Everything that waits, once it is due; empty when the buffer is closed and nothing waits."""
+        """All waiting items, once they are due. If the buffer is closed and empty, an empty list."""
         with self._changed:
             while True:
                 due = self._due()
@@ -148,7 +148,7 @@ class Buffer:
         return items
 
     def _due(self) -> float | None:
-        """Seconds until what waits is due; None where nothing waits."""
+        """Seconds until the waiting items are due. If nothing waits, None."""
         if self._closed_by is not None or self._flushing:
             return 0.0
         if not self._items:
@@ -156,14 +156,14 @@ class Buffer:
         return 0.0 if self._is_large else self._bounds.flush_seconds - (time.monotonic() - self._items[0].came)
 
     def flush(self) -> None:
-        """Make due what waits now."""
+        """Make all items due that wait now."""
         with self._changed:
             if self._items:
                 self._flushing = True
                 self._changed.notify_all()
 
     def close(self, reason: PipelineError) -> None:
-        """Take nothing any more; the first reason stays."""
+        """Accept no more items. The first reason is kept."""
         with self._changed:
             self._closed_by = self._closed_by or reason
             waiters, self._waiters = self._waiters, []

@@ -1,7 +1,7 @@
-"""The back half of a sink: batches of the journal into the table, each exactly once under the writer's epoch.
+"""The back half of a sink: writes batches of the journal to the table, each exactly once under the writer's epoch.
 
-Here belong the order of commits, what is tried again, the rows that Delta refuses, and the look for another sink of the
-same writer. How rows are written is `write`'s.
+Here belong the order of commits, their retries, the rows that Delta refuses, and the check for another sink of the same
+writer. How rows are written is the subject of `write`.
 """
 
 from __future__ import annotations
@@ -66,13 +66,13 @@ _T = TypeVar("_T")
 
 
 class Committer:
-    """Commits what a journal holds; one thread calls it.
+    """Commits the batches of a journal. Only one thread may call it.
 
     Args:
-        staging: the folder through which Spark is given rows of a journal that it does not see itself.
-        in_place: the journal's folder as Spark sees it; None where it does not.
+        staging: the folder through which Spark gets rows of a journal that it can't read itself.
+        in_place: the journal's folder as Spark sees it. If Spark can't read it, None.
         open_session: called on the committing thread, and again after a session was lost.
-        stopping: set when the sink is to end.
+        stopping: set when the sink must end.
     """
 
     def __init__(
@@ -92,11 +92,11 @@ class Committer:
         self._seen = -1
 
     def open(self) -> None:
-        """Open the table where there is one, find the epoch to go on from, and replay what was begun.
+        """Open the table if there is one, find the last epoch, and replay an unfinished batch.
 
         Raises:
             TableMismatchError: the table is not as declared.
-            SinkConflictError: another sink has committed the epoch that was begun.
+            SinkConflictError: another sink has committed the epoch of the unfinished batch.
         """
         self._epoch, _ = self._tried(self._newest_epoch, "it could not be opened")
         if self._journal.unfinished is not None:
@@ -129,7 +129,7 @@ class Committer:
         (result, batch), attempts = self._tried(lambda: self._written(batch), f"epoch {batch.epoch} failed")
         synced = None
         if result is not None:
-            # After a failure its outcome may have been unknown, and then it is a replay.
+            # After a failure with an unknown outcome the commit may exist already; then this is a replay.
             self._refuse_others(batch, result, replay=replay or attempts > 1)
             synced, _ = self._tried(self._synced, "it could not be made durable")
         self._tried(lambda: self._journal.end(batch, synced), f"epoch {batch.epoch} could not be ended")
@@ -138,21 +138,21 @@ class Committer:
             self._seen = max(self._seen, result.version)
 
     def _synced(self) -> int:
-        """The newest version, once all up to it survives a loss of power: until then the journal has the rows.
+        """Sync the table and return its newest version. Until then the journal keeps the rows.
 
         Raises:
             StorageError: the storage refused.
         """
         try:
             newest = max(commit_versions(self.location), default=-1)
-            known = self._journal.synced_version
-            sync_commits(self.location, known if known <= newest else -1, newest)  # it may be another table by now
+            synced = self._journal.synced_version
+            sync_commits(self.location, synced if synced <= newest else -1, newest)  # it may be another table by now
         except OSError as error:
             raise StorageError(dataset=self.dataset.name, location=self.location, reason=str(error)) from error
         return newest
 
-    def _tried(self, act: Callable[[], _T], what: str) -> tuple[_T, int]:
-        """What comes of a call that is repeated after errors that may pass, and the number of calls.
+    def _tried(self, call: Callable[[], _T], what: str) -> tuple[_T, int]:
+        """Repeat a call after errors that may pass. Return its result and the number of calls.
 
         The batch and its epoch stay the same, so that nothing is written twice. A frame of the journal's own files that
         can't be computed does not pass. Once the sink is stopping there is one call more and no wait: what is
@@ -165,11 +165,11 @@ class Committer:
             self._session = None
             self._stopping.wait(seconds)
 
-        return outlasted(act, self._retry, passes=_may_pass, is_last=self._stopping.is_set, wait=wait)
+        return outlasted(call, self._retry, passes=_may_pass, is_last=self._stopping.is_set, wait=wait)
 
     def _written(self, batch: Batch) -> tuple[WriteResult | None, Batch]:
-        """The write of a batch, and of which rows it was; None where all were refused."""
-        # What was refused before may be what `batch` was begun with.
+        """The write of a batch, and the batch without its refused rows. If all were refused, None for the write."""
+        # An earlier try may have refused rows of `batch`. The journal then has the batch without them.
         current: Batch = self._journal.unfinished or batch
         while True:
             try:
@@ -192,7 +192,7 @@ class Committer:
 
     @contextmanager
     def _frame(self, session: SparkSession, batch: Batch) -> Iterator[DataFrame]:
-        """The rows of a batch as Spark sees them: the very files of the journal where it can."""
+        """The rows of a batch as Spark sees them: the files of the journal itself, if Spark can read them."""
         if self._in_place is None:
             with to_spark(self._journal.rows_of(batch), self.dataset, lambda: session, self._staging) as frame:
                 yield frame
@@ -200,17 +200,17 @@ class Committer:
         yield _staged(session, self.dataset, batch, self._in_place)
 
     def _refuse_others(self, batch: Batch, result: WriteResult, *, replay: bool) -> None:
-        """Stop where another sink commits as this writer: of two, the one whose epoch is not the greater.
+        """Stop if another sink commits as this writer. Of the two, the one without the greater epoch stops.
 
         Raises:
-            SinkConflictError: naming the other's commit.
+            SinkConflictError: with the other sink's commit.
         """
         version: int | None = None
         if result.skipped:
-            # The epoch was there before. Where its commit is no longer in the log, a replay is taken for it.
-            held = [found for found in epochs(self.location, self.writer) if found.epoch == batch.epoch]
-            if not any(found.batch == batch.token for found in held) and (held or not replay):
-                version = held[-1].version if held else result.version
+            # The epoch was in the table before. If its commit is no longer in the log, a replay is assumed to be it.
+            commits = [commit for commit in epochs(self.location, self.writer) if commit.epoch == batch.epoch]
+            if not any(commit.batch == batch.token for commit in commits) and (commits or not replay):
+                version = commits[-1].version if commits else result.version
         else:
             other = epoch_of_another_batch(self.location, self.writer, batch.token, self._seen, result.version - 1)
             if other is not None and other.epoch >= batch.epoch:
@@ -222,7 +222,7 @@ class Committer:
     # --- refused rows -------------------------------------------------------------------------------------------------
 
     def _without_bad(self, batch: Batch, error: Exception) -> Batch | None:
-        """The batch without the rows at fault, which become dead letters; None where none is left.
+        """The batch without the rows at fault, which become dead letters. If no row is left, None.
 
         Raises:
             PipelineError, PySparkException, Py4JError: the given one, if no row can be told to be at fault.
@@ -231,7 +231,7 @@ class Committer:
         if isinstance(error, DuplicateKeysError):
             good, letters = without_repeats(self.dataset, rows)
         elif isinstance(error, ViolationError):
-            with suppress(*SPARK_ERRORS), self._frame(self._opened(), batch) as frame:  # a condition fails for some
+            with suppress(*SPARK_ERRORS), self._frame(self._opened(), batch) as frame:  # a condition may raise
                 good, letters = _split(self.dataset, frame, error)
         if not letters:
             try:
@@ -240,7 +240,7 @@ class Committer:
                 raise error from failure
         if not letters:
             raise error
-        # The same name in a replay, so that no row is told twice.
+        # A replay uses the same name, so no row is reported twice.
         self._letters.write(letters, f"epoch-{batch.epoch:020d}-{batch.token[:8]}-{len(batch.replaces)}")
         self._meter.refused(len(letters))
         return self._journal.replace(batch, good) if good.num_rows else None
@@ -251,9 +251,9 @@ def _may_pass(error: PipelineError) -> bool:
 
 
 def compact(session: SparkSession, dataset: Dataset, location: str, writer: str, *, below_bytes: int) -> bool:
-    """Write files of less than that size together; no row changes. Whether it was done: it is no reason to stop."""
+    """Compact files of less than that size; no row changes. Return whether it succeeded: a failure stops nothing."""
     try:
-        # By Delta's own bound all of a small table would be written again.
+        # With Delta's own bound, all files of a small table would be rewritten.
         optimize(session, dataset, location, CommitNote(mark=Mark(writer=writer)), below_bytes=below_bytes)
     except (PipelineError, *SPARK_ERRORS) as error:
         reason = str(error) if isinstance(error, PipelineError) else failure_of(error).summary
@@ -263,7 +263,7 @@ def compact(session: SparkSession, dataset: Dataset, location: str, writer: str,
 
 
 def _staged(session: SparkSession, dataset: Dataset, batch: Batch, folder: str) -> DataFrame:
-    """The files of a batch, all of one schema, as Spark sees them in a folder."""
+    """The files of a batch, all with one schema, as Spark reads them in a folder."""
     import pyarrow.parquet as pq
 
     schema = pq.read_schema(batch.segments[0].path)
@@ -273,21 +273,21 @@ def _staged(session: SparkSession, dataset: Dataset, batch: Batch, folder: str) 
 
 
 def _split(dataset: Dataset, frame: DataFrame, error: ViolationError) -> tuple[Any, list[DeadLetter]]:
-    """The rows that keep what an error says is broken, and the others with the reason; two Spark jobs."""
+    """The rows that satisfy the rules which the error names, and the others with the reason. Two Spark jobs."""
     import pyarrow as pa
 
     conditions = _conditions(dataset, error)
-    told = [
+    cases = [
         f"CASE WHEN coalesce({condition}, FALSE) THEN {sql.string(reason)} END"
         for reason, condition in conditions.items()
     ]
     column = sql.helper_name(dataset, _REASONS)
     reasons = sql.identifier(column)
-    # What a condition asks of columns that Delta computes, is asked of what it would compute.
+    # For columns that Delta computes, the conditions are evaluated on the values that it would compute.
     selected = select_list(dataset, frame.schema)
     computed = {name: taken for name, taken in selected.items() if name not in frame.columns}
     whole = frame.selectExpr("*", *(f"{taken} AS {sql.identifier(name)}" for name, taken in computed.items()))
-    judged = whole.selectExpr("*", f"array_compact(array({', '.join(told) or 'NULL'})) AS {reasons}")
+    judged = whole.selectExpr("*", f"array_compact(array({', '.join(cases) or 'NULL'})) AS {reasons}")
     judged = judged.withColumn(column, F.when(F.expr(_stored(dataset)), F.col(reasons))).drop(*computed)
     bad = judged.filter(f"size({reasons}) > 0").toArrow().to_pylist()
     letters = [letter_of({n: v for n, v in row.items() if n != column}, "; ".join(row[column])) for row in bad]
@@ -297,7 +297,7 @@ def _split(dataset: Dataset, frame: DataFrame, error: ViolationError) -> tuple[A
 
 
 def _conditions(dataset: Dataset, error: ViolationError) -> dict[str, str]:
-    """By reason, SQL that is true for a row that breaks something of the error's kind."""
+    """SQL that is true for a row that violates a rule of the error's kind, by reason."""
     if isinstance(error, CheckViolationError):
         conditions = constraints.check_conditions(dataset)
         return {f"check {name} is broken": condition for name, condition in conditions.items()}
@@ -314,7 +314,7 @@ def _conditions(dataset: Dataset, error: ViolationError) -> dict[str, str]:
 
 
 def _stored(dataset: Dataset) -> str:
-    """SQL that is true for a row that is stored and does not only delete."""
+    """SQL that is true for a row that is stored, and not one that only deletes."""
     mode = dataset.write
     if isinstance(mode, Merge) and mode.changelog is not None:
         codes = ", ".join(sql.string(code.lower()) for code in mode.changelog.writes)
@@ -325,15 +325,15 @@ def _stored(dataset: Dataset) -> str:
 
 
 def without_repeats(dataset: Dataset, table: Any) -> tuple[Any, list[DeadLetter]]:
-    """The rows of which each key has one, the first that came; later ones of its key that differ are dead letters."""
+    """The first row of each key and rows equal to it. Later rows of its key that differ become dead letters."""
     first: dict[str, Any] = {}
-    kept: list[bool] = []
+    is_kept: list[bool] = []
     letters: list[DeadLetter] = []
     for row in table.to_pylist():
         key = repr([row[name] for name in dataset.keys])
         same = first.setdefault(key, row) == row
-        kept.append(same)
+        is_kept.append(same)
         if not same:
             named = ", ".join(f"{name} = {row[name]}" for name in dataset.keys)
             letters.append(letter_of(row, f"another row of its key ({named}) came before it"))
-    return table.filter(kept), letters
+    return table.filter(is_kept), letters

@@ -1,7 +1,7 @@
-"""Records that a sink could not take, each with its reason, in files that nobody but an operator reads.
+"""Records that a sink refused, each with its reason, in files that only an operator reads.
 
-Here belong the value of such a record and its file: one JSON document a line, written whole or not at all. Which
-records are bad is said by those who find out.
+Here belong the value of such a record and its file: one JSON document a line, written whole or not at all. The code
+that finds a bad record gives the reason.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from typing import Any
 from pipeline.delta.frames.records import MAX_DEPTH, shown_value
 from pipeline.errors import JournalError, JournalWriteError
 
-# Of a text or of raw bytes; of longer ones the length and the digest are kept beside the beginning.
+# The most characters or bytes that are kept. Of longer bytes the size and the digest are kept too.
 EXCERPT = 1 << 16
 # Python writes no integers of more than 4 300 digits.
 _WRITTEN_BITS = 1 << 13
@@ -30,9 +30,9 @@ _TEMPORARY = ".tmp"
 
 @dataclass(frozen=True, kw_only=True)
 class DeadLetter:
-    """A record that was refused: as JSON's types what there is of it, and why.
+    """A refused record: its content in JSON's types, and the reason.
 
-    `source` says where it came from, such as a file and a line.
+    `source` describes its origin, such as a file and a line.
     """
 
     reason: str
@@ -44,7 +44,7 @@ class DeadLetter:
 def raw_letter(
     content: bytes, reason: str, *, source: str | None = None, size_bytes: int | None = None, digest: str | None = None
 ) -> DeadLetter:
-    """A letter of bytes that could not be read; `size_bytes` and `digest` are those of the whole, where more came."""
+    """A letter of bytes that could not be read. `size_bytes` and `digest` are those of the whole, if there was more."""
     size = len(content) if size_bytes is None else size_bytes
     kept = content[:EXCERPT]
     record: dict[str, Any] = {"bytes": size}
@@ -58,9 +58,9 @@ def raw_letter(
 
 
 def json_value(value: Any, depth: int = MAX_DEPTH) -> Any:
-    """A value in JSON's types: what has none there as its text, long texts by their beginning.
+    """A value in JSON's types. A value that JSON has no type for becomes its text; long texts are cut.
 
-    What lies deeper than `depth` is shown by its beginning, and so is an integer that JSON could not be given.
+    A value nested deeper than `depth` becomes the beginning of its text, and so does an integer too long for JSON.
     """
     if value is None or isinstance(value, bool):
         return value
@@ -92,7 +92,7 @@ class DeadLetters:
         self._dataset, self._writer = dataset, writer
 
     def write(self, letters: Iterable[DeadLetter], name: str) -> Path:
-        """One file of the letters, on disk when this returns; one of the same name is replaced.
+        """Write the letters as one file, which is on disk when this returns. A file of that name is replaced.
 
         Raises:
             JournalWriteError: it can't be written.
@@ -107,10 +107,10 @@ class DeadLetters:
         return path
 
     def sweep(self) -> None:
-        """Remove what a process before this one has not written to its end.
+        """Remove the files that an earlier process did not finish.
 
         Raises:
-            JournalError: it can't be removed.
+            JournalError: a file can't be removed.
         """
         try:
             for path in self.folder.glob(f"*.ndjson{_TEMPORARY}"):
@@ -130,7 +130,7 @@ class DeadLetters:
 
 
 def write_durably(path: Path, content: bytes) -> None:
-    """A file that is there whole or not at all, and survives a loss of power once this has returned."""
+    """Write a file that exists whole or not at all, and survives a loss of power once this has returned."""
     temporary = path.with_name(f"{path.name}{_TEMPORARY}")
     try:
         with temporary.open("wb") as file:
@@ -146,7 +146,7 @@ def write_durably(path: Path, content: bytes) -> None:
 
 
 def sync_folder(folder: Path) -> None:
-    """Make durable which names a folder holds."""
+    """Make the names in a folder durable."""
     handle = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(handle)

@@ -1,7 +1,8 @@
-"""What commits have added to a table on this machine's disk, made to survive a loss of power; no Spark.
+"""Making commits to a table on this machine's disk survive a loss of power. No Spark.
 
-Delta and Spark leave what they write to the kernel, which has it on the disk half a minute later or so. Here belongs
-what of a commit must be there before its rows may be forgotten elsewhere. Other storages are durable when they answer.
+Delta and Spark leave written data to the kernel, which writes it to disk about half a minute later. Here belongs the
+rule which files of a commit must be synced before its rows may be deleted elsewhere. Other storages are durable when
+they answer.
 """
 
 from __future__ import annotations
@@ -26,13 +27,13 @@ _UUID_LENGTH = 20
 
 
 def sync_commits(location: str, after: int, until: int) -> int:
-    """Sync the files that the commits after one version up to another have added, and these commits; how many files.
+    """Sync the files added by the commits after one version up to another, and these commits. Return how many files.
 
-    Of each writer: a commit is nothing without those before it, and files that were written together hold older rows.
+    The commits of all writers count: a commit is useless without those before it, and compacted files have old rows.
 
     Raises:
         OSError: the storage refused.
-        DamagedTableError: an entry of the log is not what a commit has written.
+        DamagedTableError: an entry of the log is damaged.
     """
     table = local_folder(location)
     if table is None:
@@ -41,18 +42,18 @@ def sync_commits(location: str, after: int, until: int) -> int:
     files = {path for number in numbers for action in read_entry(location, number) for path in _files(table, action)}
     folders = {folder for path in files for folder in path.parents if folder.is_relative_to(table)}
     entries = [Path(commit_file(str(table), number)) for number in numbers]
-    # At once: the kernel makes one write of its own journal of what is asked for together.
+    # At once: the kernel joins concurrent requests into one write of its own journal.
     with ThreadPoolExecutor(_TOGETHER, thread_name_prefix="sync") as pool:
         count = sum(pool.map(_sync, sorted(files)))
         sum(pool.map(_sync, sorted({*folders, table, table.parent})))
-        # Last, so that no entry is there that names what is not.
+        # Last, so that no entry is durable before the files that it names.
         count += sum(pool.map(_sync, entries))
     sync_folder(table / "_delta_log")
     return count
 
 
 def _sync(path: Path) -> bool:
-    """Whether the file or folder was there; one that another commit has removed may be gone by now."""
+    """Whether the file or folder still exists. Another commit may have removed it."""
     try:
         handle = os.open(path, os.O_RDONLY)
     except FileNotFoundError:

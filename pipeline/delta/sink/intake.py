@@ -1,9 +1,9 @@
-"""What a sink was handed, as Arrow tables of rows that fit their dataset, and dead letters of those that don't.
+"""Submissions to a sink as Arrow tables of rows that fit their dataset, and as dead letters of rows that don't.
 
-Here belongs the sorting of good from bad, a record at a time or a frame at once. What a value may be is `values`' and
-`arrow`'s to say; checks in SQL are Delta's, at the commit.
+Here belongs the separation of good and bad rows, by records or by whole frames. Which values a type accepts is the
+subject of `values` and `arrow`. Checks in SQL are enforced by Delta, at the commit.
 
-A frame is looked at by columns; only where something is wrong with it are its rows taken one by one.
+A frame is checked by columns. Only if it has a fault are its rows checked one by one.
 """
 
 from __future__ import annotations
@@ -31,20 +31,20 @@ from pipeline.listing import listed
 
 FRAMES = (PANDAS, POLARS, ARROW)
 TOO_DEEP = f"lists and objects lie in one another more than {MAX_DEPTH} deep"
-# How far down a record is kept that is too large or too deep.
+# To what depth a dead letter keeps a record that is too large or too deep.
 _FEW = 4
-# What a local file system takes for a name, and what Spark writes as %XX in that of a partition's folder.
+# The limit of a local file system for a name, and the characters that Spark escapes as %XX in a partition folder.
 _FOLDER_BYTES = 255
 _ESCAPED = frozenset({*map(chr, range(1, 0x20)), *"\"#%'*/:=?\\\x7f{[]^"})
-# What stands for NULL in that place.
+# The folder name that represents NULL.
 _NULL_FOLDER = "__HIVE_DEFAULT_PARTITION__"
-# How many reasons a receipt names.
+# The number of reasons that a receipt names.
 NAMED_REASONS = 3
 
 
 def frame_of(payload: Any) -> Any:
-    """The payload as a frame whose size is known, a record batch as a table; None where it is none."""
-    # Another thread may be importing it at this moment; then nobody has a batch yet.
+    """The payload as a frame with a known size, a record batch as a table. If it is not a frame, None."""
+    # Another thread may be importing pyarrow at this moment; then no caller can have a batch yet.
     batch = getattr(sys.modules.get("pyarrow"), "RecordBatch", ())
     if isinstance(payload, batch):
         return sys.modules["pyarrow"].Table.from_batches([payload])
@@ -52,7 +52,7 @@ def frame_of(payload: Any) -> Any:
 
 
 def frame_size(frame: Any) -> tuple[int, int]:
-    """Rows and bytes of a frame; text in objects of pandas counts as pointers."""
+    """Rows and bytes of a frame. Text in pandas objects counts as pointers."""
     kind = kind_of(type(frame))
     if kind == PANDAS:
         return len(frame), int(frame.memory_usage(index=False).sum())
@@ -63,7 +63,7 @@ def frame_size(frame: Any) -> tuple[int, int]:
 
 @dataclass
 class IntakeResult:
-    """What became of items: tables in their order, each of one schema, dead letters, and by item its receipt."""
+    """Sorted items: tables in their order, each with one schema, dead letters, and a receipt for each item."""
 
     tables: list[Any] = field(default_factory=list)
     letters: list[DeadLetter] = field(default_factory=list)
@@ -72,7 +72,7 @@ class IntakeResult:
 
 @dataclass(frozen=True)
 class _Row:
-    """A record of an item that was read; it may still be that Arrow does not take it."""
+    """A record of an item after conversion. Arrow may still refuse its values."""
 
     item: int
     record: Any
@@ -81,14 +81,14 @@ class _Row:
 
 @dataclass
 class _Taking:
-    """What is known of items so far; letters by the number of their item."""
+    """The state while items are sorted. Each letter has the number of its item."""
 
     items: list[Item] = field(default_factory=list)
     tables: list[Any] = field(default_factory=list)
     letters: list[tuple[int, DeadLetter]] = field(default_factory=list)
 
     def add(self, table: Any) -> None:
-        """A table after those that are there; the last of these takes it in if it has its schema."""
+        """Append a table. If the last table has the same schema, extend that one."""
         import pyarrow as pa
 
         if self.tables and self.tables[-1].schema.equals(table.schema):
@@ -97,11 +97,11 @@ class _Taking:
             self.tables.append(table)
 
     def refuse(self, item: int, letter: DeadLetter) -> None:
-        """A row of an item that is none."""
+        """Record a refused row of an item."""
         self.letters.append((item, letter))
 
     def done(self) -> IntakeResult:
-        """All of it, letters in the order of their items."""
+        """The result, with letters in the order of their items."""
         by_item: dict[int, list[DeadLetter]] = {}
         for number, letter in self.letters:
             by_item.setdefault(number, []).append(letter)
@@ -111,11 +111,11 @@ class _Taking:
 
 
 class Intake:
-    """The rules of one dataset, made ready once.
+    """The rules of one dataset, prepared once.
 
     Args:
-        allow_nan: whether NaN and the infinities are numbers; else a row with one is refused.
-        record_bytes: what a record may take.
+        allow_nan: whether NaN and the infinities are accepted. If not, a row with one is refused.
+        record_bytes: the largest size of a record.
     """
 
     def __init__(self, dataset: Dataset, *, allow_nan: bool, record_bytes: int) -> None:
@@ -125,42 +125,42 @@ class Intake:
         self._readers = {f.name: coercer(f.dataType, allow_nan=allow_nan) for f in dataset.schema.fields}
         self._names = (*dataset.schema.names, *dataset.frame_columns)
         self._folded = {casefolded(name): name for name in self._names}
-        # What Delta computes where a frame does not have it.
+        # Columns that Delta computes if a frame lacks them.
         self._computed = tuple(dict((*dataset.features.generated, *dataset.features.defaults)))
-        told = {*dataset.keys, *dataset.frame_columns} - set(self._computed)
-        self._needed = [name for name in self._names if name in told]
+        needed = {*dataset.keys, *dataset.frame_columns} - set(self._computed)
+        self._needed = [name for name in self._names if name in needed]
         self._folders = [name for name in dataset.partition_by if is_string(dataset.field(name).dataType)]
         self._is_mapped = dataset.features.maps_columns
         self._limited = [f.name for f in dataset.schema.fields if _has_limit(f.dataType)]
         self._changelog = dataset.write.changelog if isinstance(dataset.write, Merge) else None
         deletes = isinstance(dataset.write, Merge) and dataset.write.delete_when is not None
-        # A row that only deletes may lack what a stored one must have; which does is for the write to say.
+        # A row that only deletes may lack NOT NULL columns. Which rows only delete is decided by the write.
         required = [f.name for f in dataset.schema.fields if not f.nullable and f.name not in self._computed]
         self._not_null = [name for name in required if not deletes or name in dataset.keys]
         self._key_not_null = [name for name in self._not_null if name in dataset.keys]
-        # The types of columns that are declared nowhere, as they were seen last.
+        # The types of the columns that only frames have, as they were last seen.
         self._frame_types: dict[str, Any] = {}
 
     # --- rows ---------------------------------------------------------------------------------------------------------
 
     def row(self, record: Any) -> dict[str, Any]:
-        """The record's values by column, each as Arrow takes it; a column that is absent and may be is None.
+        """The record's values by column, each as Arrow accepts it. An optional column that is absent is None.
 
         Raises:
-            Unfit: with the reason.
+            Unfit: the record is refused, with the reason.
         """
-        found = as_mapping(record)
-        if found is None:
+        values = as_mapping(record)
+        if values is None:
             raise Unfit(f"a {type(record).__module__}.{type(record).__qualname__} is no record")
-        if is_deep(found):
+        if is_deep(values):
             raise Unfit(TOO_DEEP)
-        found = self._matched(found)
-        absent = [name for name in self._needed if name not in found]
+        values = self._matched(values)
+        absent = [name for name in self._needed if name not in values]
         if absent:
             raise Unfit(f"columns {listed(absent)} are missing")
         row: dict[str, Any] = {}
         for name in self._names:
-            value = found.get(name)
+            value = values.get(name)
             try:
                 row[name] = value if value is None or name not in self._readers else self._readers[name](value)
             except Unfit as error:
@@ -178,10 +178,10 @@ class Intake:
         return self._folder_problem(name, value) is not None
 
     def _folder_problem(self, name: str, value: str) -> str | None:
-        """Why a text can't stand in a partition column, where its folder is named by it; None where it can."""
+        """Why a text can't be a partition value, whose folder is named after it. If it can, None."""
         if not value or value == _NULL_FOLDER:
             return f"{value or 'an empty text'} in a partition column would be read back as NULL"
-        if self._is_mapped:  # then its files lie in folders of no such name
+        if self._is_mapped:  # its folders are not named after the value
             return None
         if "\0" in value:
             return "NUL can't stand in the name of its partition's folder"
@@ -191,7 +191,7 @@ class Intake:
         return None
 
     def _matched(self, found: Mapping[str, Any]) -> Mapping[str, Any]:
-        """The values under the declared names; names that differ by case only are the same, as everywhere."""
+        """The values under the declared names. Names that differ only by case are the same, as everywhere."""
         unknown = [name for name in found if name not in self._readers and name not in self._names]
         if not unknown:
             return found
@@ -210,19 +210,19 @@ class Intake:
             return self._not_null
         code, place = row[log.operation], row[log.sequence]
         lowered = code.lower() if isinstance(code, str) else None
-        known = {name.lower(): name for name in log.codes}
-        if lowered not in known:
+        declared_codes = {name.lower(): name for name in log.codes}
+        if lowered not in declared_codes:
             raise Unfit(f"column {log.operation}: {shown_value(code)} is none of {', '.join(log.codes)}")
         if place is None:
             raise Unfit(f"column {log.sequence}: NULL; it orders the changes")
-        if known[lowered] in log.writes:
+        if declared_codes[lowered] in log.writes:
             return self._not_null
-        return () if known[lowered] in log.truncates else self._key_not_null
+        return () if declared_codes[lowered] in log.truncates else self._key_not_null
 
     # --- items --------------------------------------------------------------------------------------------------------
 
     def take(self, items: Iterable[Item]) -> IntakeResult:
-        """Sort items; nothing is written."""
+        """Sort items into tables and dead letters. Nothing is written."""
         taken, rows = _Taking(), list[_Row]()
         for number, item in enumerate(items):
             taken.items.append(item)
@@ -243,7 +243,7 @@ class Intake:
         return taken.done()
 
     def _read(self, number: int, record: Any, rows: list[_Row], taken: _Taking) -> None:
-        """A record of an item as a row, or as a dead letter."""
+        """Convert a record of an item to a row, or to a dead letter."""
         try:
             rows.append(_Row(item=number, record=record, values=self.row(record)))
         except Unfit as error:
@@ -251,12 +251,12 @@ class Intake:
             taken.refuse(number, letter_of(record, str(error), taken.items[number].source, depth=depth))
 
     def _add_rows(self, taken: _Taking, rows: Sequence[_Row]) -> None:
-        """Rows that were read as tables of one schema each: what Delta is to compute is left out."""
+        """Add rows as tables with one schema each. Columns that Delta will compute are left out."""
         for left_out, group in groupby(rows, lambda row: tuple(n for n in self._computed if row.values[n] is None)):
             self._add_group(taken, list(group), left_out)
 
     def _add_group(self, taken: _Taking, rows: Sequence[_Row], left_out: Sequence[str]) -> None:
-        """Rows as one table; those that are no table together in halves, and one alone as a dead letter."""
+        """Add rows as one table. If Arrow refuses them, try halves; a single refused row becomes a dead letter."""
         import pyarrow as pa
 
         try:
@@ -279,7 +279,7 @@ class Intake:
         return self._fitted(pa.Table.from_arrays([*arrays, *self._undeclared(rows)], names))
 
     def _undeclared(self, rows: Sequence[Mapping[str, Any]]) -> list[Any]:
-        """The columns that only the frame has; `Unfit` where one's values have no one type in Arrow."""
+        """The columns that only the frame has. `Unfit` if the values of one have no common type in Arrow."""
         import pyarrow as pa
 
         arrays = []
@@ -291,13 +291,13 @@ class Intake:
             except (pa.ArrowException, ValueError, TypeError, OverflowError) as error:
                 raise Unfit(f"column {name}: {first_line(error)}") from error
             if pa.types.is_null(array.type):
-                raise Unfit(f"column {name}: NULL, and nothing has said its type yet")
+                raise Unfit(f"column {name}: NULL, and its type is not known yet")
             self._frame_types[name] = array.type
             arrays.append(array)
         return arrays
 
     def _fitted(self, table: Any) -> Any:
-        """FrameMismatchError where it does not fit."""
+        """The table in the dataset's form. `FrameMismatchError` if it does not fit."""
         import pyarrow as pa
 
         fit = fitting(self.dataset, table.schema)
@@ -329,7 +329,7 @@ class Intake:
         self._add_rows(taken, rows)
 
     def _suspects(self, table: Any) -> Any:
-        """A mask of rows that something is wrong with; None where nothing is."""
+        """A mask of the rows to check one by one. If there are none, None."""
         import pyarrow as pa
         import pyarrow.compute as pc
 
@@ -340,25 +340,25 @@ class Intake:
         for name in self._folders:
             if name in table.column_names:
                 masks.append(_among(table[name], partial(self._is_no_folder, name)))
-        # How long a text may be is looked at row by row.
+        # The length of a text is checked row by row.
         masks += [table[name].is_valid() for name in self._limited if name in table.column_names]
         if self._changelog is not None:
-            known = pa.array([code.lower() for code in self._changelog.codes], pa.string())
+            declared_codes = pa.array([code.lower() for code in self._changelog.codes], pa.string())
             codes = pc.utf8_lower(table[self._changelog.operation].cast(pa.string()))
-            masks += [pc.invert(pc.is_in(codes, value_set=known)), table[self._changelog.sequence].is_null()]
+            masks += [pc.invert(pc.is_in(codes, value_set=declared_codes)), table[self._changelog.sequence].is_null()]
         masks = [mask for mask in masks if pc.any(mask).as_py()]
         if not masks:
             return None
-        found = masks[0]
+        combined = masks[0]
         for mask in masks[1:]:
-            found = pc.or_(found, mask)
-        return found
+            combined = pc.or_(combined, mask)
+        return combined
 
 
 def letter_of(record: Any, reason: str, source: str | None = None, *, depth: int = MAX_DEPTH) -> DeadLetter:
-    """A dead letter of a record or of whatever was handed over in its place, as far down as `depth`."""
-    found = as_mapping(record)
-    return DeadLetter(reason=reason, record=json_value(record if found is None else found, depth), source=source)
+    """A dead letter of a record, or of any other submitted value, down to `depth`."""
+    mapping = as_mapping(record)
+    return DeadLetter(reason=reason, record=json_value(record if mapping is None else mapping, depth), source=source)
 
 
 def _reason(error: Exception) -> str:
@@ -366,7 +366,7 @@ def _reason(error: Exception) -> str:
 
 
 def _among(column: Any, is_bad: Callable[[str], bool]) -> Any:
-    """A mask of the values of a column for which that is so; each value is looked at once."""
+    """A mask of the values in a column that are bad. Each distinct value is checked once."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
@@ -375,12 +375,12 @@ def _among(column: Any, is_bad: Callable[[str], bool]) -> Any:
 
 
 def _has_limit(declared: DataType) -> bool:
-    """Whether a type is, or has in it, a text of bounded length."""
+    """Whether a type is a text of bounded length, or contains one."""
     return any(isinstance(f.dataType, CharType | VarcharType) for _, f in walk(StructType().add("value", declared)))
 
 
 def _rows(frame: Any) -> list[dict[str, Any]]:
-    """The rows of a frame that does not fit, as it has them; what pandas has no value for is None."""
+    """The rows of a frame that does not fit, unconverted. Missing values of pandas are None."""
     kind = kind_of(type(frame))
     if kind == PANDAS:
         frame, _ = index_as_columns(frame)

@@ -1,18 +1,18 @@
-"""The write-ahead copies of a sink: what it has acknowledged and the table does not hold yet, on this machine's disk.
+"""The write-ahead journal of a sink: acknowledged rows that are not yet in the table, on this machine's disk.
 
-Here belong the folder of one writer, its lock and which files there are; one file is `segments`'.
-When rows come here and when they are committed is the receiver's and the sink's to say. No Spark.
+Here belong the folder of one writer, its lock and the set of its files. One file is the subject of `segments`. When
+rows are appended and committed is decided by the receiver and the sink. No Spark.
 
-In the folder lie
-  lock                              held by the kernel for the process that has the folder open
+Files of the folder:
+  lock                              locked by the kernel for the process that has the folder open
   segment-<number>-<digest>.parquet acknowledged rows; the numbers have no gap
-  together.json                     segments of one read that have no names yet: they are all there or none is
-  batch-<epoch>.json                which segments the commit of an epoch is made of: fixed before it begins, so that a
-                                    replay of the epoch is of the same rows
-  good-<epoch>-….parquet            the rows of a batch without those that were refused, in place of its segments
-  committed.json                    the batch that was committed last, of which segments may still be there
-Every file is written beside its name, synced and renamed, so that a name stands for a whole file. A segment that is
-missing is told by name, unless the operator has given its rows up: then its name ends in `.given-up`.
+  together.json                     segments of one append that are not yet renamed: all of them exist or none does
+  batch-<epoch>.json                the segments of an epoch's commit, fixed before it begins, so that a replay of the
+                                    epoch has the same rows
+  good-<epoch>-….parquet            the rows of a batch without its refused rows; it replaces the segments
+  committed.json                    the batch that was committed last; some of its segments may still exist
+Every file is written under a temporary name, synced and renamed, so a file with a final name is whole. A missing
+segment is reported by name, unless the operator has given its rows up: then its name ends in `.given-up`.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ _NOTHING: dict[str, Any] = {
 
 
 class Journal:
-    """The folder of one writer, held by one process at a time.
+    """The folder of one writer. One process at a time may open it.
 
     One thread may append while another begins and ends batches.
     """
@@ -80,15 +80,16 @@ class Journal:
     # --- the folder ---------------------------------------------------------------------------------------------------
 
     def open(self) -> None:
-        """Take the folder and read what is there.
+        """Lock the folder and read its files.
 
-        What was never acknowledged goes. `unfinished` is the batch whose commit had begun, `loose` what no batch holds
-        yet, `last_epoch` the newest epoch that the folder knows of, `positions` how far its sources were submitted,
-        `synced_version` the version up to which the table was made durable, -1 where that is not known.
+        Rows that were never acknowledged are removed. Then `unfinished` is the batch whose commit had begun, `loose`
+        are the segments without a batch, `last_epoch` is the newest epoch that the folder knows, `positions` are how
+        far its sources were submitted, and `synced_version` is the version up to which the table was made durable, -1
+        if unknown.
 
         Raises:
-            SinkRunningError: another process has it.
-            JournalError: it can't be read, or an acknowledged file is damaged or missing.
+            SinkRunningError: another process has the folder open.
+            JournalError: the folder can't be read, or an acknowledged file is damaged or missing.
         """
         with self._failing(self.folder):
             self.folder.mkdir(parents=True, exist_ok=True)
@@ -101,7 +102,7 @@ class Journal:
             raise
 
     def close(self) -> None:
-        """Let the folder go; what is in it stays."""
+        """Unlock the folder. Its files stay."""
         if self._lock is not None:
             os.close(self._lock)  # and the kernel's lock with it
             self._lock = None
@@ -124,7 +125,7 @@ class Journal:
 
     def _read(self) -> None:
         for path in irregular_problem(self.folder):
-            raise self._error(path, "it is no file")
+            raise self._error(path, "it is not a regular file")
         self._finish_together()
         self._remove(name for name in os.listdir(self.folder) if name.endswith(TEMPORARY))
         path = self.folder / _COMMITTED
@@ -146,17 +147,17 @@ class Journal:
             self.end(self.unfinished)  # all of it was given up
 
     def _refuse_gaps(self, *, after: int, given_up: Sequence[int]) -> None:
-        """Numbers follow each other from the last one that a batch holds on, as far as any file knows."""
-        there = [segment.number for segment in self._loose]
-        for number in {number for number in there if there.count(number) > 1}:
-            raise self._error(self.folder, f"segment {number} is there twice")
-        self._next_segment = max(self._next_segment, *(number + 1 for number in (*there, *given_up)), after + 1)
-        missing = set(range(after + 1, self._next_segment)) - {*there, *given_up}
+        """Refuse missing segments. Their numbers follow each other from the last one that a batch holds."""
+        numbers = [segment.number for segment in self._loose]
+        for number in {number for number in numbers if numbers.count(number) > 1}:
+            raise self._error(self.folder, f"segment {number} exists twice")
+        self._next_segment = max(self._next_segment, *(number + 1 for number in (*numbers, *given_up)), after + 1)
+        missing = set(range(after + 1, self._next_segment)) - {*numbers, *given_up}
         if missing:
             raise self._error(self.folder, f"segments {listed(missing)} are missing")
 
     def _finish_together(self) -> None:
-        """Give their names to the segments of a read that was written down as a whole."""
+        """Finish an append of several segments: rename those that still have temporary names."""
         path = self.folder / _TOGETHER
         if not path.exists():
             return
@@ -168,7 +169,7 @@ class Journal:
 
     def _name_together(self, names: Iterable[str]) -> None:
         for name in names:
-            with suppress(FileNotFoundError):  # it has it
+            with suppress(FileNotFoundError):  # it is renamed already
                 os.replace(self.folder / f"{name}{TEMPORARY}", self.folder / name)
         sync_folder(self.folder)
         self._remove([_TOGETHER])
@@ -178,7 +179,7 @@ class Journal:
             (self.folder / name).unlink(missing_ok=True)
 
     def _segment(self, path: Path) -> Segment:
-        """A segment that a process before this one has left: an acknowledged row must not be lost."""
+        """A segment that an earlier process wrote. If it can't be trusted, raise: no acknowledged row may be lost."""
         try:
             segment, positions = read_segment(path)
         except UntrustedFileError as error:
@@ -187,23 +188,23 @@ class Journal:
         return segment
 
     def _begun(self) -> Batch | None:
-        """The batch that was begun; files of one that has ended go."""
+        """The unfinished batch. Files of finished batches are removed."""
         batches = [path for path in sorted(self.folder.iterdir()) if BATCH.fullmatch(path.name)]
-        begun = [path for path in batches if epoch_of(path) > self.last_epoch]
-        self._remove(path.name for path in batches if path not in begun)
-        if len(begun) > 1:
-            raise self._error(self.folder, f"{len(begun)} batches were begun at once")
-        return self._batch(begun[0]) if begun else None
+        unfinished = [path for path in batches if epoch_of(path) > self.last_epoch]
+        self._remove(path.name for path in batches if path not in unfinished)
+        if len(unfinished) > 1:
+            raise self._error(self.folder, f"{len(unfinished)} batches are unfinished")
+        return self._batch(unfinished[0]) if unfinished else None
 
     def _batch(self, path: Path) -> Batch:
-        """A batch that was begun, without what was given up of it: its epoch is written with the rest, or was."""
+        """An unfinished batch without the rows given up. Its epoch covers the rest, or was already committed."""
         document = self._document(path)
         if document["epoch"] != epoch_of(path):
-            raise self._error(path, f"it is of epoch {document['epoch']}")
-        held, missing, given_up = [], [], []
+            raise self._error(path, f"it contains epoch {document['epoch']}")
+        present, missing, given_up = [], [], []
         for name in document["segments"]:
             if (self.folder / name).exists():
-                held.append(self.folder / name)
+                present.append(self.folder / name)
             elif (self.folder / f"{name}{GIVEN_UP}").exists():
                 given_up.append(name)
             else:
@@ -212,7 +213,7 @@ class Journal:
             raise self._error(path, f"of its files {', '.join(missing)} are missing")
         self._remove(document["replaces"])
         self.last_epoch, self._next_segment = document["epoch"], max(self._next_segment, document["next_segment"])
-        segments = tuple(self._segment(path) for path in held)
+        segments = tuple(self._segment(path) for path in present)
         replaces = (*document["replaces"], *given_up)
         return Batch(epoch=document["epoch"], token=document["token"], segments=segments, replaces=replaces)
 
@@ -226,20 +227,20 @@ class Journal:
 
     @property
     def loose(self) -> tuple[Segment, ...]:
-        """Segments that no batch holds, in the order in which they were acknowledged."""
+        """Segments that belong to no batch, in the order in which they were acknowledged."""
         with self._guard:
             return tuple(self._loose)
 
     @property
     def backlog(self) -> tuple[int, int]:
-        """Acknowledged and not committed: rows and segments."""
+        """Rows and segments that are acknowledged but not committed."""
         with self._guard:
             held = [*self._loose, *(self.unfinished.segments if self.unfinished else ())]
         return sum(segment.rows for segment in held), len(held)
 
     @property
     def newest(self) -> int:
-        """The number of the newest segment, 0 where there never was one."""
+        """The number of the newest segment. If there never was one, 0."""
         with self._guard:
             return self._next_segment - 1
 
@@ -255,9 +256,9 @@ class Journal:
         return segment
 
     def append_all(self, found: Sequence[Any], positions: Mapping[str, int] | None = None) -> list[Segment]:
-        """The rows of Arrow tables as a segment each, all of them on disk when this returns.
+        """Write each Arrow table as a segment. All of them are on disk when this returns.
 
-        Whenever the process is killed, the next one finds all of these segments or none.
+        If the process is killed at any point, the next one finds all of these segments or none.
 
         Args:
             positions: how far each source has been submitted with these rows.
@@ -272,8 +273,8 @@ class Journal:
             names: list[str] = []
             try:
                 for number, table in zip(numbers, found, strict=True):
-                    told = positions or {} if number == numbers[-1] else {}
-                    temporary = write_segment(self.folder, f"segment-{number:020d}", number, table, told)
+                    segment_positions = positions or {} if number == numbers[-1] else {}
+                    temporary = write_segment(self.folder, f"segment-{number:020d}", number, table, segment_positions)
                     names.append(temporary.name.removesuffix(TEMPORARY))
                 if len(names) > 1:
                     document = json.dumps({"segments": names}).encode()
@@ -293,10 +294,10 @@ class Journal:
     # --- batches ------------------------------------------------------------------------------------------------------
 
     def begin(self, epoch: int, rows: int) -> Batch | None:
-        """Fix what the commit of an epoch is made of: the oldest segments of one shape; None where there are none.
+        """Fix the batch of an epoch: the oldest segments with one shape. If there are no segments, None.
 
         Args:
-            rows: at most so many, but one segment always.
+            rows: the most rows of a batch. It always has at least one segment.
 
         Raises:
             JournalWriteError: it can't be written down.
@@ -321,7 +322,7 @@ class Journal:
         return batch
 
     def replace(self, batch: Batch, table: Any) -> Batch:
-        """Other rows for a batch of which Delta has refused some, under the same epoch; nothing of it was committed.
+        """Replace the rows of a batch, some of which Delta refused, under the same epoch. None of it was committed.
 
         Raises:
             JournalWriteError: they can't be written.
@@ -335,7 +336,7 @@ class Journal:
             good = segment_of(path, 0)
         gone = tuple(segment.path.name for segment in batch.segments)
         changed = replace(batch, segments=(good,), replaces=(*batch.replaces, *gone))
-        self._write_batch(changed)  # from here on a replay is of these rows
+        self._write_batch(changed)  # from here on a replay has these rows
         with self._guard:
             self.unfinished = changed
         with self._failing(self.folder):
@@ -354,16 +355,16 @@ class Journal:
             raise self._error(self.folder, str(error)) from error
 
     def end(self, batch: Batch, synced_version: int | None = None) -> None:
-        """Forget a batch that is in the table.
+        """Remove a batch that is in the table.
 
         Args:
-            synced_version: the version up to which the table was made durable, where that has changed.
+            synced_version: the version up to which the table was made durable. If it is unchanged, None.
 
         Raises:
             JournalWriteError: it can't be written down; then the batch is replayed, and Delta knows it again.
         """
         with self._guard:
-            # Of segments that are not committed yet, too: they are as durable as this file.
+            # They include segments that are not committed yet, which are as durable as this file.
             positions, following = dict(self.positions), self._next_segment
         self.synced_version = self.synced_version if synced_version is None else synced_version
         document = batch_document(batch) | {

@@ -1,6 +1,6 @@
-"""What a sink has done since it was started, in numbers.
+"""The numbers of a sink since its start.
 
-Here belong the counting and the value that is handed out. Nothing is measured here: those who do something say so.
+Here belong the counters and the value that is returned. Nothing is measured here: the other parts report to it.
 """
 
 from __future__ import annotations
@@ -10,18 +10,18 @@ from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-# Flushes whose times are kept for the percentiles: an hour of them at three seconds each.
+# The number of newest flushes whose times are kept for the percentiles: an hour at three seconds each.
 KEPT = 1_200
 _MEDIAN, _HIGH = 0.5, 0.95
 
 
 @dataclass(frozen=True, kw_only=True)
 class SinkMetrics:
-    """A sink at one moment.
+    """The numbers of a sink at one moment.
 
-    `rows_submitted` counts what came, `rows_acknowledged` what is on disk, `rows_committed` what is in the table, with
-    what a process before this one had left. `buffered_rows` wait in memory, `backlog_rows` on disk. A flush is a
-    commit; the seconds are from its begin to its end, of the newest 1 200, None where there was none.
+    `rows_submitted` counts submitted rows, `rows_acknowledged` those on disk, and `rows_committed` those in the table,
+    rows left by an earlier process included. `buffered_rows` wait in memory, `backlog_rows` on disk. A flush is a
+    commit. Its seconds run from begin to end; the percentiles are over the newest 1 200, None if there was none.
     """
 
     rows_submitted: int = 0
@@ -41,7 +41,7 @@ class SinkMetrics:
 
     @property
     def line(self) -> str:
-        """All of it in one line of a log."""
+        """All numbers in one line of a log."""
         p50, p95 = (None if s is None else round(s, 3) for s in (self.flush_seconds_p50, self.flush_seconds_p95))
         return (
             f"rows={self.rows_committed} acknowledged={self.rows_acknowledged} bytes={self.bytes_acknowledged} "
@@ -62,23 +62,23 @@ class SinkCounters:
         self._versions: tuple[int | None, int | None] = (None, None)
 
     def submitted(self, rows: int) -> None:
-        """Rows came."""
+        """Count submitted rows."""
         with self._guard:
             self._submitted += rows
 
     def acknowledged(self, rows: int, size_bytes: int) -> None:
-        """Rows are on disk."""
+        """Count rows that are on disk."""
         with self._guard:
             self._acknowledged += rows
             self._bytes += size_bytes
 
     def refused(self, letters: int) -> None:
-        """Rows are dead letters."""
+        """Count dead letters."""
         with self._guard:
             self._letters += letters
 
     def committed(self, rows: int, seconds: float, version: int, *, replay: bool) -> None:
-        """A flush has ended; `version` is the one that holds its rows."""
+        """Count a finished flush. `version` is the version that holds its rows."""
         with self._guard:
             self._committed += rows
             self._flushes += 1
@@ -110,7 +110,7 @@ class SinkCounters:
 
 
 def _percentile(ascending: Sequence[float], share: float) -> float | None:
-    """The least value that is not less than that share of them; None where there are none."""
+    """The least value that is not less than that share of the values. If there are none, None."""
     if not ascending:
         return None
     return ascending[max(0, -int(-share * len(ascending) // 1) - 1)]

@@ -1,6 +1,6 @@
-"""Sources of a sink that are in the box: lines of JSON from a stream, and from the files of a folder that is tailed.
+"""The built-in sources of a sink: JSON lines from a stream, and from the files of a folder that it tails.
 
-Here belong the reading of lines within bounds and their way into a sink. A line that can't be read is a dead letter
+Here belong the bounded reading of lines and their submission to a sink. A line that can't be read becomes a dead letter
 like any other record that does not fit, and the next line is read.
 """
 
@@ -33,9 +33,9 @@ _CHUNK = 1 << 20
 
 @dataclass(frozen=True, kw_only=True)
 class Line:
-    """A line without its end, or the beginning of one that is too long; `size_bytes` and `digest` are of the whole.
+    """A line without its end, or the beginning of a line that is too long. `size_bytes` and `digest` are of the whole.
 
-    `end` is the place in the stream after it; `is_whole` says whether a line break was there.
+    `end` is the place in the stream after the line. `is_whole` says whether the line ended with a line break.
     """
 
     number: int
@@ -47,7 +47,7 @@ class Line:
 
 
 def lines(stream: BinaryIO, limit: int) -> Iterator[Line]:
-    """The lines of a stream; of one that is longer than the limit only its beginning is held."""
+    """The lines of a stream. Of a line longer than the limit only the beginning is kept."""
     number, end = 0, 0
     while chunk := stream.readline(limit + 2):
         number += 1
@@ -66,9 +66,9 @@ def lines(stream: BinaryIO, limit: int) -> Iterator[Line]:
 
 
 def parser(dataset: Dataset) -> Callable[[bytes], Any]:
-    """What reads a line; ValueError, ArithmeticError or RecursionError where it is no JSON in UTF-8.
+    """The function that parses a line. It raises ValueError, ArithmeticError or RecursionError if it is not UTF-8 JSON.
 
-    Numbers with a point are exact where the dataset has decimals.
+    If the dataset has decimals, numbers with a point are exact.
     """
     is_exact = any(isinstance(field.dataType, DecimalType) for _, field in walk(dataset.schema))
     decoder = json.JSONDecoder(parse_float=Decimal if is_exact else float)
@@ -80,7 +80,7 @@ def parser(dataset: Dataset) -> Callable[[bytes], Any]:
 
 
 def record_of(line: Line, parse: Callable[[bytes], Any], limit: int, where: str) -> Any:
-    """The record of a line, a dead letter where there is none, or None for a blank line."""
+    """The record of a line. If the line has none, a dead letter; if it is blank, None."""
     if line.digest is not None:
         reason = f"the line takes {line.size_bytes} bytes, at most {limit} are allowed"
         return raw_letter(line.content, reason, source=where, size_bytes=line.size_bytes, digest=line.digest)
@@ -100,7 +100,7 @@ def record_of(line: Line, parse: Callable[[bytes], Any], limit: int, where: str)
 
 
 def submit_lines(stream: BinaryIO, sink: DeltaSink, source: str = "stdin") -> int:
-    """Submit every line of a stream until its end; how many. A last line without a line break counts."""
+    """Submit every line of a stream until its end. Return how many. A last line without a line break counts."""
     limit, parse, count = sink.options.record_bytes, parser(sink.dataset), 0
     for line in lines(stream, limit):
         where = f"{source}, line {line.number}"
@@ -114,28 +114,28 @@ def submit_lines(stream: BinaryIO, sink: DeltaSink, source: str = "stdin") -> in
 class Tail:
     """The files of a folder, read as they grow, in the order of their names.
 
-    How far each was read is kept with the rows, so that a restart goes on where it was. A line counts once its line
-    break is there; a file that is shorter than it was is read anew.
+    The position in each file is stored with the rows, so a restart continues there. A line counts once it has its line
+    break. A file that has become shorter is read again from its beginning.
     """
 
     def __init__(self, folder: Path, sink: DeltaSink, *, pattern: str = PATTERN) -> None:
         self.folder, self._sink, self._pattern = folder, sink, pattern
         self._ends: dict[str, int] = {}
         self._parse = parser(sink.dataset)
-        self._passed_over: set[str] = set()
+        self._skipped: set[str] = set()
 
     def read(self) -> int:
-        """Submit what is new; how many lines. What is no file, such as a pipe, is passed over with a warning."""
+        """Submit new lines. Return how many. A path that is not a file, such as a pipe, is skipped with a warning."""
         paths = sorted(self.folder.glob(self._pattern))
         for path in paths:
-            if not path.is_file() and path.name not in self._passed_over:
-                self._passed_over.add(path.name)
-                _LOG.warning("sink %s (%s): %s is no file and is passed over", self._sink.dataset.name,
+            if not path.is_file() and path.name not in self._skipped:
+                self._skipped.add(path.name)
+                _LOG.warning("sink %s (%s): %s is not a file and is skipped", self._sink.dataset.name,
                              self._sink.writer_id, path)  # fmt: skip
         return sum(self._read(path) for path in paths if path.is_file())
 
     def follow(self, stop: threading.Event, every_seconds: float) -> None:
-        """Submit what is new, again and again, until `stop` is set."""
+        """Submit new lines again and again, until `stop` is set."""
         while not stop.is_set():
             if not self.read():
                 stop.wait(every_seconds)

@@ -1,8 +1,8 @@
-"""Rows of a batch for which an expression of their dataset fails, found by halves.
+"""Search for the rows of a batch for which an expression of their dataset fails, by halving.
 
-Here belongs the search. The expressions are those that a write evaluates, and they are evaluated without the table and
-without a commit: what fails so is the rows' and not the storage's. The batch stays one batch; what becomes of the rows
-that are left is the committer's.
+Here belongs the search. The expressions are those that a write evaluates. They are evaluated without the table and
+without a commit, so a failure is caused by the rows and not by the storage. The batch stays one batch; the remaining
+rows are written by `committer`.
 """
 
 from __future__ import annotations
@@ -30,18 +30,18 @@ from pipeline.delta.write import merge
 def without_raising(
     dataset: Dataset, table: Any, session: Callable[[], SparkSession], staging: str
 ) -> tuple[Any, list[DeadLetter]]:
-    """The rows of which every expression has a value, in their order, and the others as dead letters with the reason.
+    """The rows for which every expression has a value, in their order, and the others as dead letters with the reason.
 
-    A row is at fault if it fails alone, for a reason that is said of values, while no row at all does not fail.
+    A row is at fault if it fails alone, for a reason that concerns values, while an empty set of rows does not fail.
 
     Raises:
-        PySparkException, Py4JError: a failure that is of no row.
+        PySparkException, Py4JError: a failure that no row causes.
         PipelineError: Spark or the staging folder is gone.
     """
     letters, good, pending = list[DeadLetter](), [True] * table.num_rows, [(0, table.num_rows)]
     with _numbered(dataset, table, session, staging) as frame:
         probe = _Probe(dataset, frame)
-        probe.run(0, 0)  # what fails without rows is not theirs
+        probe.run(0, 0)  # a failure without rows is not caused by rows
         while pending:
             start, end = pending.pop()
             reason = probe.reason(start, end)
@@ -62,7 +62,7 @@ def _number(dataset: Dataset) -> str:
 
 @contextmanager
 def _numbered(dataset: Dataset, table: Any, session: Callable[[], SparkSession], staging: str) -> Iterator[DataFrame]:
-    """The rows with their numbers as Spark sees them, in a session of ours; each look at some of them is cheap."""
+    """The rows with their numbers, as Spark reads them, in a session of ours. Reading some of them is cheap."""
     import pyarrow as pa
 
     whole = table.append_column(_number(dataset), pa.array(range(table.num_rows), pa.int64()))
@@ -78,7 +78,7 @@ def _numbered(dataset: Dataset, table: Any, session: Callable[[], SparkSession],
             with private_session(frame.sparkSession, {}) as clone:
                 yield clone.table(view)
         finally:
-            with suppress(*LOST_OR_REFUSED):  # must not hide what became of the search
+            with suppress(*LOST_OR_REFUSED):  # an error here must not hide the result of the search
                 frame.sparkSession.catalog.dropTempView(view)
 
 
@@ -89,10 +89,10 @@ class _Probe:
         self._dataset, self._frame = dataset, frame
 
     def reason(self, start: int, end: int) -> str | None:
-        """Why rows fail, None where they don't; of a single row the failure is read, of several any is enough.
+        """The reason why rows fail. If they don't, None. Several rows may fail for any reason, a single row may not.
 
         Raises:
-            PySparkException, Py4JError: a single row failed for a reason that is not said of values.
+            PySparkException, Py4JError: a single row failed for a reason that does not concern values.
         """
         try:
             self.run(start, end)
@@ -104,31 +104,31 @@ class _Probe:
         return None
 
     def run(self, start: int, end: int) -> None:
-        """Evaluate everything; over Connect only a frame that is read says why it fails."""
+        """Evaluate everything. Over Connect only a frame that is collected reports why it fails."""
         number = sql.identifier(_number(self._dataset))
-        judged = self._judged(
+        evaluated = self._judged(
             self._frame.filter(f"{number} >= {start} AND {number} < {end}").drop(_number(self._dataset))
         )
         if end - start <= 1:
-            judged.toArrow()
+            evaluated.toArrow()
         else:
-            judged.write.format("noop").mode("overwrite").save()
+            evaluated.write.format("noop").mode("overwrite").save()
 
     def _judged(self, frame: DataFrame) -> DataFrame:
-        """The columns as they are written, and beside them whatever else of the declaration is evaluated for a row."""
+        """The columns as they are written, and the other declared expressions that are evaluated for a row."""
         dataset, is_stored = self._dataset, merge.stored_condition(self._dataset) or "TRUE"
         selected = select_list(dataset, frame.schema)
         conditions = [is_stored, *(check.condition for check in dataset.checks)]
-        given = set(frame.columns)
+        given_columns = set(frame.columns)
         conditions += [
             f"assert_true({sql.identifier(name)} <=> {_cast(dataset, name, expression)}, "
             f"{sql.string(f'column {name}: not what is generated')}) IS NULL"
             for name, expression in dataset.features.generated
-            if name in given
+            if name in given_columns
         ]
-        judged = frame.selectExpr(*(f"{taken} AS {sql.identifier(name)}" for name, taken in selected.items()))
-        return judged.selectExpr(
-            *map(sql.identifier, judged.columns),
+        evaluated = frame.selectExpr(*(f"{taken} AS {sql.identifier(name)}" for name, taken in selected.items()))
+        return evaluated.selectExpr(
+            *map(sql.identifier, evaluated.columns),
             *(
                 f"CASE WHEN {is_stored} THEN ({condition}) END AS {sql.identifier(sql.helper_name(dataset, f'is {n}'))}"
                 for n, condition in enumerate(conditions)

@@ -1,7 +1,7 @@
-"""The front half of a sink: what is submitted becomes dead letters and segments of the journal, on a thread of its own.
+"""The front half of a sink: submissions become dead letters and segments of the journal, on a thread of its own.
 
-Here belong the settings of a sink, the thread that sorts and syncs, and acknowledgement. Nothing here knows Spark: how
-a segment gets into the table is `sink`'s.
+Here belong the settings of a sink, the thread that sorts and syncs, and acknowledgement. Nothing here uses Spark. How a
+segment gets into the table is the subject of `committer`.
 """
 
 from __future__ import annotations
@@ -45,12 +45,12 @@ class SinkSettings:
 
     Args:
         when_full: whether `submit` waits for room or refuses.
-        record_bytes: what one record may take.
-        allow_nan: whether NaN and the infinities are numbers.
-        journal: the folder of the write-ahead copies. Where None they lie in the root's staging folder, or in the
-            project's state folder where the root is not on this machine.
-        dead_letters: the folder of the dead letters; where None, under the root or in the state folder likewise.
-        on_sigterm: whether SIGTERM flushes before the process ends, where the sink is started in the main thread.
+        record_bytes: the largest size of one record.
+        allow_nan: whether NaN and the infinities are accepted.
+        journal: the folder of the journal. If None, it lies in the root's staging folder, or, if the root is not on
+            this machine, in the project's state folder.
+        dead_letters: the folder of the dead letters. If None, it lies under the root or in the state folder likewise.
+        on_sigterm: whether SIGTERM flushes before the process ends, if the sink is started in the main thread.
     """
 
     flush_seconds: float = 3.0
@@ -93,7 +93,7 @@ class SinkSettings:
 
     @property
     def bounds(self) -> Bounds:
-        """What the buffer asks."""
+        """The bounds of the buffer."""
         return Bounds(
             flush_seconds=self.flush_seconds, flush_rows=self.flush_rows, flush_bytes=self.flush_bytes,
             buffer_rows=self.buffer_rows, buffer_bytes=self.buffer_bytes,
@@ -101,10 +101,10 @@ class SinkSettings:
 
 
 class Receiver:
-    """Takes records and frames, and acknowledges what is on disk.
+    """Receives records and frames, and acknowledges them when they are on disk.
 
     Args:
-        on_segment: called when there is a segment more.
+        on_segment: called after new segments were written.
     """
 
     def __init__(
@@ -124,27 +124,27 @@ class Receiver:
         self._thread = threading.Thread(target=self._run, name=f"sink-{dataset.name}-receive", daemon=True)
 
     def start(self) -> None:
-        """Take the journal's folder and begin to receive.
+        """Open the journal's folder and begin to receive.
 
         Raises:
-            SinkRunningError: another sink has it.
-            JournalError: what is there can't be read.
+            SinkRunningError: another sink has the folder open.
+            JournalError: the folder can't be read.
         """
         self.journal.open()
         self.letters.sweep()
         self._thread.start()
 
     def item(self, payload: Any, position: tuple[str, int] | None = None, source: str | None = None) -> Item:
-        """What is submitted, as it is put into the buffer: a record's fields are copied, no value is looked at."""
+        """A submission as a buffer item. A record's fields are copied; no value is checked."""
         frame = frame_of(payload)
         if frame is not None:
             rows, size = frame_size(frame)
             return Item(payload=frame, rows=rows, size_bytes=size, position=position, source=source)
         if payload is None:
             payload = DeadLetter(reason="nothing (None) is no record", record=None, source=source)
-        found = None if isinstance(payload, DeadLetter) else as_mapping(payload)
-        if found is not None:
-            payload = dict(found)
+        mapping = None if isinstance(payload, DeadLetter) else as_mapping(payload)
+        if mapping is not None:
+            payload = dict(mapping)
         return Item(
             payload=payload,
             rows=1,
@@ -154,31 +154,31 @@ class Receiver:
         )
 
     def put(self, item: Item, timeout: float | None) -> Future[Receipt]:
-        """Hand an item over; as `Buffer.put`."""
+        """Submit an item, as `Buffer.put`."""
         self.buffer.put(item, when_full=self.settings.when_full, timeout=timeout)
         self._meter.submitted(item.rows)
         return item.receipt
 
     def put_or_call(self, item: Item, on_room: Callable[[], None]) -> bool:
-        """Hand an item over, or be called; as `Buffer.put_or_call`."""
+        """Submit an item or register a call, as `Buffer.put_or_call`."""
         is_in = self.buffer.put_or_call(item, on_room)
         if is_in:
             self._meter.submitted(item.rows)
         return is_in
 
     def barrier(self) -> Future[Receipt]:
-        """Make due what waits; done when everything that was submitted before is on disk."""
+        """Make all waiting items due. The future is done when all earlier submissions are on disk."""
         item = Item(payload=None, rows=0, size_bytes=0)
         self.buffer.put(item, when_full="block")
         self.buffer.flush()
         return item.receipt
 
     def shrunk(self) -> None:
-        """The backlog is smaller than it was."""
+        """Signal that the backlog has shrunk."""
         self._shrunk.set()
 
     def stop(self, reason: PipelineError) -> None:
-        """Take nothing more, write what waits, and end the thread; the journal's folder is kept."""
+        """Accept nothing more, write all waiting items, and end the thread. The journal stays open."""
         self.buffer.close(reason)
         self._shrunk.set()
         if self._thread.ident is not None and self._thread is not threading.current_thread():
@@ -186,7 +186,7 @@ class Receiver:
 
     @property
     def is_alive(self) -> bool:
-        """Whether the thread takes what is submitted."""
+        """Whether the receiving thread is alive."""
         return self._thread.is_alive()
 
     # --- the thread ---------------------------------------------------------------------------------------------------
@@ -212,7 +212,7 @@ class Receiver:
         return SinkStoppedError(dataset=self.dataset.name, writer=self.writer, reason=reason)
 
     def _end(self, items: list[Item], failure: PipelineError | None) -> None:
-        """Fail what was taken and what waits; nothing where the thread has come to its end."""
+        """Fail the taken and the waiting items. If the thread ended normally, there are none."""
         self.failure = failure
         stopped = self._stopped("it was stopped" if failure is None else failure.message())
         self.buffer.close(stopped)
@@ -221,14 +221,14 @@ class Receiver:
                 item.receipt.set_exception(copy(stopped))
 
     def _wait_for_backlog(self) -> None:
-        """Until the backlog has room, or the sink is to stop: then everything is written."""
+        """Wait until the backlog has room or the sink is stopping. In the second case everything is written."""
         while self.journal.backlog[0] > self.settings.backlog_rows and not self.buffer.is_closed:
             self._shrunk.clear()
             if self.journal.backlog[0] > self.settings.backlog_rows:
                 self._shrunk.wait(_LOOK_SECONDS)
 
     def _keep(self, items: list[Item]) -> None:
-        """Dead letters first and then rows, so that an item is on disk in whole when it is acknowledged."""
+        """Write dead letters first and then rows, so that an item is completely on disk when it is acknowledged."""
         taken = self._intake.take(items)
         if taken.letters:
             name = f"{min(letter.at for letter in taken.letters):%Y%m%dT%H%M%S}-{_token()}"

@@ -1,9 +1,10 @@
-"""The files of a sink's journal, one at a time: their names, their way to the disk, and what makes one trusted.
+"""The files of a sink's journal, one at a time: their names, how they are written, and how they are checked.
 
-Here belong the writing and the checked reading of one file. Which files a journal is to have is `journal`'s to say.
+Here belong the writing and the checked reading of one file. Which files a journal must have is the subject of
+`journal`.
 
-The name of a file of rows ends with the digest of its bytes, and the file says its number: one that was changed, or
-copied under another number, is told by name. Files of older journals have neither.
+The name of a file of rows ends with the digest of its bytes, and the file holds its number. So a file that was changed,
+or copied under another number, is detected. Files of older journals have neither.
 """
 
 from __future__ import annotations
@@ -26,22 +27,22 @@ SEGMENT = re.compile(r"segment-(\d{20})(?:-([0-9a-f]{32}))?\.parquet")
 GOOD = re.compile(r"good-\d{20}-[0-9a-f]{8}(?:-([0-9a-f]{32}))?\.parquet")
 BATCH = re.compile(r"batch-(\d{20})\.json")
 _TOKEN = re.compile(r"[0-9a-f]{32}")
-# What an operator adds to the name of a file whose rows are given up.
+# An operator adds this to the name of a file to give up its rows.
 GIVEN_UP = ".given-up"
 TEMPORARY = ".tmp"
-# In Parquet metadata: how far each source had been submitted, and the number of the segment.
+# Keys of the Parquet metadata: how far each source had been submitted, and the number of the segment.
 _POSITIONS = b"pipeline.positions"
 _NUMBER = b"pipeline.segment"
 _DIGEST_BYTES = 16
 
 
 class UntrustedFileError(ValueError):
-    """A file that is not what was written."""
+    """A file whose content is not what was written."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Segment:
-    """One file of acknowledged rows; segments of one `shape` can be read as one frame."""
+    """One file of acknowledged rows. Segments of one `shape` can be read as one frame."""
 
     number: int
     path: Path
@@ -52,7 +53,7 @@ class Segment:
 
 @dataclass(frozen=True, kw_only=True)
 class Batch:
-    """The segments of one commit; the token tells this batch from any that another sink makes of the same epoch."""
+    """The segments of one commit. The token distinguishes it from another sink's batch with the same epoch."""
 
     epoch: int
     token: str
@@ -61,27 +62,27 @@ class Batch:
 
     @property
     def rows(self) -> int:
-        """Rows of all segments."""
+        """The number of rows in all segments."""
         return sum(segment.rows for segment in self.segments)
 
     @property
     def size_bytes(self) -> int:
-        """Bytes of all segments, as files."""
+        """The size of all segments' files."""
         return sum(segment.size_bytes for segment in self.segments)
 
 
 def batch_name(batch: Batch) -> str:
-    """The file of a batch."""
+    """The name of a batch's file."""
     return f"batch-{batch.epoch:020d}.json"
 
 
 def epoch_of(path: Path) -> int:
-    """The epoch that the name of a batch's file says."""
+    """The epoch in the name of a batch's file."""
     return int(path.stem.partition("-")[2])
 
 
 def batch_document(batch: Batch) -> dict[str, Any]:
-    """A batch as its file has it."""
+    """The content of a batch's file."""
     names = [segment.path.name for segment in batch.segments]
     return {"epoch": batch.epoch, "token": batch.token, "segments": names, "replaces": list(batch.replaces)}
 
@@ -90,10 +91,10 @@ def batch_document(batch: Batch) -> dict[str, Any]:
 
 
 def write_segment(folder: Path, stem: str, number: int, table: Any, positions: Mapping[str, int]) -> Path:
-    """The rows of an Arrow table as a synced file under its name to be and `TEMPORARY`; the name is not synced.
+    """Write an Arrow table as a synced file. Its name is the final one with `TEMPORARY`, and is not synced.
 
     Raises:
-        OSError: it can't be written; nothing stays behind.
+        OSError: it can't be written. No file is left behind.
     """
     temporary = folder / f"{stem}.parquet{TEMPORARY}"
     try:
@@ -113,14 +114,14 @@ def _write(path: Path, number: int, table: Any, positions: Mapping[str, int]) ->
     with path.open("wb") as file:
         with pq.ParquetWriter(file, table.schema, store_schema=False, write_page_checksum=True) as writer:
             writer.write_table(table, row_group_size=ROW_GROUP_ROWS)
-            told = {_POSITIONS: json.dumps(dict(positions)).encode(), _NUMBER: str(number).encode()}
-            writer.add_key_value_metadata(told)
+            metadata = {_POSITIONS: json.dumps(dict(positions)).encode(), _NUMBER: str(number).encode()}
+            writer.add_key_value_metadata(metadata)
         file.flush()
         os.fsync(file.fileno())
 
 
 def segment_of(path: Path, number: int) -> Segment:
-    """A segment that this process has written."""
+    """A segment that this process wrote."""
     import pyarrow.parquet as pq
 
     with pq.ParquetFile(path) as file:
@@ -129,114 +130,114 @@ def segment_of(path: Path, number: int) -> Segment:
 
 
 def _digest(path: Path) -> str:
-    found = hashlib.blake2b(digest_size=_DIGEST_BYTES)
+    digest = hashlib.blake2b(digest_size=_DIGEST_BYTES)
     with path.open("rb") as file:
         while chunk := file.read(1 << 20):
-            found.update(chunk)
-    return found.hexdigest()
+            digest.update(chunk)
+    return digest.hexdigest()
 
 
 # --- reading ----------------------------------------------------------------------------------------------------------
 
 
 def read_segment(path: Path) -> tuple[Segment, dict[str, int]]:
-    """A segment that an earlier process has left, read to its end, and its positions.
+    """A segment that an earlier process wrote, read to its end, and its positions.
 
     Raises:
-        Untrusted: it is not what was written.
+        UntrustedFileError: its content is not what was written.
     """
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    named = SEGMENT.fullmatch(path.name)
-    number = int(named[1]) if named else 0
-    digest = (named or GOOD.fullmatch(path.name) or ("", None))[2 if named else 1]
+    match = SEGMENT.fullmatch(path.name)
+    number = int(match[1]) if match else 0
+    digest = (match or GOOD.fullmatch(path.name) or ("", None))[2 if match else 1]
     try:
         if digest is not None and _digest(path) != digest:
-            raise UntrustedFileError("it is not what was written, its digest is another one")
+            raise UntrustedFileError("it is not what was written, its digest differs")
         with pq.ParquetFile(path, page_checksum_verification=True) as file:
             rows = sum(batch.num_rows for batch in file.iter_batches())
             if rows != file.metadata.num_rows:
                 raise UntrustedFileError(f"it holds {rows} rows of {file.metadata.num_rows}")
-            told = file.metadata.metadata or {}
+            metadata = file.metadata.metadata or {}
             shape = str(file.schema_arrow.remove_metadata())
-        positions = _positions(json.loads(told.get(_POSITIONS, b"{}")))
+        positions = _positions(json.loads(metadata.get(_POSITIONS, b"{}")))
     except UntrustedFileError:
         raise
     except (pa.ArrowException, OSError, ValueError, RecursionError) as error:
         raise UntrustedFileError(f"it is cut off or damaged ({first_line(error)})") from error
-    was = told.get(_NUMBER, str(number).encode())
-    if was != str(number).encode():
-        raise UntrustedFileError(f"it was written as segment {was.decode('ascii', 'replace')}")
+    written_number = metadata.get(_NUMBER, str(number).encode())
+    if written_number != str(number).encode():
+        raise UntrustedFileError(f"it was written as segment {written_number.decode('ascii', 'replace')}")
     segment = Segment(number=number, path=path, rows=rows, size_bytes=path.stat().st_size, shape=shape)
     return segment, positions
 
 
 def read_document(path: Path) -> dict[str, Any]:
-    """A document of a journal: names in it are those of files of rows in its own folder, and nothing else.
+    """A document of a journal. The file names in it are names of files of rows in the same folder, nothing else.
 
     Raises:
-        Untrusted: it is none.
+        UntrustedFileError: it is not such a document.
     """
     try:
-        found = json.loads(path.read_bytes())
+        content = json.loads(path.read_bytes())
     except (ValueError, RecursionError) as error:
         raise UntrustedFileError(f"it is no JSON ({error})") from error
-    if not isinstance(found, dict):
+    if not isinstance(content, dict):
         raise UntrustedFileError("it is no JSON object")
     document: dict[str, Any] = {
-        "segments": _names(found.get("segments")),
-        "replaces": _names(found.get("replaces", [])),
-        "positions": _positions(found.get("positions", {})),
-        "token": found.get("token", "0" * 32),
+        "segments": _names(content.get("segments")),
+        "replaces": _names(content.get("replaces", [])),
+        "positions": _positions(content.get("positions", {})),
+        "token": content.get("token", "0" * 32),
     }
     for name, least in {"epoch": 0, "next_segment": 1, "version": -1}.items():
-        document[name] = found.get(name, least)
+        document[name] = content.get(name, least)
         if isinstance(document[name], bool) or not isinstance(document[name], int) or document[name] < least:
-            raise UntrustedFileError(f"{name} is no number that is {least} or greater")
+            raise UntrustedFileError(f"{name} is not an integer of {least} or more")
     if not isinstance(document["token"], str) or not _TOKEN.fullmatch(document["token"]):
-        raise UntrustedFileError("the token is none")
+        raise UntrustedFileError("the token is not valid")
     return document
 
 
-def _names(found: Any) -> list[str]:
-    if not isinstance(found, list) or not all(isinstance(n, str) and _is_rows(n) for n in found):
-        raise UntrustedFileError("the names of its files are none that a journal gives")
-    return found
+def _names(names: Any) -> list[str]:
+    if not isinstance(names, list) or not all(isinstance(n, str) and _is_rows(n) for n in names):
+        raise UntrustedFileError("its file names are not those of journal files")
+    return names
 
 
 def _is_rows(name: str) -> bool:
     return bool(SEGMENT.fullmatch(name) or GOOD.fullmatch(name))
 
 
-def _positions(found: Any) -> dict[str, int]:
-    if not isinstance(found, dict) or not all(isinstance(place, int) for place in found.values()):
-        raise UntrustedFileError("the positions of its sources are none")
-    return found
+def _positions(positions: Any) -> dict[str, int]:
+    if not isinstance(positions, dict) or not all(isinstance(place, int) for place in positions.values()):
+        raise UntrustedFileError("the positions of its sources are not valid")
+    return positions
 
 
 def numbers_of(names: list[str]) -> list[int]:
-    """The numbers of the segments among names."""
-    return [int(named[1]) for name in names if (named := SEGMENT.fullmatch(name.removesuffix(GIVEN_UP)))]
+    """The numbers of the segments among file names."""
+    return [int(match[1]) for name in names if (match := SEGMENT.fullmatch(name.removesuffix(GIVEN_UP)))]
 
 
 def irregular_problem(folder: Path) -> list[Path]:
-    """What is neither a file nor the folder's own: to open a pipe or a device would wait for ever."""
+    """The entries of a folder that are not regular files: to open a pipe or a device would wait for ever."""
     with os.scandir(folder) as entries:
         return sorted(Path(entry.path) for entry in entries if not entry.is_file(follow_symlinks=False))
 
 
 def open_lock(path: Path) -> int:
-    """A handle of a lock file that nothing is written to; a symbolic link is not followed.
+    """A handle of a lock file that is never written to. A symbolic link is not followed.
 
     Raises:
         OSError: it can't be opened.
-        Untrusted: it is no file.
+        UntrustedFileError: it is not a regular file.
     """
     handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, 0o666)
     if not stat.S_ISREG(os.fstat(handle).st_mode):
         os.close(handle)
-        raise UntrustedFileError("it is no file")
+        raise UntrustedFileError("it is not a regular file")
     return handle
 
 
@@ -244,7 +245,7 @@ def table_of(segments: Iterable[Segment]) -> Any:
     """The rows of segments as one Arrow table.
 
     Raises:
-        Untrusted: one can't be read.
+        UntrustedFileError: one can't be read.
     """
     import pyarrow as pa
     import pyarrow.parquet as pq

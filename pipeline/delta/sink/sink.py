@@ -1,7 +1,7 @@
-"""A sink: records and frames that arrive all the time, into a Delta table in micro-batches.
+"""A sink: writes a continuous stream of records and frames to a Delta table in micro-batches.
 
-Here belongs the life of a sink, from start to stop, for threads and for event loops. What is submitted is made durable
-by the receiver, on one thread, and committed by the committer, on another: the one on which Spark's session is opened.
+Here belongs the life of a sink, from start to stop, for threads and for event loops. One thread, the receiver's, makes
+submissions durable. Another, the committer's, commits them; Spark's session is opened on that one.
 """
 
 from __future__ import annotations
@@ -44,14 +44,14 @@ _DEFAULT = SinkSettings()
 
 
 class UpdateHandler(Protocol):
-    """What a streamer calls with each update that it receives."""
+    """The method that a streamer calls with each update that it receives."""
 
     def on_update(self, update: Any) -> None:
-        """Take one update."""
+        """Receive one update."""
 
 
 def sink_folders(dataset: Dataset, writer_id: str, settings: Settings, options: SinkSettings) -> tuple[Path, Path]:
-    """Where the journal and the dead letters of a writer lie."""
+    """The folders of a writer's journal and dead letters."""
     place = f"{'+'.join(dataset.asset_key)}/{writer_id}"
     root, state = local_folder(settings.root), settings.project / STATE_FOLDER
     journal = (state if root is None else root / STAGING) / SINKS
@@ -60,13 +60,13 @@ def sink_folders(dataset: Dataset, writer_id: str, settings: Settings, options: 
 
 
 class DeltaSink:
-    """A sink of one dataset, alone under its writer id.
+    """A sink of one dataset. Only one sink with a writer id may run.
 
-    A submission is acknowledged, by its future, when it is on disk; from then on it gets into the table exactly once,
+    A submission is acknowledged, by its future, when it is on disk. From then on it gets into the table exactly once,
     by this process or by the next one that starts a sink of the same dataset and writer.
 
     Raises:
-        DeclarationError: the dataset is not written a batch at a time, or the writer id can't name a folder.
+        DeclarationError: a sink can't write the dataset in its mode, or the writer id can't name a folder.
     """
 
     def __init__(self, dataset: Dataset, writer_id: str, settings: Settings, options: SinkSettings = _DEFAULT) -> None:
@@ -99,13 +99,13 @@ class DeltaSink:
     # --- threads ------------------------------------------------------------------------------------------------------
 
     def start(self) -> DeltaSink:
-        """Take the journal and begin; what a process before this one has left is committed first.
+        """Open the journal and start both threads. Rows that an earlier process left are committed first.
 
-        The table is opened on the committing thread; that it can't be is told by the next call.
+        The table is opened on the committing thread. If that fails, the next call raises the error.
 
         Raises:
-            SinkRunningError: a sink of this writer is alive on this machine.
-            JournalError: what is there can't be trusted.
+            SinkRunningError: a sink of this writer is running on this machine.
+            JournalError: the files of the journal can't be trusted.
         """
         self._begin()
         self._take_sigterm()
@@ -123,37 +123,37 @@ class DeltaSink:
         source: str | None = None,
         timeout: float | None = None,
     ) -> Future[Receipt]:
-        """Hand over a record (a mapping or dataclass) or a frame (pyarrow, pandas, polars); no I/O on this thread.
+        """Submit a record (a mapping or dataclass) or a frame (pyarrow, pandas, polars). No I/O on this thread.
 
-        A record that does not fit becomes a dead letter, and its future says why. What nested values and the columns of
-        a pandas frame hold must not be changed before the future is done.
+        A record that does not fit becomes a dead letter, and its future has the reason. Nested values and the columns
+        of a pandas frame must not be changed before the future is done.
 
         Args:
-            position: a source and a place in it, up to which everything has been submitted; kept with the rows.
-            source: where it came from, in words, for a dead letter.
-            timeout: how many seconds to wait for room, where the sink waits.
+            position: a source and a place in it up to which everything has been submitted. It is stored with the rows.
+            source: a description of the record's origin, for a dead letter.
+            timeout: how many seconds to wait for room, if the sink is set to wait.
 
         Raises:
-            SinkFullError: no room, and the sink refuses or has waited for long enough.
-            SinkStoppedError: the sink does not run.
+            SinkFullError: there is no room, and the sink refuses or the time is over.
+            SinkStoppedError: the sink is not running.
         """
         return self._receiver.put(self._receiver.item(record, position, source), timeout)
 
     def on_update(self, update: Any) -> None:
-        """Submit one update and look at its future no more; what was refused is among the dead letters."""
+        """Submit one update and ignore its future. If it is refused, it is among the dead letters."""
         self.submit(update)
 
     def flush(self, timeout: float | None = None) -> int | None:
-        """Wait until everything that was submitted before is in the table; the newest version that the sink has made.
+        """Wait until all earlier submissions are in the table. Return the newest version that the sink has made.
 
         Raises:
-            TimeoutError: it took longer; nothing is lost.
-            PipelineError: what has stopped the sink.
+            TimeoutError: it took longer. Nothing is lost.
+            PipelineError: the error that stopped the sink.
         """
         deadline = None if timeout is None else time.monotonic() + timeout
         try:
             self._receiver.barrier().result(timeout)
-        except FutureTimeoutError as error:  # in Python 3.10 another one than the built-in
+        except FutureTimeoutError as error:  # in Python 3.10 it is not the built-in TimeoutError
             raise self._late(timeout) from error
         number = self._receiver.journal.newest
         with self._moved:
@@ -167,11 +167,11 @@ class DeltaSink:
         return self.metrics().last_version
 
     def stop(self, timeout: float | None = None) -> None:
-        """Take nothing more, commit everything, and let the journal go; a second call waits for the first.
+        """Accept no more submissions, commit everything, and release the journal. A second call waits for the first.
 
         Raises:
-            TimeoutError: it took longer; what is acknowledged is committed at the next start.
-            PipelineError: what has stopped the sink before; likewise.
+            TimeoutError: it took longer. Acknowledged rows are committed at the next start.
+            PipelineError: the error that stopped the sink earlier. Acknowledged rows are committed at the next start.
         """
         self._receiver.stop(self._stopped("it was stopped"))
         self._drained.set()
@@ -188,30 +188,30 @@ class DeltaSink:
 
     @property
     def is_running(self) -> bool:
-        """Whether both of its threads are alive; if one has ended by itself, `stop` says why."""
+        """Whether both threads are alive. If one has ended by itself, `stop` raises the reason."""
         return self._thread.is_alive() and self._receiver.is_alive
 
     def metrics(self) -> SinkMetrics:
-        """What the sink has done, and what waits."""
+        """The numbers of the sink since its start, and what is waiting."""
         rows, _ = self._receiver.buffer.held
         return self._meter.read(buffered_rows=rows, backlog=self._receiver.journal.backlog)
 
     @property
     def positions(self) -> dict[str, int]:
-        """How far each source has been submitted, as far as it is on disk."""
+        """How far each source has been submitted and is on disk."""
         return dict(self._receiver.journal.positions)
 
     def __enter__(self) -> DeltaSink:
         return self.start()
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        with suppress(*(() if kind is None else (PipelineError,))):  # must not hide what the block has raised
+        with suppress(*(() if kind is None else (PipelineError,))):  # an error here must not hide the block's error
             self.stop()
 
     # --- event loops --------------------------------------------------------------------------------------------------
 
     async def astart(self) -> DeltaSink:
-        """As `start`; the loop goes on."""
+        """As `start`, without blocking the event loop."""
         await asyncio.to_thread(self._begin)
         self._take_sigterm()
         return self
@@ -219,7 +219,7 @@ class DeltaSink:
     async def asubmit(
         self, record: Any, *, position: tuple[str, int] | None = None, source: str | None = None
     ) -> asyncio.Future[Receipt]:
-        """As `submit`; waits for room without a thread. The future that it returns is the loop's."""
+        """As `submit`, but waits for room without a thread. The returned future belongs to the event loop."""
         item = self._receiver.item(record, position, source)
         loop = asyncio.get_running_loop()
         if self.options.when_full == "refuse":
@@ -266,7 +266,7 @@ class DeltaSink:
             self._move()
 
     def _commit_all(self) -> None:
-        """Until the sink is stopped and nothing is left."""
+        """Commit until the sink is stopped and no rows are left."""
         self._committer.open()
         self._is_open = True
         self._move()
@@ -307,7 +307,7 @@ class DeltaSink:
             self._before_sigterm = None
 
     def _on_sigterm(self, number: int, frame: FrameType | None) -> None:  # noqa: ARG002
-        """Stop on another thread, for this one may hold the buffer; then let the signal do what it did before."""
+        """Stop on another thread, since this one may hold the buffer's lock. Then let the old handler run."""
         if self._terminating is None:
             self._terminating = threading.Thread(target=self._terminate, name="sink-sigterm")
             self._terminating.start()
@@ -324,7 +324,7 @@ class DeltaSink:
 
 
 def _wake(loop: asyncio.AbstractEventLoop, room: asyncio.Event) -> None:
-    with suppress(RuntimeError):  # the loop is closed, and nobody waits any more
+    with suppress(RuntimeError):  # the loop is closed and nobody waits
         loop.call_soon_threadsafe(room.set)
 
 
