@@ -1,1 +1,1 @@
-"""What runs without being asked: sensors, maintenance jobs, and the pools of tables."""
+"""Automation: sensors, maintenance jobs, and the pools of tables."""

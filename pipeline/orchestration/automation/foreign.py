@@ -1,11 +1,11 @@
-"""Commits that no run has reported, as materializations: what sinks, commands and foreign writers did to a table.
+"""Commits that no run has reported, as materializations: commits of sinks, commands and other writers.
 
 Here belongs what a commit in the log means to Dagster: which partitions it has changed, and whether their newest
-materialization speaks of it or of a later one already. Who asks, and how far it has read, is `automation`'s.
+materialization already reports it or a later one. Who asks, and the cursor, is the subject of `sensors`.
 
-A partition that a commit has emptied is told as one of no rows: Dagster's own storage can't take a materialization of
-one partition back (`wipe_asset_partitions` is not implemented in 1.13), and what is downstream of it looks for a newer
-data version, which a missing one would not be.
+A partition that a commit has emptied is reported with no rows. Dagster's own storage can't remove a materialization of
+one partition (`wipe_asset_partitions` is not implemented in 1.13), and downstream assets look for a newer data version,
+not for a missing one.
 """
 
 from __future__ import annotations
@@ -63,19 +63,19 @@ from pipeline.orchestration.metadata import (
 )
 from pipeline.orchestration.partitions import PARTITION_EXPR, KeyFinder, sum_by_key
 
-# What one look at a table reads and reports at most; a commit is reported whole.
+# The most that one look at a table reads and reports. A commit is reported whole.
 COMMITS_AT_ONCE = 100
 EVENTS_AT_ONCE = 1000
-# Of so many of the newest commits the rows of the table are counted; each count replays the log from its checkpoint.
+# The table's rows are counted for so many of the newest commits. Each count replays the log from its checkpoint.
 COUNTED_AT_ONCE = 10
 _UNKNOWN = "unknown"
 
 
 @dataclass(frozen=True, kw_only=True)
 class AssetTable:
-    """A table and its asset; `dataset` is None of a plain asset, which is written as its table and `metadata` say.
+    """A table and its asset. For a plain asset `dataset` is None, and the table and `metadata` describe the write.
 
-    `has_runs` says that runs of the asset write the table, so that they report what they have committed.
+    `has_runs` says that runs of the asset write the table, and so report their own commits.
     """
 
     key: AssetKey
@@ -87,12 +87,12 @@ class AssetTable:
 
     @property
     def name(self) -> str:
-        """The name under which it is known to a cursor."""
+        """The table's name in a sensor's cursor."""
         return "/".join(self.key.path)
 
 
 def asset_tables(assets: Iterable[AssetsDefinition], io_manager_key: str) -> list[AssetTable]:
-    """The tables of these assets: those of a dataset, and of each plain asset that is written under that IO manager."""
+    """The tables of these assets: those of datasets, and those of plain assets that use that IO manager."""
     tables = []
     for asset in assets:
         for spec in asset.specs:
@@ -109,7 +109,7 @@ def asset_tables(assets: Iterable[AssetsDefinition], io_manager_key: str) -> lis
 
 
 def newest_unreported(table: AssetTable, root: str, instance: DagsterInstance) -> list[AssetMaterialization]:
-    """As `unreported`, of the newest commits alone, for one who has kept no cursor."""
+    """As `unreported`, but only for the newest commits, for a caller without a cursor."""
     location = table_location(root, table.name)
     numbers = commit_versions(location)
     if not numbers:
@@ -122,11 +122,11 @@ def newest_unreported(table: AssetTable, root: str, instance: DagsterInstance) -
 def unreported(
     table: AssetTable, root: str, known: dict[str, Any], instance: DagsterInstance
 ) -> list[AssetMaterialization]:
-    """What a table has got since the cursor `known`, which is moved; a table that was made anew is read from its start.
+    """The unreported commits since the cursor `known`, which is advanced. A new table is read from the start.
 
-    A commit that changes no rows (optimize, vacuum, properties) is passed over, and so is what a run of the asset has
-    reported or still may: a commit of a run that has not ended waits in the cursor. Of a table over which a copy was
-    put nobody can say what the commits that are lost had changed: all of it is told, as of its newest commit.
+    A commit that changes no rows (optimize, vacuum, properties) is skipped. So is a commit that a run of the asset has
+    reported or may still report: while the run has not ended, the commit waits in the cursor. If a copy was put over
+    the table, nobody knows what the lost commits had changed: all of the table is reported, as of its newest commit.
     """
     location = table_location(root, table.name)
     numbers = commit_versions(location)
@@ -165,22 +165,22 @@ def unreported(
 
 
 def _was_put_back(location: str, numbers: Sequence[int], known: dict[str, Any]) -> bool:
-    """Whether a copy of the table was put over it since the cursor: the commit that it has read to is another one.
+    """Whether a copy of the table was put over it since the cursor: the cursor's commit is now another one.
 
-    A cursor that has no identity of its commit gets that of the commit in the log, and goes by the number until then.
+    A cursor without the identity of its commit gets that of the commit in the log. Until then its number decides.
     """
     if known["version"] > numbers[-1]:
         return True
-    there = entry_identity_at(location, known["version"]) if known["version"] >= numbers[0] else None
-    if there is None:  # nothing was read yet, or the log was cleaned of it
+    identity = entry_identity_at(location, known["version"]) if known["version"] >= numbers[0] else None
+    if identity is None:  # nothing was read yet, or the log no longer has the commit
         return False
     if known.get("entry") is None:
-        known["entry"] = there
-    return bool(known["entry"] != there)
+        known["entry"] = identity
+    return bool(known["entry"] != identity)
 
 
 class _Reader:
-    """One look at a table's log with what Dagster knows of its asset."""
+    """One look at a table's log and at Dagster's records of its asset."""
 
     def __init__(self, table: AssetTable, location: str, instance: DagsterInstance) -> None:
         self.table, self.location, self.instance = table, location, instance
@@ -197,11 +197,11 @@ class _Reader:
         self._entries: dict[int, str | None] = {}
 
     def commit(self, number: int) -> Commit:
-        """A commit from its file."""
+        """A commit, read from its file."""
         return read_commit_file(self.location, number, self.partition_by)
 
     def may_still_be_reported(self, commit: Commit) -> bool:
-        """Whether a run of the asset has made the commit and is not at its end yet."""
+        """Whether a run of the asset made the commit and has not ended yet."""
         run_id = self._run_of(commit)
         run = None if run_id is None else self.instance.get_run_by_id(run_id)
         return run is not None and not run.is_finished
@@ -211,15 +211,15 @@ class _Reader:
         return note.get("run_id") if self.table.has_runs and note.get("asset") else None
 
     def events(self, commit: Commit, table_id: str | None, *, has_rows: bool) -> Iterator[AssetMaterialization]:
-        """The materializations of a commit, of each partition that it has changed; none of what was reported.
+        """The materializations of a commit: one for each partition that it has changed and that is not reported yet.
 
         Args:
-            has_rows: whether they say how many rows the table and the partition have since.
+            has_rows: whether they have the row counts of the table and the partition after the commit.
         """
         run_id = self._run_of(commit)
         if not commit.changes_rows or (run_id is not None and self.instance.get_run_by_id(run_id) is None):
-            return  # the run is one of another instance, or was deleted in this one
-        # As the IO manager names it; a table that was replaced in place may have got another id since its first commit.
+            return  # the run belongs to another instance, or was deleted
+        # The same id as the IO manager uses. A table replaced in place may have another id than its first commit.
         table_id = self.table_id or table_id or _UNKNOWN
         changed = self._changed(commit)
         unknown = [key for key in changed if key not in self._reported]
@@ -231,7 +231,7 @@ class _Reader:
             yield from self._told(commit, table_id, new, rows)
 
     def events_of_all(self, number: int, table_id: str | None) -> Iterator[AssetMaterialization]:
-        """The materializations of all that was ever reported of the table, and of all that it holds, at one commit."""
+        """The materializations, at one commit, of all that was ever reported of the table and all that it holds."""
         commit, rows = self.commit(number), table_rows(self.location, number)
         yield from self._told(commit, self.table_id or table_id or _UNKNOWN, self._all(rows), rows)
 
@@ -250,9 +250,9 @@ class _Reader:
             )
 
     def _changed(self, commit: Commit) -> Mapping[str | None, PartitionCounts]:
-        """By key, what the commit has done to its partition; None stands for the whole of a table without keys.
+        """The changes of each partition by key. The key None is the whole of a table without keys.
 
-        Where a removed file does not name its partition, every partition may have changed that was ever reported.
+        If a removed file does not name its partition, every partition that was ever reported may have changed.
         """
         if self.table.partitions_def is None:
             whole = PartitionCounts(
@@ -267,31 +267,31 @@ class _Reader:
         return dict(sum_by_key(commit.partitions, self._finder().of_texts).items())
 
     def _all(self, rows: TableRows | None) -> Mapping[str | None, PartitionCounts]:
-        """Every partition that was ever reported or is among these rows, with nothing known of what came to it."""
+        """Every partition that was ever reported or has some of these rows, without counts."""
         if self.table.partitions_def is None:
             return {None: PartitionCounts(rows=None)}
         if self.dataset is None:
             return {}
-        there = self.instance.get_materialized_partitions(self.table.key)
+        keys = self.instance.get_materialized_partitions(self.table.key)
         if rows is not None:
-            there = there | set(sum_by_key(rows.by_partition, self._finder().of_texts))
-        return {key: PartitionCounts(rows=None) for key in self._partition_keys() if key in there}
+            keys = keys | set(sum_by_key(rows.by_partition, self._finder().of_texts))
+        return {key: PartitionCounts(rows=None) for key in self._partition_keys() if key in keys}
 
     def _entry(self, number: int) -> str | None:
-        """The identity of a commit, looked up once."""
+        """The identity of a commit. It is looked up once."""
         if number not in self._entries:
             self._entries[number] = entry_identity_at(self.location, number)
         return self._entries[number]
 
     def _partition_keys(self) -> list[str]:
         if self._keys is None:
-            assert self.table.partitions_def is not None  # noqa: S101  asked of a partitioned asset alone
+            assert self.table.partitions_def is not None  # noqa: S101  only called for a partitioned asset
             keys = self.table.partitions_def.get_partition_keys(dynamic_partitions_store=self.instance)
             self._keys = list(keys)
         return self._keys
 
     def _finder(self) -> KeyFinder:
-        """From values to keys; keys that no value of the table can have are passed over."""
+        """The finder of keys by values. Keys that no value of the table can have are skipped."""
         table, keys = self.table, self._partition_keys()
         assert self.dataset is not None and table.partitions_def is not None  # noqa: S101, PT018
         while self._find is None:
@@ -302,39 +302,39 @@ class _Reader:
         return self._find
 
     def _look_up(self, keys: Iterable[str | None]) -> None:
-        """Note the data versions of the newest materializations that Dagster has of these keys."""
+        """Store the data versions of the newest materializations that Dagster has of these keys."""
         wanted = {key for key in keys if key is not None}
-        asked = AssetRecordsFilter(asset_key=self.table.key)
+        records_filter = AssetRecordsFilter(asset_key=self.table.key)
         limit = 1
         if wanted:
             kind = DagsterEventType.ASSET_MATERIALIZATION
             ids = self.instance.get_latest_storage_id_by_partition(self.table.key, kind, wanted)
-            asked, limit = AssetRecordsFilter(self.table.key, storage_ids=list(ids.values())), len(ids)
-        for record in self.instance.fetch_materializations(asked, limit=limit).records if limit else ():
+            records_filter, limit = AssetRecordsFilter(self.table.key, storage_ids=list(ids.values())), len(ids)
+        for record in self.instance.fetch_materializations(records_filter, limit=limit).records if limit else ():
             event = record.asset_materialization
-            told = reported_data_version(event)
-            if event is not None and told is not None:
-                self._reported[event.partition] = told.value
+            data_version = reported_data_version(event)
+            if event is not None and data_version is not None:
+                self._reported[event.partition] = data_version.value
 
     def _is_known(self, key: str | None, table_id: str, version: int) -> bool:
-        told = self._reported.get(key)
-        reported = None if told is None else commit_in(DataVersion(told), table_id)
+        data_version = self._reported.get(key)
+        reported = None if data_version is None else commit_in(DataVersion(data_version), table_id)
         if reported is None or reported.version < version:
             return False
         entry = self._entry(reported.version)
         return reported.entry is None or (entry is not None and not reported.is_other_than(entry))
 
     def _rows_by_key(self, table: TableRows | None, new: Mapping[str | None, PartitionCounts]) -> Mapping[str, int]:
-        """By key, what is told as the rows of its partition: of an append those that came, as of one by a run."""
+        """The row count to report by key: after an append the rows that it added, as for a write by a run."""
         keys = [key for key in new if key is not None]
         if not keys:
             return {}
         appends = self.dataset is not None and isinstance(self.dataset.write, Append)
-        came = {key: counts.rows for key, counts in new.items() if key is not None and counts.rows is not None}
+        added = {key: counts.rows for key, counts in new.items() if key is not None and counts.rows is not None}
         if table is None:
-            return came if appends else {}
-        held = dict.fromkeys(keys, 0) | sum_by_key(table.by_partition, self._finder().of_texts)
-        return held | came if appends else held
+            return added if appends else {}
+        present = dict.fromkeys(keys, 0) | sum_by_key(table.by_partition, self._finder().of_texts)
+        return present | added if appends else present
 
 
 def _metadata(
@@ -360,7 +360,7 @@ def _metadata(
 
 
 def _dimensions(key: str | None) -> dict[str, str]:
-    """The tags of a key of several dimensions, as Dagster's own runs set them."""
+    """The tags of a multi-dimensional key, as Dagster's own runs set them."""
     if not isinstance(key, MultiPartitionKey):
         return {}
     return {f"{MULTIDIMENSIONAL_PARTITION_PREFIX}{name}": part for name, part in key.keys_by_dimension.items()}

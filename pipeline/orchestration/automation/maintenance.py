@@ -1,4 +1,4 @@
-"""Jobs and schedules that keep the tables healthy; the work itself is `pipeline.delta.maintain`'s."""
+"""Jobs and schedules that maintain the tables. The work itself belongs to `pipeline.delta.maintain`."""
 
 from collections.abc import Callable, Container, Iterable
 from typing import Any
@@ -34,10 +34,10 @@ class VacuumConfig(Config):
 
 
 def maintenance_jobs(registry: Registry, root: str) -> list[JobDefinition]:
-    """A job that vacuums and one that checkpoints every table of the registry.
+    """A job that vacuums every table of the registry, and one that checkpoints them.
 
-    A table that was never written is passed over. One that fails, as a vacuum does of what a consumer of its changes
-    has still to read, does not keep the others from their turn; the step fails at the end.
+    A table that was never written is skipped. A vacuum fails if it would remove files that a consumer of the table's
+    changes has not read yet. If one table fails, the others are still processed, and the step fails at the end.
     """
 
     @op(name="vacuum_tables")
@@ -47,8 +47,8 @@ def maintenance_jobs(registry: Registry, root: str) -> list[JobDefinition]:
         def one(dataset: Dataset) -> dict[str, Any]:
             consumers = consumers_of(dataset.name, registry, root)
             result = vacuum(session, dataset, dataset.location(root), consumers=consumers, apply=config.apply)
-            found = {"delta/vacuum_files": len(result.files), "delta/vacuum_applied": result.applied}
-            return found | _needed("delta/vacuum_needed_by", result.needed)
+            metadata = {"delta/vacuum_files": len(result.files), "delta/vacuum_applied": result.applied}
+            return metadata | _needed("delta/vacuum_needed_by", result.needed)
 
         _each(context, registry, one)
 
@@ -78,9 +78,9 @@ def maintenance_jobs(registry: Registry, root: str) -> list[JobDefinition]:
 
 
 def _needed(key: str, consumers: Iterable[Unread]) -> dict[str, Any]:
-    """The last version that each of these consumers has read; nothing where there are none."""
-    found = {consumer.consumer: consumer.version for consumer in consumers}
-    return {key: found} if found else {}
+    """The last version that each of these consumers has read. If there are none, empty."""
+    versions = {consumer.consumer: consumer.version for consumer in consumers}
+    return {key: versions} if versions else {}
 
 
 def _each(context: OpExecutionContext, registry: Registry, one: Callable[[Dataset], dict[str, Any]]) -> None:
@@ -103,7 +103,7 @@ def _each(context: OpExecutionContext, registry: Registry, one: Callable[[Datase
 def maintenance_schedules(
     jobs: list[JobDefinition], *, apply_vacuum: bool, running: Container[str] = ()
 ) -> list[ScheduleDefinition]:
-    """Vacuum weekly, dry unless `apply_vacuum`; checkpoint daily. Those not in `running` wait to be switched on."""
+    """Vacuum weekly, dry unless `apply_vacuum`; checkpoint daily. Schedules not in `running` start switched off."""
     by_name = {job.name: job for job in jobs}
     return [
         ScheduleDefinition(

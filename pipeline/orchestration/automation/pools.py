@@ -1,7 +1,7 @@
-"""One write at a time per table: the pool of a dataset, and the slots of runs that died with one.
+"""One write at a time per table: the pool of a dataset, and the release of slots held by dead runs.
 
-Here belongs a courtesy that saves retries. Correctness never depends on it: another project, a sink or a person may
-write without asking.
+Pools only save retries. Correctness never depends on them: another project, a sink or a person may write without a
+slot.
 """
 
 from __future__ import annotations
@@ -17,22 +17,22 @@ from psutil import NoSuchProcess, Process
 
 from pipeline.dataset import Dataset
 
-# Clocks of a process's start and of an event may differ by this much.
+# The clocks of a process's start and of an event may differ by this much.
 _CLOCK_SECONDS = 2.0
-# A whole run of a small asset on a warm server takes less than that if nobody is in its way.
+# A run of a small asset on a warm server takes less time than this, unless it has to wait for a slot.
 _LOOK_SECONDS = 8.0
 
 
 def pool(dataset: Dataset) -> str:
-    """The pool of a dataset's table; how many slots it has is the instance's to say."""
+    """The pool of a dataset's table. The instance decides how many slots it has."""
     return f"delta/{dataset.name}"
 
 
 def release_dead(instance: DagsterInstance) -> list[str]:
-    """End the runs whose process died while it held a slot or waited for one, and give their slots back; their ids.
+    """Fail the runs whose process died while it held a slot or waited for one, and free their slots. Return their ids.
 
-    Without a daemon nobody else does, and the next run would wait forever. Only on an instance of this machine: of
-    another machine's processes nothing is known here.
+    Without a daemon nobody else does this, and the next run would wait forever. It works only on an instance of this
+    machine: nothing is known here about another machine's processes.
     """
     storage = instance.event_log_storage
     if not isinstance(storage, SqliteEventLogStorage):
@@ -53,12 +53,12 @@ def release_dead(instance: DagsterInstance) -> list[str]:
 
 
 def _is_alive(instance: DagsterInstance, run: DagsterRun) -> bool:
-    """Whether a process that has reported an event of the run still is that process."""
+    """Whether a process that has reported an event of the run is still running."""
     reported: dict[int, float] = {}
     for entry in instance.all_logs(run.run_id):
         if entry.dagster_event is not None and entry.dagster_event.pid is not None:
             reported[entry.dagster_event.pid] = entry.timestamp
-    # A run that no process has begun yet waits for the daemon or the UI.
+    # A run that no process has begun yet is waiting for the daemon or the UI.
     return not reported or any(_began_before(pid, timestamp) for pid, timestamp in reported.items())
 
 
@@ -71,9 +71,9 @@ def _began_before(pid: int, timestamp: float) -> bool:
 
 @contextmanager
 def with_dead_released(instance: DagsterInstance, told: Callable[[str], object]) -> Iterator[None]:
-    """Inside the block, give back what killed runs have held: if no daemon runs, nobody else does.
+    """During the block, free the slots of killed runs. If no daemon runs, nobody else does.
 
-    A block that ends before the first look has waited for nobody, and costs nothing.
+    A block that ends before the first look has not waited for a slot, and costs nothing.
 
     Args:
         told: called with a sentence for each run that is given up.
@@ -91,12 +91,12 @@ def with_dead_released(instance: DagsterInstance, told: Callable[[str], object])
         watcher.join()
 
 
-def _release_until(ended: threading.Event, ref: InstanceRef, told: Callable[[str], object]) -> None:
+def _release_until(ended: threading.Event, ref: InstanceRef, report: Callable[[str], object]) -> None:
     if ended.wait(_LOOK_SECONDS):
         return
     with DagsterInstance.from_ref(ref) as instance:
         while True:
             for run_id in release_dead(instance):
-                told(f"The process of run {run_id} is gone; its slots are given back.")
+                report(f"The process of run {run_id} is gone; its slots are given back.")
             if ended.wait(_LOOK_SECONDS):
                 return

@@ -1,8 +1,8 @@
-"""What starts runs by itself: files that arrive, tables that others write, and the condition of a changed source.
+"""Automatic starts of runs: new files, tables that others write, and the condition of a changed source.
 
 Here belong sensors and automation conditions. No JVM is started: folders and logs are listed through the file system of
-their URI. A sensor's cursor says what it has seen; what it asks for carries a run key, so that a tick that is repeated
-asks for nothing twice.
+their URI. A sensor's cursor records what it has seen. A run request has a run key, so a repeated tick requests nothing
+twice.
 """
 
 import json
@@ -35,15 +35,15 @@ CHANGE_SENSOR = "changed_sources"
 TABLE_SENSOR = "table_versions"
 LANDING_SECONDS = 30
 LOG_SECONDS = 30
-# What one tick asks for at most, so that a year of files does not become 365 runs at once.
+# The most run requests of one tick, so that a year of files does not start 365 runs at once.
 RUNS_PER_TICK = 20
 
 
 def on_changed_source() -> AutomationCondition[Any]:
-    """True when a source has a new version of its table, and at the first look at an asset that was never written.
+    """True if a source has a new version of its table, and at the first evaluation of an asset that was never written.
 
-    `AutomationCondition.eager` would also be true for a run that has committed nothing. At the first look nothing can
-    have changed yet; an asset whose sources were written before it was declared would wait for their next commit.
+    `AutomationCondition.eager` would also be true for a run that has committed nothing. At the first evaluation nothing
+    can have changed yet: an asset whose sources were written before it was declared would wait for their next commit.
     """
     changed = AutomationCondition.any_deps_match(AutomationCondition.data_version_changed())
     never_written = AutomationCondition.missing() & AutomationCondition.in_latest_time_window()
@@ -54,17 +54,17 @@ def on_changed_source() -> AutomationCondition[Any]:
 
 
 def schedule_status(name: str, running: Container[str]) -> DefaultScheduleStatus:
-    """How a schedule stands before anybody has switched it on or off."""
+    """The default status of a schedule, before anybody has switched it on or off."""
     return DefaultScheduleStatus.RUNNING if name in running else DefaultScheduleStatus.STOPPED
 
 
 def sensor_status(running: bool) -> DefaultSensorStatus:
-    """How a sensor stands before anybody has switched it on or off."""
+    """The default status of a sensor, before anybody has switched it on or off."""
     return DefaultSensorStatus.RUNNING if running else DefaultSensorStatus.STOPPED
 
 
 def change_sensor(*, running: bool = False) -> AutomationConditionSensorDefinition:
-    """Starts the runs that the assets' automation conditions ask for; in place of the one that Dagster would add."""
+    """A sensor that starts the runs of the assets' automation conditions. It replaces the one that Dagster adds."""
     return AutomationConditionSensorDefinition(
         CHANGE_SENSOR,
         target=AssetSelection.all(),
@@ -82,16 +82,16 @@ def landing_sensor(
     has_key: Callable[[str], bool],
     running: bool = False,
 ) -> SensorDefinition:
-    """A run for the partition of each file that is new or has changed.
+    """A sensor that runs the partition of each new or changed file.
 
-    A file is told from its later self by size and time of change. Files whose names begin with `_` or `.` are being
-    written and not looked at.
+    A changed file is recognised by its size and time of change. Files whose names begin with `_` or `.` are still being
+    written and are ignored.
 
     Args:
-        folder: the URI of the folder that is watched.
-        key_of: the partition key of a file, from its name; None for a file that is none of ours.
-        has_key: whether there is such a partition now.
-        running: whether the sensor need not be switched on.
+        folder: the URI of the watched folder.
+        key_of: the partition key of a file, from its name. If the file is not one of this asset's, None.
+        has_key: whether that partition exists now.
+        running: whether the sensor starts switched on.
     """
 
     @sensor(
@@ -103,17 +103,17 @@ def landing_sensor(
     )
     def watch(context: SensorEvaluationContext) -> SensorResult | SkipReason:
         seen: dict[str, list[int]] = json.loads(context.cursor) if context.cursor else {}
-        found = {file.name: [file.size, file.changed_nanoseconds] for file in list_files(folder)}
-        changed = sorted(file for file, state in found.items() if seen.get(file) != state and file[:1] not in "_.")
+        files = {file.name: [file.size, file.changed_nanoseconds] for file in list_files(folder)}
+        changed = sorted(file for file, state in files.items() if seen.get(file) != state and file[:1] not in "_.")
         keys = {file: key_of(file) for file in changed}
-        # A file may come before its partition exists; it is asked for once it does, so it is not noted as seen.
+        # A file may come before its partition exists. It is requested later, so it is not recorded as seen.
         ready = [file for file in changed if (key := keys[file]) is not None and has_key(key)][:RUNS_PER_TICK]
         requests = [
-            RunRequest(run_key=f"{file}/{found[file][0]}/{found[file][1]}", partition_key=keys[file]) for file in ready
+            RunRequest(run_key=f"{file}/{files[file][0]}/{files[file][1]}", partition_key=keys[file]) for file in ready
         ]
         unknown = [file for file in changed if keys[file] is not None and file not in ready]
-        noted = {file: found[file] for file in changed if file in ready or keys[file] is None}
-        cursor = json.dumps({f: state for f, state in (seen | noted).items() if f in found}, sort_keys=True)
+        noted = {file: files[file] for file in changed if file in ready or keys[file] is None}
+        cursor = json.dumps({f: state for f, state in (seen | noted).items() if f in files}, sort_keys=True)
         if requests:
             return SensorResult(run_requests=requests, cursor=cursor)
         context.update_cursor(cursor)
@@ -130,14 +130,14 @@ def table_sensor(
     name: str = TABLE_SENSOR,
     running: bool = False,
 ) -> SensorDefinition:
-    """The commits of tables that no run has reported, as materializations of their assets and partitions.
+    """A sensor that reports commits without a run's report, as materializations of their assets and partitions.
 
-    A commit that changes no rows (optimize, vacuum, properties) is passed over. Metadata and data version are those of
-    a write by the IO manager, so that what is downstream can't tell the two apart.
+    A commit that changes no rows (optimize, vacuum, properties) is skipped. Metadata and data version are the same as
+    for a write by the IO manager, so downstream assets can't tell the difference.
 
     Args:
         datasets: tables that no asset writes.
-        shared: tables that assets write too; what a run has committed there, the run has reported.
+        shared: tables that assets write too. The runs report their own commits there.
     """
     fed = [AssetTable(key=AssetKey(dataset.asset_key), dataset=dataset) for dataset in datasets]
     watched = [*fed, *(table if isinstance(table, AssetTable) else _written(table) for table in shared)]
@@ -156,7 +156,7 @@ def table_sensor(
             try:
                 events += unreported(table, root, known, context.instance)
             except (OSError, ValueError, PipelineError) as error:
-                # The cursor of this table stays; one table that can't be read keeps no other from being told.
+                # This table's cursor stays. A table that can't be read does not stop the report of the others.
                 context.log.warning(f"The log of {table.name} could not be read: {error}")
             else:
                 seen[table.name] = known
