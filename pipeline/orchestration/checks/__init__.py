@@ -1,1 +1,1 @@
-"""The asset checks of a declaration."""
+"""The asset checks of a declared dataset."""

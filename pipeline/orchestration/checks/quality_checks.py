@@ -1,7 +1,8 @@
-"""Asset checks of constraints and expectations: what the write counted, and what a look at its version finds.
+"""Asset checks of constraints and expectations: the counts of the write, and the violations in its version.
 
-Here belong the specs and results. A constraint's check reads the counts that the run has recorded of its commit; an
-expectation's reads the table, at the version of that commit. What is counted, and how, is `pipeline.delta`'s.
+Here belong the specs and results. The check of a constraint reads the counts that the run has recorded for its commit.
+The check of an expectation reads the table at that commit's version. What is counted, and how, belongs to
+`pipeline.delta`.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ Written = Mapping[str | None, Mapping[str, Any]]
 
 
 def quality_checks(dataset: Dataset) -> dict[str, Constraint | Expectation]:
-    """What is declared of a dataset's quality, by the names of the asset checks."""
+    """The declared constraints and expectations of a dataset, by the names of their asset checks."""
     named: dict[str, Constraint | Expectation] = {
         _name(f"{'check' if isinstance(constraint, Check) else 'not_null'}_{_subject(constraint)}"): constraint
         for constraint in dataset.constraints
@@ -41,7 +42,7 @@ def _subject(constraint: Constraint) -> str:
 
 
 def _name(text: str) -> str:
-    """A name that Dagster takes; one that had to be changed can't be that of another."""
+    """A name that Dagster accepts. If the text had to be changed, a digest keeps the name unique."""
     if _PLAIN.fullmatch(text):
         return text
     return f"{re.sub('[^A-Za-z0-9_]', '_', text)}_{hashlib.sha256(text.encode()).hexdigest()[:8]}"
@@ -73,7 +74,7 @@ def severity(declared: Severity) -> AssetCheckSeverity:
 def result(
     key: AssetKey, name: str, *, dataset: Dataset, written: Written, manager: DeltaIOManager
 ) -> AssetCheckResult:
-    """The result of one check, by what was recorded of the last write."""
+    """The result of one check, from the metadata that was recorded for the last write."""
     declared = quality_checks(dataset)[name]
     try:
         if isinstance(declared, Expectation):
@@ -97,12 +98,12 @@ def result(
 
 
 def _recorded(declared: Constraint, written: Written) -> tuple[BrokenRows, dict[str, Any]]:
-    """What the writes have counted; where they counted nothing, Delta would have refused a row that breaks it."""
+    """The counts of the writes. A write without counts has no violations: Delta would have refused the row."""
     facts: dict[str, Any] = {"on_violation": declared.on_violation}
     commits = {metadata.get(VERSION): metadata for metadata in written.values()}
-    judged = [metadata.get(VIOLATIONS) or metadata.get(of_commit(VIOLATIONS)) or {} for metadata in commits.values()]
-    found = [violations.get(constraint_name(declared)) for violations in judged]
-    counted = [one for one in found if one is not None]
+    counts = [metadata.get(VIOLATIONS) or metadata.get(of_commit(VIOLATIONS)) or {} for metadata in commits.values()]
+    of_constraint = [violations.get(constraint_name(declared)) for violations in counts]
+    counted = [one for one in of_constraint if one is not None]
     versions = [version for version in commits if version is not None]
     if versions:
         facts[VERSION] = MetadataValue.int(max(versions))
@@ -113,16 +114,16 @@ def _recorded(declared: Constraint, written: Written) -> tuple[BrokenRows, dict[
 def _looked_at(
     declared: Expectation, dataset: Dataset, written: Written, manager: DeltaIOManager
 ) -> tuple[BrokenRows, dict[str, Any]]:
-    """What a look at the version of the last write finds; at the newest where none was recorded."""
+    """The violations in the version of the last write. If none was recorded, in the newest version."""
     session, location = manager.spark.spark_session, dataset.location(manager.root)
     versions = [metadata[VERSION] for metadata in written.values() if VERSION in metadata]
-    read: Mapping[str, int] = next((metadata.get(SOURCES, {}) for metadata in written.values()), {})
+    sources: Mapping[str, int] = next((metadata.get(SOURCES, {}) for metadata in written.values()), {})
     if not versions:
         state = table_state(session, dataset, location)
         if state is None:
             raise TableNotFoundError(dataset=dataset.name, location=location)
         versions = [state.version]
-    other = read.get(declared.dataset) if isinstance(declared, References) else None
+    other = sources.get(declared.dataset) if isinstance(declared, References) else None
     broken, held_to = violations_at(session, location, max(versions), declared, root=manager.root, other_version=other)
     facts: dict[str, Any] = {VERSION: MetadataValue.int(max(versions))}
     return broken, facts | ({} if held_to is None else {"delta/held_to_version": MetadataValue.int(held_to)})

@@ -1,8 +1,8 @@
-"""The asset check of a declared row count: had the write, or has what it left, as many rows as it may?
+"""The asset check of a declared row count: whether the write, or the table after it, has an allowed number of rows.
 
-Here belongs which rows are judged. After an append they are those that came. After any other write they are those that
-the table holds, or the partition: what a merge writes says nothing of how many rows there are. The run has recorded
-both; where it has not, the log is asked, and Spark where the log doesn't say.
+Here belongs the choice of the rows that are counted. After an append they are the appended rows. After any other write
+they are the rows of the table or the partition: the rows that a merge writes say nothing about their number. The run
+has recorded both. If it has not, the log is read, and Spark is used if the log has no counts.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ from pipeline.orchestration.metadata import COMMITTED, PARTITION_ROWS, ROWS_WRIT
 from pipeline.orchestration.partitions import KeyFinder, sum_by_key
 
 ROW_COUNT = "row_count"
-# Partitions out of range that a result names; a year of hours has more.
+# The most partitions out of range that a result names. A year of hours has more.
 NAMED_PARTITIONS = 100
 
 
 @dataclass(frozen=True)
 class Table:
-    """A table that is checked, and how its asset is partitioned."""
+    """A table that is checked, and the partitioning of its asset."""
 
     dataset: Dataset
     manager: DeltaIOManager
@@ -40,12 +40,12 @@ class Table:
 
     @property
     def location(self) -> str:
-        """Where it lies."""
+        """The table's location."""
         return self.dataset.location(self.manager.root)
 
 
 def described(dataset: Dataset, declared: RowCount) -> str:
-    """What the check says of itself."""
+    """The description of the check."""
     of = "The write has" if isinstance(dataset.write, Append | Replace) else "After the write there are"
     return f"{of} {_range(declared)}, at each partition key of the run where it has some."
 
@@ -53,7 +53,7 @@ def described(dataset: Dataset, declared: RowCount) -> str:
 def result(
     key: AssetKey, declared: RowCount, written: Mapping[str | None, Mapping[str, Any]], table: Table
 ) -> AssetCheckResult:
-    """The result of the check, by what was recorded of the last write."""
+    """The result of the check, from the metadata that was recorded for the last write."""
     rows = {partition: _rows(partition, metadata, len(written), table) for partition, metadata in written.items()}
     outside = {partition: count for partition, count in rows.items() if not is_within(declared, count)}
     named = dict(sorted((str(partition), count) for partition, count in outside.items() if partition is not None))
@@ -75,10 +75,10 @@ def result(
 
 
 def _rows(partition: str | None, metadata: Mapping[str, Any], written: int, table: Table) -> int | None:
-    """The rows to be judged; None where several partitions share one count that can't be told apart."""
+    """The rows to check. If several partitions share one count that can't be split, None."""
     mode = table.dataset.write
     if counts_written_rows(table.dataset):
-        if metadata.get(SKIPPED):  # an earlier try has written them
+        if metadata.get(SKIPPED):  # an earlier attempt has written them
             return _rows_of_commit(partition, metadata[VERSION], table)
         names = [PARTITION_ROWS, ROWS_WRITTEN] if partition is not None else [ROWS_WRITTEN]
         names = names if partition is None or written == 1 else [PARTITION_ROWS]
@@ -86,20 +86,20 @@ def _rows(partition: str | None, metadata: Mapping[str, Any], written: int, tabl
         names = [TABLE_ROWS] if partition is None else [PARTITION_ROWS]
         if isinstance(mode, Replace) and metadata.get(COMMITTED, True) and (partition is None or written == 1):
             names.append(ROWS_WRITTEN)
-    known = next((int(metadata[name]) for name in names if name in metadata), None)
-    if known is not None or counts_written_rows(table.dataset) or VERSION not in metadata:
-        return known
+    recorded = next((int(metadata[name]) for name in names if name in metadata), None)
+    if recorded is not None or counts_written_rows(table.dataset) or VERSION not in metadata:
+        return recorded
     return _rows_held(partition, metadata[VERSION], table)
 
 
 def _rows_held(partition: str | None, version: int, table: Table) -> int | None:
-    """The rows of the table, or of one partition, at the version of a write that has not recorded them."""
-    held = rows_held(lambda: table.manager.spark.spark_session, table.dataset, table.location, version)
-    return _at(partition, held, table)
+    """The rows of the table, or of one partition, at the version of a write whose row counts were not recorded."""
+    rows = rows_held(lambda: table.manager.spark.spark_session, table.dataset, table.location, version)
+    return _at(partition, rows, table)
 
 
 def _rows_of_commit(partition: str | None, version: int, table: Table) -> int | None:
-    """The rows that a commit has added, to one partition or in all; None where its entry does not say."""
+    """The rows that a commit has added, to one partition or in all. If its entry has no counts, None."""
     state = state_from_log(table.location) or table_state_with_sizes(
         table.manager.spark.spark_session, table.dataset, table.location
     )

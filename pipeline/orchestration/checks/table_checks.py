@@ -1,12 +1,12 @@
-"""The asset checks of a declaration: is the table still as declared, and had the write as many rows as it may?
+"""The asset checks of a declaration: whether the table is as declared, and the write has an allowed number of rows.
 
-Here belong what a check looks at and what it tells Dagster. How a table is compared with its declaration is
-`pipeline.delta.table`'s; what becomes of constraints and expectations is `quality_checks`'s.
+Here belong what a check reads and what it reports to Dagster. Comparing a table with its declaration belongs to
+`pipeline.delta.table`, the checks of constraints and expectations to `quality_checks`.
 
-A dataset's checks are one step after the asset's, which reads the newest entries of the log and the counts that the run
-has recorded: but for an expectation no row is read again, and where the table lies on this machine no JVM is started.
-One result speaks of all partitions of the run; Dagster's own checks by partition are a preview in 1.13, and say nothing
-of a run over a range.
+A dataset's checks are one step after the asset's step. It reads the newest entries of the log and the counts that the
+run has recorded. Only an expectation reads rows again. If the table is on this machine, no JVM is started for the rest.
+One result covers all partitions of the run: Dagster's own checks by partition are a preview in 1.13, and do not cover a
+run over a range.
 """
 
 # Without `annotations` from `__future__`: Dagster compares the annotation of `context` with types and refuses a text.
@@ -31,7 +31,7 @@ from dagster import (
     multi_asset_check,
 )
 
-# Dagster's own name for the run of an event that no run has made; not public.
+# Dagster's own run id for an event that no run has made; not public.
 from dagster._core.instance.utils import RUNLESS_RUN_ID
 
 from pipeline.dataset import Dataset
@@ -51,10 +51,10 @@ _LOSSY = re.compile(r"[.-]|__")
 
 
 def dataset_checks(datasets: Iterable[Dataset], *, io_manager_key: str = IO_MANAGER) -> list[AssetChecksDefinition]:
-    """The checks of each dataset: `schema`, `row_count` where it is declared, and one of each thing said of its rows.
+    """The checks of each dataset: `schema`, `row_count` if it is declared, and one for each constraint and expectation.
 
-    They run with every materialization of the asset, and by themselves. The IO manager under `io_manager_key` says
-    where the tables lie.
+    They run with every materialization of the asset, and can run alone. The IO manager under `io_manager_key` knows the
+    tables' locations.
     """
     return [_checks(dataset, io_manager_key) for dataset in datasets]
 
@@ -91,7 +91,7 @@ def _checks(dataset: Dataset, io_manager_key: str) -> AssetChecksDefinition:
 
 
 def _identifier(dataset: Dataset) -> str:
-    """A name for the step; Dagster's own for a key is one for `a/b`, `a__b` and `a-_b` alike."""
+    """A name for the step. Dagster's own name for a key is the same for `a/b`, `a__b` and `a-_b`."""
     plain = re.sub(r"[^A-Za-z0-9]", "_", dataset.name.replace("/", "__"))
     digest = hashlib.sha256(dataset.name.encode()).hexdigest()[:8]
     return f"{plain}_{digest}" if _LOSSY.search(dataset.name) else plain
@@ -120,16 +120,16 @@ def _schema_result(key: AssetKey, dataset: Dataset, manager: DeltaIOManager) -> 
     expected: dict[str, Any] = {"expected": column_schema(dataset), "delta/declared_fingerprint": dataset.fingerprint}
     if state is None:
         problem = TableNotFoundError(dataset=dataset.name, location=location).message()
-        differences, found = [problem], {}
+        differences, observed = [problem], {}
     else:
-        differences, found = shape_differences(dataset, state), _found(state)
+        differences, observed = shape_differences(dataset, state), _found(state)
     return AssetCheckResult(
         asset_key=key,
         check_name=SCHEMA,
         passed=not differences,
         severity=quality_checks.severity(dataset.schema_check.severity),
         description="; ".join(differences) or "The table is as declared.",
-        metadata=expected | found | {"differences": MetadataValue.json(differences)},
+        metadata=expected | observed | {"differences": MetadataValue.json(differences)},
     )
 
 
@@ -144,7 +144,7 @@ def _found(state: TableState) -> dict[str, Any]:
 def _partitioning(
     context: AssetCheckExecutionContext, key: AssetKey
 ) -> tuple[PartitionsDefinition[Any] | None, object | None]:
-    """How the asset is partitioned, and the columns that its keys stand for."""
+    """The partitioning of the asset, and the columns of its partition keys."""
     layer = context.job_def.asset_layer
     if not layer.has(key):
         return None, None
@@ -153,10 +153,10 @@ def _partitioning(
 
 
 def _last_write(context: AssetCheckExecutionContext, key: AssetKey) -> dict[str | None, Mapping[str, Any]]:
-    """By partition key, what this run has recorded of the asset, or else the last that has; empty where none has."""
-    found = _recorded(context, context.run.run_id, key)
-    if found:
-        return found
+    """The recorded metadata by partition key: of this run, or of the last run with some. If none has any, empty."""
+    metadata_by_partition = _recorded(context, context.run.run_id, key)
+    if metadata_by_partition:
+        return metadata_by_partition
     newest = context.instance.fetch_materializations(key, limit=1).records
     if not newest:
         return {}
@@ -171,9 +171,9 @@ def _recorded(context: AssetCheckExecutionContext, run_id: str, key: AssetKey) -
 
 
 def _by_partition(entries: Iterable[EventLogEntry], key: AssetKey) -> dict[str | None, Mapping[str, Any]]:
-    found: list[AssetMaterialization | None] = [entry.asset_materialization for entry in entries]
+    materializations: list[AssetMaterialization | None] = [entry.asset_materialization for entry in entries]
     return {
         one.partition: {name: entry.value for name, entry in one.metadata.items()}
-        for one in found
+        for one in materializations
         if one is not None and one.asset_key == key
     }
