@@ -1,8 +1,8 @@
-"""The Dagster adapter: translates between Dagster and `pipeline.delta`, decides nothing.
+"""The Dagster adapter: it translates between Dagster and `pipeline.delta`, and decides nothing.
 
-`build_definitions` puts a project together. `dataset_asset`, `dataset_checks` and `DeltaIOManager` also work in a
-project that has definitions of its own; `dataset_out` and `dataset_metadata` make Dagster's other forms of assets ones
-of a dataset.
+`build_definitions` builds a project's definitions. `dataset_asset`, `dataset_checks` and `DeltaIOManager` also work in
+a project with definitions of its own. `dataset_out` and `dataset_metadata` connect Dagster's other forms of assets
+with a dataset.
 """
 
 from pipeline.delta.read.changes import Changes

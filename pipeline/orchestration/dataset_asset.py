@@ -1,7 +1,7 @@
 """A dataset as a Dagster asset: everything that Dagster shows is derived from the declaration.
 
 Here belong the decorator, the parts for Dagster's other forms of assets, the spec for tables that are written
-elsewhere, and the metadata of definitions. What a run adds to the metadata belongs to `metadata`.
+elsewhere, and the metadata of definitions. The metadata that a run adds belongs to `metadata`.
 """
 
 from __future__ import annotations
@@ -58,20 +58,19 @@ def dataset_asset(
 ) -> Callable[[Callable[..., Any]], AssetsDefinition]:
     """Make the asset of a dataset from the function that computes its frame.
 
-    A parameter named as the last part of a name in `dataset.reads` gets that dataset's frame, or its `Changes` where
-    `reads_changes_of` names it too; sources that no parameter names become plain dependencies. Other parameters are
-    Dagster's: the context, config, resources. Where the asset is partitioned, one run may address any range of its
-    keys.
+    A parameter named like the last part of a name in `dataset.reads` gets that dataset's frame, or its `Changes` if
+    `reads_changes_of` contains it too. Sources without a parameter become plain dependencies. Other parameters are
+    Dagster's: the context, config, resources. If the asset is partitioned, one run may address any range of its keys.
 
     Args:
-        partition_expr: the partition column that the keys stand for, where the table has several.
-        automation_condition: one that the declaration has no word for, where it doesn't say `starts_on_change`.
-        is_fed_elsewhere: whether a sink or another project writes the table too; its definition says so.
+        partition_expr: the partition column of the keys, needed if the table has several.
+        automation_condition: a condition that the declaration can't express. It excludes `starts_on_change`.
+        is_fed_elsewhere: whether a sink or another project writes the table too. The asset's metadata records it.
 
     Raises:
-        DeclarationError: the partition keys can't address the table, two sources share a parameter name, the freshness
-            is none that Dagster knows, there are two conditions, or a consumer of changes is partitioned or has no
-            parameter for a source of them.
+        DeclarationError: the partition keys can't address the table, two sources share a parameter name, Dagster
+            refuses the freshness, there are two conditions, or a consumer of changes is partitioned or has no
+            parameter for one of their sources.
     """
     require_dataset(dataset, "dataset_asset")
     if partitions_def is not None:
@@ -80,7 +79,7 @@ def dataset_asset(
 
     options: dict[str, Any] = {
         "partitions_def": partitions_def,
-        # Also on an unpartitioned asset: Dagster asks it of every asset that a run over a range selects.
+        # Needed on an unpartitioned asset too: Dagster asks for it on every asset that a run over a range selects.
         "backfill_policy": BackfillPolicy.single_run(),
         "retry_policy": retry_policy,
         "io_manager_key": io_manager_key,
@@ -96,7 +95,7 @@ def dataset_asset(
         declared = _declared(dataset, metadata, set(inputs.values())) | {"kinds": {KIND, *kinds_of_frame(function)}}
         ins = {name: AssetIn(key=AssetKey(source.split("/"))) for name, source in inputs.items()}
         with warnings.catch_warnings():
-            # Dagster calls `backfill_policy` beta; it has no other way to say that one run may address many keys.
+            # Dagster calls `backfill_policy` beta, but nothing else lets one run address many keys.
             warnings.simplefilter("ignore", BetaWarning)
             decorated = asset(ins=ins, **declared, **options, **consumes)(telling_failures(function))
         assert isinstance(decorated, AssetsDefinition)  # noqa: S101  what `asset` returns when it is given arguments
@@ -118,24 +117,24 @@ def kinds_of_frame(function: Callable[..., Any]) -> set[str]:
 
 
 def _consuming(function: Callable[..., Any]) -> dict[str, Any]:
-    """What `asset` is told of a consumer beside; a function with a configuration of its own says what that holds."""
+    """Further arguments of `asset` for a consumer. A function with a config of its own must declare it itself."""
     has_own = "config" in inspect.signature(function).parameters
     return {"hooks": {release_changes}} | ({} if has_own else {"config_schema": REFRESH_CONFIG})
 
 
-def _refuse_unread(dataset: Dataset, taken: Iterable[str]) -> None:
-    """Refuse a consumer whose function has no parameter for a source, so that its changes would be passed over."""
-    unread = [source for source in dataset.reads_changes_of if source not in taken]
+def _refuse_unread(dataset: Dataset, parameter_sources: Iterable[str]) -> None:
+    """Refuse a consumer whose function has no parameter for a source: that source's changes would be ignored."""
+    unread = [source for source in dataset.reads_changes_of if source not in parameter_sources]
     if unread:
         problems = tuple(f"no parameter of its function takes the changes of {source}" for source in unread)
         raise DeclarationError(dataset=dataset.name, problems=problems)
 
 
-def _declared(dataset: Dataset, metadata: Mapping[str, Any], taken: AbstractSet[str] = frozenset()) -> dict[str, Any]:
-    """What `asset` and `AssetSpec` are told of a declaration; sources in `taken` are no plain dependencies."""
+def _declared(dataset: Dataset, metadata: Mapping[str, Any], inputs: AbstractSet[str] = frozenset()) -> dict[str, Any]:
+    """The arguments of `asset` and `AssetSpec` from a declaration. Sources in `taken` are not plain dependencies."""
     return {
         "key": AssetKey(dataset.asset_key),
-        "deps": [AssetKey(source.split("/")) for source in dataset.reads if source not in taken],
+        "deps": [AssetKey(source.split("/")) for source in dataset.reads if source not in inputs],
         "metadata": metadata,
         "description": dataset.description or None,
         "group_name": dataset.group,
@@ -147,7 +146,7 @@ def _declared(dataset: Dataset, metadata: Mapping[str, Any], taken: AbstractSet[
 
 
 def _computed(dataset: Dataset, condition: AutomationCondition[AssetKey] | None) -> dict[str, Any]:
-    """What `asset` is told of a declaration and `AssetSpec` is not, because nothing of ours computes its rows."""
+    """The arguments of `asset` but not of `AssetSpec`: they apply only if our code computes the rows."""
     if condition is not None and dataset.starts_on_change:
         problem = "it says starts_on_change, and its asset is given another automation condition"
         raise DeclarationError(dataset=dataset.name, problems=(problem,))
@@ -160,7 +159,7 @@ def freshness_policy(dataset: Dataset) -> FreshnessPolicy | None:
     """The declared freshness in Dagster's form.
 
     Raises:
-        DeclarationError: the cron expression, its window or its time zone is none.
+        DeclarationError: the cron expression, its window or its time zone is not valid.
     """
     declared = dataset.freshness
     try:
@@ -183,12 +182,12 @@ def dataset_out(
     is_required: bool = True,
     io_manager_key: str = IO_MANAGER,
 ) -> AssetOut:
-    """The output of a `multi_asset` that is a dataset's table; its key and its table are the dataset's.
+    """The output of a `multi_asset` that is a dataset's table. Its key and its table are the dataset's.
 
-    Sources are named by the `multi_asset` itself, in `ins` or `deps`.
+    The `multi_asset` itself names the sources, in `ins` or `deps`.
 
     Args:
-        is_required: False where the function may leave this output out, as one with `can_subset` does.
+        is_required: False if the function may skip this output, as with `can_subset`.
     """
     require_dataset(dataset, "dataset_out")
     if dataset.reads_changes_of:
@@ -204,15 +203,15 @@ def dataset_out(
 
 
 def dataset_spec(dataset: Dataset, *, io_manager_key: str = IO_MANAGER) -> AssetSpec:
-    """The asset of a table that something else than Dagster writes."""
+    """The asset of a table that something other than Dagster writes."""
     return AssetSpec(**_declared(dataset, dataset_metadata(dataset))).with_io_manager_key(io_manager_key)
 
 
 def dataset_metadata(dataset: Dataset, partition_expr: str | Mapping[str, str] | None = None) -> Mapping[str, Any]:
-    """What is known of a dataset before anything has run; the declaration itself for the IO manager among it.
+    """The metadata of a dataset before any run, including the declaration itself for the IO manager.
 
-    As `metadata` of any asset whose output `DeltaIOManager` writes (a plain `asset`, a `graph_asset`) it makes the
-    asset one of a dataset. The table lies at the asset's own key, whatever the dataset's name.
+    Set as `metadata` of any asset whose output `DeltaIOManager` writes (a plain `asset`, a `graph_asset`), it makes the
+    asset one of that dataset. The table lies at the asset's own key, whatever the dataset's name.
     """
     require_dataset(dataset, "dataset_metadata")
     expr = {PARTITION_EXPR: partition_expr} if partition_expr is not None else {}
@@ -228,7 +227,7 @@ def dataset_metadata(dataset: Dataset, partition_expr: str | Mapping[str, str] |
 
 
 def _inputs(dataset: Dataset, function: Callable[..., Any]) -> dict[str, str]:
-    """By parameter name, the source whose frame it gets."""
+    """The source of each parameter's frame, by parameter name."""
     parameters = inspect.signature(function).parameters
     inputs: dict[str, str] = {}
     for source in dataset.reads:

@@ -1,7 +1,7 @@
-"""The settings, datasets and assets of a project put together as Dagster definitions.
+"""Dagster definitions of a project, built from its settings, datasets and assets.
 
-Here belongs what is true of any project; what ships is put together in `pipeline.definitions`. Building starts no JVM
-and asks no network: Spark starts when a step first asks for a session.
+Here belongs what holds for every project. The shipped project is built in `pipeline.definitions`. Building starts no
+JVM and uses no network: Spark starts when a step first asks for a session.
 """
 
 from __future__ import annotations
@@ -39,24 +39,24 @@ def build_definitions(
     """The definitions of a project: its assets with the IO manager, checks, maintenance jobs and the sensor of tables.
 
     Args:
-        datasets: the declared datasets; those that the settings name if None.
-        assets: the assets that write them. A dataset that no asset writes is shown all the same.
+        datasets: the declared datasets. If None, those that the settings name.
+        assets: the assets that write them. A dataset that no asset writes is shown too.
         sensors: further sensors.
-        schedules: further schedules, as `Definitions` takes them.
-        resources: further resources, or others under the names of ours.
+        schedules: further schedules, as `Definitions` accepts them.
+        resources: further resources, or replacements under the names of ours.
 
     Raises:
-        RegistryError: the datasets can't stand together, or an asset's dataset is declared under another name than the
+        RegistryError: the datasets contradict each other, or an asset's dataset is declared under another name than the
             asset's key, so that the command line would look for its table elsewhere.
         DeclarationError: a consumer of changes is partitioned.
-        SettingsError: neither the call nor the settings name datasets, or a schedule or sensor is to run that these
-            definitions don't have.
+        SettingsError: neither the call nor the settings name datasets, or the settings switch on a schedule or sensor
+            that these definitions don't have.
     """
     registry = Registry(load_datasets(settings.datasets) if datasets is None else datasets)
     written = list(assets)
     _refuse_undeclared(registry, written)
     covered = {key for asset in written for key in asset.keys}
-    # The IO manager itself reports what it sets apart.
+    # The IO manager itself reports the rows that it quarantines.
     reported = {AssetKey(q.asset_key) for d in registry if AssetKey(d.asset_key) in covered and (q := d.quarantine)}
     specs: list[AssetSpec] = [dataset_spec(d) for d in registry if AssetKey(d.asset_key) not in covered]
     spark = DeltaSparkResource.from_settings(settings.spark)
@@ -93,7 +93,7 @@ def _sensors(
 
 
 def _refuse_unknown(running: Iterable[str], known: list[str]) -> None:
-    """Refuse a name that stands for nothing, which would pass for something that runs."""
+    """Refuse a name in the setting `running` that no schedule or sensor has. Otherwise the typo would go unnoticed."""
     for name in running:
         if name not in known:
             meant = near(name, known) or known
@@ -102,7 +102,7 @@ def _refuse_unknown(running: Iterable[str], known: list[str]) -> None:
 
 
 def _refuse_undeclared(registry: Registry, written: Iterable[AssetsDefinition]) -> None:
-    """Refuse assets that were given another key than their dataset's name, and consumers that are partitioned."""
+    """Refuse assets whose key differs from their dataset's name, and partitioned consumers of changes."""
     problems = []
     for spec in (spec for asset in written for spec in asset.specs):
         name = "/".join(spec.key.path)

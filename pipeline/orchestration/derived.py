@@ -1,9 +1,8 @@
-"""The dataset of an asset that carries none: from its key, its metadata, and a frame's schema or the table on disk.
+"""The dataset of an asset without one: from its key, its metadata, and a frame's schema or the table on disk.
 
-Here belongs what may be said of a plain asset in metadata and what follows from it. Before the first write the frame's
-schema is the declaration, with every column nullable but those of `KEYS`; from then on the table is, so that a frame
-that has changed is refused and no table changes by accident. An asset that carries a `Dataset` is no concern of this
-module.
+Here belong the metadata keys of a plain asset and what follows from them. Before the first write the frame's schema is
+the declaration, with every column nullable except those of `KEYS`. After it the table is the declaration, so a changed
+frame is refused and no table changes by accident. Assets with a `Dataset` don't belong here.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ from pipeline.errors import DeclarationError
 from pipeline.orchestration.metadata import plain_value
 from pipeline.orchestration.partitions import PARTITION_EXPR
 
-# What a plain asset may say in its metadata, beside Dagster's own `partition_expr`.
+# The metadata keys of a plain asset, in addition to Dagster's own `partition_expr`.
 WRITE_MODE = "delta/write_mode"
 KEYS = "delta/keys"
 ORDER_BY = "delta/order_by"
@@ -37,12 +36,12 @@ _WRITE_MODES: Mapping[str, WriteMode] = {
 def derived_dataset(
     key: AssetKey, metadata: Mapping[str, Any], schema: StructType, *, partitioned: bool = False
 ) -> Dataset:
-    """The dataset of a plain asset whose table is not there yet, from a frame of that schema.
+    """The dataset of a plain asset without a table, from a frame with that schema.
 
-    `partition_expr` names the partition columns: one, or one by dimension, in the order of the table.
+    `partition_expr` names the partition columns: one, or one for each dimension, in the order of the table.
 
     Raises:
-        DeclarationError: the columns can't be a table's as they are, or the metadata can't be used.
+        DeclarationError: the columns can't be stored in a table as they are, or the metadata can't be used.
     """
     keys, partition_by = _names(key, metadata, KEYS), _names(key, metadata, PARTITION_EXPR)
     if partitioned and not partition_by:
@@ -57,10 +56,10 @@ def derived_dataset(
 
 
 def dataset_of_table(key: AssetKey, metadata: Mapping[str, Any], state: TableState) -> Dataset:
-    """The dataset of a plain asset whose table is there: what the table says, written as the metadata says.
+    """The dataset of a plain asset with a table: the shape of the table, with the write mode of the metadata.
 
     Raises:
-        DeclarationError: the table is none that can be declared, or the metadata can't be used.
+        DeclarationError: the table can't be declared, or the metadata can't be used.
     """
     said = _names(key, metadata, PARTITION_EXPR)
     if not set(said) <= set(state.partition_by):
@@ -74,13 +73,13 @@ def dataset_of_table(key: AssetKey, metadata: Mapping[str, Any], state: TableSta
 def refuse_lost_partitions(
     key: AssetKey, dataset: Dataset, metadata: Mapping[str, Any], newest: Mapping[str, Any] | None
 ) -> None:
-    """Refuse a plain asset without partitions whose write would replace all partitions of its table unasked.
+    """Refuse a plain asset without partitions whose write would replace all partitions of its table unintentionally.
 
     Args:
-        newest: what the asset's newest write has said in its commit.
+        newest: the note in the commit of the asset's newest write.
 
     Raises:
-        DeclarationError: its newest write was of some partitions, or nothing says that it means the whole table.
+        DeclarationError: its newest write was of some partitions, or nothing states that it means the whole table.
     """
     if not dataset.partition_by or not isinstance(dataset.write, Replace):
         return
@@ -98,10 +97,10 @@ def refuse_lost_partitions(
 
 
 def _write_mode(key: AssetKey, metadata: Mapping[str, Any]) -> WriteMode:
-    said = plain_value(metadata.get(WRITE_MODE, "replace"))
-    mode = _WRITE_MODES.get(said) if isinstance(said, str) else None
+    value = plain_value(metadata.get(WRITE_MODE, "replace"))
+    mode = _WRITE_MODES.get(value) if isinstance(value, str) else None
     if mode is None:
-        raise _refusal(key, f"{WRITE_MODE} is {said!r}; expected {' or '.join(map(repr, _WRITE_MODES))}")
+        raise _refusal(key, f"{WRITE_MODE} is {value!r}; expected {' or '.join(map(repr, _WRITE_MODES))}")
     order_by = _names(key, metadata, ORDER_BY)
     if not order_by:
         return mode
@@ -111,15 +110,15 @@ def _write_mode(key: AssetKey, metadata: Mapping[str, Any]) -> WriteMode:
 
 
 def _names(key: AssetKey, metadata: Mapping[str, Any], name: str) -> tuple[str, ...]:
-    """Columns that the metadata names: one, several, or one by dimension; none where it says nothing."""
-    said = plain_value(metadata.get(name))
-    if said is None:
+    """The columns that the metadata names: one, several, or one for each dimension. If it names none, empty."""
+    value = plain_value(metadata.get(name))
+    if value is None:
         return ()
-    if isinstance(said, Mapping):
-        said = list(said.values())
-    columns = [said] if isinstance(said, str) else said
+    if isinstance(value, Mapping):
+        value = list(value.values())
+    columns = [value] if isinstance(value, str) else value
     if not isinstance(columns, Sequence) or not all(isinstance(column, str) for column in columns):
-        raise _refusal(key, f"{name} is {said!r}; expected the name of a column, or several")
+        raise _refusal(key, f"{name} is {value!r}; expected the name of a column, or several")
     return tuple(columns)
 
 

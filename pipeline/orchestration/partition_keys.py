@@ -1,7 +1,7 @@
-"""The one spelling of a value as a partition key.
+"""The only spelling of a value as a partition key.
 
-Here belongs how a static or dynamic key becomes a value of a column's type. What the keys of an asset stand for, and
-those of time windows, is `partitions`'.
+Here belongs the conversion of a static or dynamic key to a value of a column's type. The columns of an asset's keys
+and the keys of time windows belong to `partitions`.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _PLAIN_DECIMAL = re.compile(r"-?(0|[1-9][0-9]*)(\.[0-9]+)?")
 
 
 def parser_of(data_type: DataType) -> Callable[[str], Any] | None:
-    """How a static or dynamic key becomes a value; raises ValueError for a key that spells none."""
+    """The function from a static or dynamic key to a value. It raises ValueError if the key spells no value."""
     if is_string(data_type):
         return str
     if isinstance(data_type, DecimalType):
@@ -37,7 +37,7 @@ def parser_of(data_type: DataType) -> Callable[[str], Any] | None:
     return next((parse for cls, parse in _PARSERS if isinstance(data_type, cls)), None)
 
 
-# A value has one spelling: '1' and '01' would be two keys that overwrite each other's rows.
+# A value has only one spelling: '1' and '01' would be two keys that overwrite each other's rows.
 def _spelled(key: str, value: Any, spelling: str) -> Any:
     if spelling != key:
         raise ValueError(key)
@@ -49,7 +49,7 @@ def _integer(key: str) -> int:
 
 
 def decimal_of(key: str, scale: int) -> Decimal:
-    """A decimal with as many zeros behind it as its column has places; keys of one value are refused later."""
+    """A decimal with at most as many places as its column has. Two keys with one value are refused later."""
     is_negative_zero = key.startswith("-") and not key.strip("-0.")
     if not _PLAIN_DECIMAL.fullmatch(key) or len(key.partition(".")[2]) > scale or is_negative_zero:
         raise ValueError(key)

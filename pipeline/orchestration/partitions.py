@@ -1,12 +1,12 @@
-"""Partition keys into typed slices of a table, and counts of a commit back to keys.
+"""Conversion of partition keys to typed slices of a table, and of a commit's counts back to keys.
 
-Here alone is known what a Dagster partition key means. What a key stands for follows the type of the column that it
-names, which the declaration says; keys are taken one by one, because Dagster hands them over in no order; and the key
-of several dimensions is split by their names, never by position.
+Only this module knows what a Dagster partition key means. The type of the declared column decides which values a key
+represents. Keys are converted one by one, because Dagster passes them in no order. A multi-dimensional key is split by
+the names of its dimensions, never by position.
 
-A column of a time type takes the window of a time key: instants for a timestamp, days for a date. A string takes the
-key's own text, whatever characters it has. The key of any other value is its one spelling: 7, true, 2026-01-31,
-2026-01-31 12:00:00 (in UTC); a decimal may have zeros behind it, as 1.50 has. `NULL_KEY` stands for NULL.
+For a column of a time type a time key means its window: instants for a timestamp, days for a date. For a string column
+a key means its own text, with any characters. The key of any other value is its only spelling: 7, true, 2026-01-31,
+2026-01-31 12:00:00 (in UTC). A decimal may have trailing zeros, as 1.50 has. `NULL_KEY` represents NULL.
 """
 
 from __future__ import annotations
@@ -45,30 +45,30 @@ from pipeline.errors import DeclarationError, PartitionKeyError
 from pipeline.orchestration.partition_keys import decimal_of, parser_of
 from pipeline.spelling import did_you_mean
 
-# Dagster's own name for the metadata that says which column the keys stand for; by dimension where there are several.
+# Dagster's own name for the metadata that names the column of the keys, or the column of each dimension.
 PARTITION_EXPR = "partition_expr"
-# The key of a static or dynamic partition that holds the rows whose value is NULL; the name that Hive gave its folder.
+# The key of a static or dynamic partition with the rows whose value is NULL. Hive gives its folder this name.
 NULL_KEY = "__HIVE_DEFAULT_PARTITION__"
 
 Part = Values | Interval
 _ONE_DIMENSION = ""
-# Cron's minute and hour as one number each: whatever the rest says, no day has two windows.
+# A cron with minute and hour as one number each has at most one window a day, whatever its other fields.
 _ONCE_A_DAY = re.compile(r"\d+ \d+ ")
-# Around a change of clocks a day has 25 hours.
+# At a change of clocks a day can have 25 hours.
 _LONGEST_DAY = dt.timedelta(hours=26)
 
 
 def partition_columns(
     dataset: Dataset, partitions_def: PartitionsDefinition[Any], expr: object | None = None
 ) -> dict[str, str]:
-    """By dimension, the partition column that its keys stand for; one dimension has the name ''.
+    """The partition column of each dimension's keys, by dimension. A single dimension has the name ''.
 
     Args:
-        expr: the asset's `partition_expr`: a column, or columns by dimension. May be left out where the table has one
-            partition column, or where each dimension has the name of one.
+        expr: the asset's `partition_expr`: a column, or columns by dimension. It is optional if the table has one
+            partition column, or if each dimension has the name of one.
 
     Raises:
-        DeclarationError: a column is none of the table's, or its type can't hold what the keys say.
+        DeclarationError: the table has no such column, or the column's type can't hold the keys' values.
         PartitionKeyError: two static keys spell one decimal.
     """
     dimensions = _dimensions(partitions_def)
@@ -94,8 +94,8 @@ def partition_columns(
     if len(set(columns.values())) < len(columns):
         problems.append("two dimensions name the same column")
     if problems:
-        told = tuple(f"its asset is partitioned in Dagster, but {problem}" for problem in problems)
-        raise DeclarationError(dataset=dataset.name, problems=told)
+        prefixed = tuple(f"its asset is partitioned in Dagster, but {problem}" for problem in problems)
+        raise DeclarationError(dataset=dataset.name, problems=prefixed)
     return columns
 
 
@@ -120,7 +120,7 @@ def _named(dimension: str) -> str:
 
 
 def _type_problem(partitions_def: PartitionsDefinition[Any], data_type: DataType) -> str | None:
-    """Why keys of that kind can't become values of that type; None where they can."""
+    """Why keys of that kind can't become values of that type. If they can, None."""
     if not isinstance(partitions_def, TimeWindowPartitionsDefinition):
         if parser_of(data_type) is None:
             return f"no key can spell a value of type {data_type.simpleString()}"
@@ -140,25 +140,25 @@ def _type_problem(partitions_def: PartitionsDefinition[Any], data_type: DataType
 def _refuse_two_spellings(
     dataset: Dataset, column: str, partitions_def: PartitionsDefinition[Any], data_type: DataType
 ) -> None:
-    """Refuse static keys of one decimal, whose runs would overwrite each other's rows."""
+    """Refuse static keys with one decimal value, whose runs would overwrite each other's rows."""
     if not isinstance(partitions_def, StaticPartitionsDefinition) or not isinstance(data_type, DecimalType):
         return
     parts: dict[str, Part] = {}
     for key in partitions_def.get_partition_keys():
-        with suppress(ValueError):  # a key that spells none is refused by the run that asks for it
+        with suppress(ValueError):  # a key without a value is refused by the run that uses it
             parts[key] = Values((decimal_of(key, data_type.scale),))
     _refuse_equal(dataset, column, parts)
 
 
 class _Meaning:
-    """What the keys of one dimension stand for in one column."""
+    """The values that the keys of one dimension represent in one column."""
 
     def __init__(self, dataset: Dataset, column: str, partitions_def: PartitionsDefinition[Any]) -> None:
         self.field = dataset.field(column)
         self.partitions_def = partitions_def
 
     def part(self, key: str) -> Part:
-        """The values of a key; ValueError, KeyError or TypeError where it spells none."""
+        """The values of a key. Raise ValueError, KeyError or TypeError if it has none."""
         data_type = self.field.dataType
         if not isinstance(self.partitions_def, TimeWindowPartitionsDefinition):
             if key == NULL_KEY and self.field.nullable:
@@ -176,7 +176,7 @@ class _Meaning:
         return self._held(key if is_string(data_type) else _number(key, data_type))
 
     def _held(self, value: Any) -> Values:
-        sql.literal(value, self.field.dataType)  # refuses what the type can't hold unchanged
+        sql.literal(value, self.field.dataType)  # refuses a value that the type can't hold unchanged
         return Values((value,))
 
 
@@ -185,21 +185,21 @@ def _number(key: str, data_type: DataType) -> int | Decimal:
 
 
 def _days(window: TimeWindow) -> Part:
-    """The day on which a window begins, or all its days where it is longer than one."""
+    """The day on which a window begins. If the window is longer than a day, all its days."""
     first = window.start.date()
     return Values((first,)) if window.end - window.start <= _LONGEST_DAY else Interval(first, window.end.date())
 
 
 def _cells(partitions_def: PartitionsDefinition[Any], keys: Iterable[str]) -> dict[str, tuple[str, ...]]:
-    """By key, its key in each dimension, in the order of `_dimensions`."""
+    """The key of each dimension, in the order of `_dimensions`, by the whole key."""
     if not isinstance(partitions_def, MultiPartitionsDefinition):
         return {key: (key,) for key in keys}
     names = list(_dimensions(partitions_def))
-    found = {}
+    cells = {}
     for key in keys:
         by_dimension = partitions_def.get_partition_key_from_str(key).keys_by_dimension
-        found[key] = tuple(by_dimension[name] for name in names)
-    return found
+        cells[key] = tuple(by_dimension[name] for name in names)
+    return cells
 
 
 def _parts(
@@ -208,13 +208,13 @@ def _parts(
     cells: Mapping[str, tuple[str, ...]],
     expr: object | None,
 ) -> list[tuple[str, dict[str, Part]]]:
-    """By dimension, its column and the values of each of its keys.
+    """The column of each dimension, and the values of each of its keys.
 
     Raises:
-        PartitionKeyError: keys that spell no value, or two that stand for the same.
+        PartitionKeyError: keys without a value, or two keys with the same value.
     """
     dimensions = _dimensions(partitions_def)
-    found = []
+    by_dimension = []
     for position, (dimension, column) in enumerate(partition_columns(dataset, partitions_def, expr).items()):
         meaning = _Meaning(dataset, column, dimensions[dimension])
         parts: dict[str, Part] = {}
@@ -228,8 +228,8 @@ def _parts(
             problem = f"not a value of {column}, which has type {meaning.field.dataType.simpleString()}"
             raise PartitionKeyError(dataset=dataset.name, keys=tuple(wrong), problem=problem)
         _refuse_equal(dataset, column, parts)
-        found.append((column, parts))
-    return found
+        by_dimension.append((column, parts))
+    return by_dimension
 
 
 def _refuse_equal(dataset: Dataset, column: str, parts: Mapping[str, Part]) -> None:
@@ -246,7 +246,7 @@ def _refuse_equal(dataset: Dataset, column: str, parts: Mapping[str, Part]) -> N
 def slice_of(
     dataset: Dataset, partitions_def: PartitionsDefinition[Any], keys: Sequence[str], expr: object | None = None
 ) -> Slice:
-    """The slice that these keys address, in few boxes; no keys address nothing.
+    """The slice that these keys address, in few boxes. Without keys it is empty.
 
     Raises:
         PartitionKeyError: a key can't become a value of its column.
@@ -264,7 +264,7 @@ def slice_of(
 
 
 def _products(cells: list[tuple[str, ...]]) -> list[tuple[tuple[str, ...], ...]]:
-    """The cells as few products of keys: those that share all the keys of the last dimension are taken together."""
+    """The cells as few products of keys: cells that share all keys of the last dimension become one product."""
     if not cells:
         return []
     if len(cells[0]) == 1:
@@ -279,7 +279,7 @@ def _products(cells: list[tuple[str, ...]]) -> list[tuple[tuple[str, ...], ...]]
 
 
 class KeyFinder:
-    """From the partition values of a table back to the one of these keys that stands for them.
+    """Finds the key that represents given partition values of a table.
 
     Raises:
         PartitionKeyError: a key can't become a value of its column.
@@ -300,11 +300,11 @@ class KeyFinder:
         ]
 
     def of_values(self, values: Sequence[Any]) -> str | None:
-        """The key for typed values of the partition columns; None where no key stands for them."""
+        """The key for typed values of the partition columns. If none represents them, None."""
         return self._keys.get(tuple(find(values[position]) for position, _, find in self._finders))
 
     def of_texts(self, values: Sequence[str | None]) -> str | None:
-        """The key for values as the log spells them; None where no key stands for them."""
+        """The key for values as the log spells them. If none represents them, None."""
         cell = tuple(find(partition_value(values[position], data_type)) for position, data_type, find in self._finders)
         return self._keys.get(cell)
 
@@ -316,13 +316,13 @@ def rows_by_key(
     rows_by_partition: Mapping[tuple[str | None, ...], int],
     expr: object | None = None,
 ) -> dict[str, int]:
-    """By key, the rows that are given by partition values as the log spells them; 0 for a key that has none."""
+    """The rows by key, from rows by partition values as the log spells them. A key without rows has 0."""
     find = KeyFinder(dataset, partitions_def, keys, expr).of_texts
     return dict.fromkeys(keys, 0) | sum_by_key(rows_by_partition, find)
 
 
 class Count(Protocol):
-    """What can be added to another of its kind."""
+    """A value that can be added to another one of its type."""
 
     def __add__(self, other: Any, /) -> Any: ...
 
@@ -333,7 +333,7 @@ _Count = TypeVar("_Count", bound=Count)
 def sum_by_key(
     counts: Mapping[tuple[Any, ...], _Count], find: Callable[[tuple[Any, ...]], str | None]
 ) -> dict[str, _Count]:
-    """By key, the sum of counts that are given by partition values; those of no key are left out."""
+    """The sums of counts by key, from counts by partition values. Values without a key are left out."""
     by_key: dict[str, _Count] = {}
     for values, count in counts.items():
         key = find(values)
@@ -343,7 +343,7 @@ def sum_by_key(
 
 
 def _finder(parts: Mapping[str, Part]) -> Callable[[Any], str | None]:
-    """By value, the key whose part holds it; None where none does."""
+    """The function that finds the key whose part holds a value. If there is none, it returns None."""
     by_value = {value: key for key, part in parts.items() if isinstance(part, Values) for value in part.values}
     intervals = sorted(
         ((p.start, p.end, key) for key, p in parts.items() if isinstance(p, Interval)), key=lambda i: i[0]

@@ -1,4 +1,4 @@
-"""The Spark session as a Dagster resource, built when it is first asked for."""
+"""The Spark session as a Dagster resource. It is opened when it is first asked for."""
 
 from dataclasses import replace
 from typing import Any
@@ -9,16 +9,16 @@ from pydantic import Field
 from pipeline.delta.spark.session import open_session
 from pipeline.settings import SparkSettings, load_settings
 
-# This process's settings by number. They may hold credentials, and Dagster shows the fields of a resource to everybody.
+# This process's settings by number. They may contain credentials, and Dagster shows a resource's fields to everybody.
 _HELD: dict[int, SparkSettings] = {}
 
 
 class DeltaSparkResource(LazyPySparkResource):
-    """A session that can do Delta: embedded, on a cluster's master, or a Connect client.
+    """A session that supports Delta: embedded, on a cluster's master, or a Connect client.
 
-    Loading definitions starts nothing. In one process all runs share one session. Where nothing is said, the settings
-    of the environment hold. Fields are shown in Dagster's UI: credentials belong into the environment, or into settings
-    that are handed over with `from_settings`, not into `spark_config`.
+    Loading definitions starts nothing. In one process all runs share one session. Without other settings those of the
+    environment apply. Fields are shown in Dagster's UI: credentials belong in the environment, or in settings passed
+    with `from_settings`, not in `spark_config`.
     """
 
     spark_config: dict[str, Any] = Field(default_factory=dict)
@@ -26,16 +26,16 @@ class DeltaSparkResource(LazyPySparkResource):
 
     @classmethod
     def from_settings(cls, settings: SparkSettings) -> "DeltaSparkResource":
-        """The resource for settings that were read before."""
+        """The resource for settings that were loaded before."""
         number = next((number for number, held in _HELD.items() if held == settings), len(_HELD))
         _HELD[number] = settings
         return cls(held_settings=number)
 
     def to_settings(self) -> SparkSettings:
-        """The settings that this resource stands for; its own confs win."""
-        held = load_settings().spark if self.held_settings is None else _HELD[self.held_settings]
-        conf = dict(held.conf) | {name: str(value) for name, value in self.spark_config.items()}
-        return replace(held, conf=tuple(sorted(conf.items())))
+        """The settings of this resource. Its own `spark_config` overrides their confs."""
+        settings = load_settings().spark if self.held_settings is None else _HELD[self.held_settings]
+        conf = dict(settings.conf) | {name: str(value) for name, value in self.spark_config.items()}
+        return replace(settings, conf=tuple(sorted(conf.items())))
 
     def _init_session(self) -> None:
         if self._spark_session is None:
