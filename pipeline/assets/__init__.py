@@ -1,5 +1,5 @@
-"""One module per subject: plain frame functions above, thin assets below.
+"""One package per subject: plain frame functions first, thin assets after them.
 
-A subject's declarations stand in a module of their own (`<subject>_datasets`), so that the command line can read them
+A subject's declarations have a module of their own (`<subject>/datasets.py`), so that the command line can read them
 without Dagster. Importing this package imports none of them.
 """

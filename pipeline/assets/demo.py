@@ -1,8 +1,8 @@
 """The demonstration: real flights through the aviation assets, in one Dagster run of the project's own instance.
 
-Run as a child process, `python -m pipeline.assets.demo --days N`, with `DAGSTER_HOME` set. Here belong the run and its
-report, one JSON document a line on standard output; everything else that is printed goes to standard error. How a
-report is shown is the command line's.
+It runs as a child process, `python -m pipeline.assets.demo --days N`, with `DAGSTER_HOME` set. Here belong the run and
+its report, one JSON document a line on standard output. All other output goes to standard error. The command line
+decides how a report is shown.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ from pipeline.settings import Settings, load_settings
 
 
 def demonstrate(settings: Settings, days: int, report: Report) -> None:
-    """Lay out the landing folder, materialize every aviation asset for its first days, and report each table.
+    """Prepare the landing folder, materialize every aviation asset for its first days, and report each table.
 
     Raises:
         DemoError: the landing folder can't be prepared, or the run failed.
     """
     registry = Registry(aviation.datasets)
-    # One day more than is run, so that the next partition can be materialized by hand.
+    # One day more than the run covers, so that the next partition can be materialized by hand.
     folder = _local_folder(settings.landing)
     landing = prepare_landing(folder, min(days + 1, DAYS))
     written = len(landing.written) + len(prepare_prices(folder).written)
@@ -61,7 +61,7 @@ def demonstrate(settings: Settings, days: int, report: Report) -> None:
 def _run(
     settings: Settings, registry: Registry, instance: DagsterInstance, run_id: str, days: tuple[str, str]
 ) -> ExecuteInProcessResult:
-    """One run over all days, in this process: every step finds the session warm, and so does the report."""
+    """One run over all days, in this process: its steps and the report share one running session."""
     resources = {"landing": aviation.LandingFolder(uri=settings.landing)}
     built = build_definitions(settings, datasets=registry, assets=aviation.assets, resources=resources)
     return built.resolve_implicit_global_asset_job_def().execute_in_process(
@@ -84,7 +84,7 @@ def _local_folder(uri: str) -> Path:
 
 
 def _table(session: SparkSession, dataset: Dataset, settings: Settings) -> dict[str, Any]:
-    """What stands in the table now; `partitions` is None where it has no partition columns. Two small Spark jobs."""
+    """The table's present content. Without partition columns `partitions` is None. Two small Spark jobs."""
     location = dataset.location(settings.root)
     state = require_table(session, dataset, location)
     frame = read(session, dataset, location, ReadOptions(version=state.version)).frame
@@ -99,7 +99,7 @@ def _table(session: SparkSession, dataset: Dataset, settings: Settings) -> dict[
 
 
 def main(arguments: list[str]) -> int:
-    """The child process; returns its exit status."""
+    """Run the child process. Return its exit status."""
     parser = argparse.ArgumentParser(prog="python -m pipeline.assets.demo", description=demonstrate.__doc__)
     parser.add_argument("--days", type=int, default=7, help=f"1 to {DAYS}")
     days = parser.parse_args(arguments).days

@@ -1,6 +1,6 @@
-"""Files out of an installed package into the landing folder, each in one step.
+"""Files from an installed package into the landing folder, each placed atomically.
 
-Here belongs what is true of any subject's files. The package is found and never imported. Neither Spark nor Dagster is
+Here belong the functions that every subject uses. The package is found and never imported. Neither Spark nor Dagster is
 needed.
 """
 
@@ -19,10 +19,10 @@ _INSTALL = 'pip install "delta-first-pipeline[demo]", or in a checkout: pip inst
 
 
 def package_folder(package: str, holds: str) -> Path:
-    """Where an installed package lies.
+    """The folder of an installed package.
 
     Raises:
-        DemoError: it is not installed; `holds` says what is missing then.
+        DemoError: it is not installed. `holds` names its content in the message.
     """
     spec = importlib.util.find_spec(package)
     if spec is None or not spec.submodule_search_locations:
@@ -31,18 +31,18 @@ def package_folder(package: str, holds: str) -> Path:
 
 
 def csv_content(rows: Iterable[list[str]]) -> bytes:
-    """The content of a file of these rows."""
+    """The content of a CSV file with these rows."""
     text = io.StringIO(newline="")
     csv.writer(text, lineterminator="\n").writerows(rows)
     return text.getvalue().encode("utf-8")
 
 
 def lay(path: Path, content: bytes, written: list[Path]) -> None:
-    """Put a file there unless it is there already and equal; one that was put there is added to `written`."""
+    """Write a file unless an equal one exists. A file that was written is added to `written`."""
     if path.is_file() and path.read_bytes() == content:
         return
     path.parent.mkdir(parents=True, exist_ok=True)
-    # A name that neither Spark nor a sensor takes for a delivered file.
+    # Neither Spark nor a sensor reads a file with such a name.
     temporary = path.with_name(f"_{path.name}.{os.getpid()}.tmp")
     try:
         temporary.write_bytes(content)

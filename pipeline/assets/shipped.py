@@ -1,4 +1,4 @@
-"""Every dataset that ships, of all subjects: the collection that this project's `pyproject.toml` names."""
+"""All datasets that ship, of all subjects: the collection that this project's `pyproject.toml` names."""
 
 from __future__ import annotations
 

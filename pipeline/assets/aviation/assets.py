@@ -1,7 +1,7 @@
-"""Aviation: flights of the landing folder become sightings a day, and those the traffic of each airport.
+"""Aviation: flights of the landing folder become daily sightings, and sightings become the traffic of each airport.
 
-Plain functions from frame to frame above, thin assets below. The declarations are `datasets`'s, and how a file
-is read and refused is `source_files`'s.
+Plain functions from frame to frame come first, thin assets after them. The declarations belong to `datasets`, reading
+and refusing files to `source_files`.
 """
 
 # Without `annotations` from `__future__`: Dagster compares the annotation of `context` with types and refuses a text.
@@ -69,15 +69,15 @@ PLANES_FILE = (
 
 
 def belongs_to_its_day(flight: Column, path: Column) -> Column:
-    """Whether a flight is of the day that its file is named after; in a run over many days nothing else would tell."""
+    """Whether a flight is of the day in its file's name. In a run over many days nothing else would detect it."""
     day = F.format_string("/%04d-%02d-%02d.csv", *(flight.getField(name) for name in ("year", "month", "day")))
     return F.endswith(path, day)
 
 
 def sightings_from_flights(flights: DataFrame) -> DataFrame:
-    """Flights as the source spells them, as sightings; one row each.
+    """Flights of the source as sightings, one row each.
 
-    The source's `hour` and `minute` are the two parts of `sched_dep_time`, so they are not kept a second time; its
+    The source's `hour` and `minute` are the two parts of `sched_dep_time`, so they are not stored a second time. Its
     `time_hour` is the same instant in UTC without the minutes.
     """
     return flights.select(
@@ -129,7 +129,7 @@ def planes_from_file(planes: DataFrame) -> DataFrame:
 
 
 def traffic_by_airport(sightings: DataFrame, airports: DataFrame) -> DataFrame:
-    """One row per date and airport at which a flight was to leave or came; airports without a name are kept."""
+    """One row per date and airport with a scheduled departure or an arrival. Airports without a name are kept."""
     has_left = F.col("departure_hhmm").isNotNull()
     has_come = F.col("arrival_hhmm").isNotNull()
     leaving = sightings.select(
@@ -167,31 +167,31 @@ def traffic_by_airport(sightings: DataFrame, airports: DataFrame) -> DataFrame:
 
 
 class LandingFolder(ConfigurableResource):  # type: ignore[type-arg]
-    """Where delivered files lie: `<kind>/<partition key>.csv`, `reference/<name>.csv`, under a URI for Spark."""
+    """The folder of delivered files: `<kind>/<partition key>.csv`, `reference/<name>.csv`, under a URI for Spark."""
 
     uri: str
 
     def folder(self, kind: str) -> str:
-        """Where the files of a kind arrive."""
+        """The folder in which the files of a kind arrive."""
         return f"{self.uri.rstrip('/')}/{kind}"
 
     @property
     def flights_folder(self) -> str:
-        """Where the files of flights arrive."""
+        """The folder in which the files of flights arrive."""
         return self.folder("flights")
 
     def flights(self, days: Iterable[str]) -> list[str]:
-        """The files of these days, in their order."""
+        """The files of these days, in ascending order."""
         return [f"{self.flights_folder}/{day}.csv" for day in sorted(days)]
 
     def reference(self, name: str) -> list[str]:
-        """The one file of reference data of that name."""
+        """The file of reference data with that name."""
         return [f"{self.folder('reference')}/{name}.csv"]
 
 
 @dataset_asset(SIGHTINGS, partitions_def=DAILY)
 def sightings(context: AssetExecutionContext, spark: DeltaSparkResource, landing: LandingFolder) -> DataFrame:
-    """Sightings of the run's days, from a file each."""
+    """Sightings of the run's days, from one file a day."""
     paths = landing.flights(context.partition_keys)
     return sightings_from_flights(read_csv_files(spark.spark_session, paths, FLIGHTS_FILE, belongs_to_its_day))
 
@@ -210,7 +210,7 @@ def planes(spark: DeltaSparkResource, landing: LandingFolder) -> DataFrame:
 
 @dataset_asset(AIRPORT_TRAFFIC)
 def airport_traffic(sightings: Changes, airports: Changes) -> Touched:
-    """The traffic of the dates whose sightings have changed; of every date where airports have."""
+    """The traffic of the dates with changed sightings. If airports have changed, of every date."""
     dates = sightings.touched("seen_date") if airports.frame.isEmpty() else None
     return Touched(traffic_by_airport(sightings.rows_in(dates), airports.whole), within=dates)
 

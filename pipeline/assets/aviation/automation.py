@@ -1,4 +1,4 @@
-"""What starts the runs of aviation: a day's file that arrives, and the end of a day."""
+"""Automatic runs of aviation: for each arriving file of a day, and at the end of each day."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from dagster import (
 from pipeline.assets.aviation.assets import DAILY, LandingFolder
 from pipeline.orchestration.automation.sensors import landing_sensor, schedule_status
 
-# The files of a day may be expected by then.
+# The files of a day should have arrived by this hour.
 HOUR = 4
 
 
 def daily_sightings(running: Container[str]) -> Any:
-    """The schedule that runs the day which has just ended; it runs by itself if `running` names it."""
+    """The schedule that runs the day which has just ended. If `running` names it, it starts switched on."""
     name = "daily_sightings"
     job = define_asset_job(name, selection=["sightings"])
     status = schedule_status(name, running)
@@ -28,7 +28,7 @@ def daily_sightings(running: Container[str]) -> Any:
 
 
 def flights_arrived(landing: LandingFolder, running: Container[str]) -> SensorDefinition:
-    """The sensor that runs the day of each flights file which arrives or changes."""
+    """The sensor that runs the day of each flights file that arrives or changes."""
     name = "flights_arrived"
     return landing_sensor(
         name,

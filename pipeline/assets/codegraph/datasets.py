@@ -1,9 +1,9 @@
-"""The code graph's datasets as declared: the files of a Python source tree and what follows from them.
+"""Declarations of the code graph's datasets: the files of a Python source tree and what is computed from them.
 
-Here belong declarations only. Nothing of Dagster is imported, since the command line reads this module too.
+Here belong declarations only. Dagster is not imported, since the command line reads this module too.
 
-Every row but those of `source_files` follows from one file's path and content alone, so that a changed file's rows are
-replaced and no other's. Names are dotted and begin with the module's.
+Except in `source_files`, every row follows from one file's path and content alone, so only a changed file's rows are
+replaced. Names are dotted and begin with the module's.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ def _column(name: str, data_type: DataType, comment: str, *, nullable: bool = Fa
 
 
 def _nested(fields: list[StructField]) -> ArrayType:
-    """The rows of one file; Delta holds no NOT NULL inside an array."""
+    """The rows of one file as an array. Delta has no NOT NULL inside an array."""
     return ArrayType(StructType([StructField(f.name, f.dataType, True, f.metadata) for f in fields]))
 
 
@@ -60,7 +60,7 @@ SOURCE_FILES = Dataset(
     group=GROUP,
     description="The Python files of a source tree, one row each, as of the newest snapshot.",
     keys=("path",),
-    # A file that is as it was is left alone, so that the change feed is the difference of two snapshots.
+    # An unchanged file is not updated, so the change feed is the difference of two snapshots.
     write=Merge(delete_missing=True, update_when="source.sha256 <> target.sha256"),
     code_version="1",
     schema=StructType(
@@ -76,7 +76,7 @@ SOURCE_FILES = Dataset(
 
 
 def _of_changes(name: str, description: str, source: str, keys: tuple[str, ...], columns: list[StructField]) -> Dataset:
-    """A dataset in which what has changed in its sources takes the place of the same files' rows."""
+    """A dataset computed from changes: the rows of a changed file replace that file's old rows."""
     return Dataset(
         name=name,
         group=GROUP,

@@ -1,10 +1,10 @@
-"""One Python file as what a graph is made of: its definitions, imports and calls, with names resolved within the file.
+"""The parts of a graph in one Python file: definitions, imports and calls, with names resolved within the file.
 
-Pure functions from bytes to values; what is read from where is `codegraph_tree`'s. Spark's Python workers import this
-module, so it needs the standard library only. The syntax is that of the Python that runs it.
+Pure functions from bytes to values. Which files are read belongs to `tree`. Spark's Python workers import this module,
+so it needs the standard library only. The syntax is that of the Python that runs it.
 
 Names are resolved as Python looks them up (function, enclosing functions, module, builtins; a class only in its own
-body). A name that is bound to two things, or to one that only a run can tell, stays unresolved.
+body). A name with two bindings, or with one that only a run can determine, stays unresolved.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ PACKAGE_FILE = "__init__.py"
 _BUILTINS = frozenset(dir(builtins))
 _LOCALS = "<locals>"
 _STAR = "*"
-# What `ast.parse` raises for a text that is no Python, holds NUL (before 3.12), or is nested too deeply.
+# The errors of `ast.parse` for a text that is not Python, contains NUL (before 3.12), or is nested too deeply.
 _UNPARSED = (SyntaxError, ValueError, RecursionError, MemoryError)
 _Function = ast.FunctionDef | ast.AsyncFunctionDef
 _Comprehension = ast.ListComp | ast.SetComp | ast.DictComp | ast.GeneratorExp
@@ -30,9 +30,9 @@ _KINDS = {ast.FunctionDef: "function", ast.AsyncFunctionDef: "async function", a
 
 @dataclass(frozen=True, kw_only=True)
 class Parsed:
-    """What stands in a file, each list in the file's order and numbered from 1; all are empty where there is a problem.
+    """The content of a file. Each list has the file's order and is numbered from 1. With a problem all are empty.
 
-    Names are dotted and begin with the module's; below it they are Python's `__qualname__`.
+    Names are dotted and begin with the module's. Below it they are Python's `__qualname__`.
     """
 
     module: str
@@ -44,7 +44,7 @@ class Parsed:
 
 
 def module_name(path: str) -> str:
-    """The dotted name of the module in a file; `path` has `/` and begins at the folder above the topmost package."""
+    """The dotted name of a file's module. `path` has `/` and begins at the folder above the topmost package."""
     parts = path.removesuffix(SUFFIX).split("/")
     if len(parts) > 1 and f"{parts[-1]}{SUFFIX}" == PACKAGE_FILE:
         parts.pop()
@@ -52,11 +52,11 @@ def module_name(path: str) -> str:
 
 
 def parse(path: str, content: bytes) -> Parsed:
-    """Parse a file once; one that can't be parsed is told as a problem and raises nothing."""
+    """Parse a file once. If it can't be parsed, the result has a problem; nothing is raised."""
     module = module_name(path)
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # of the file's own: an invalid escape, an assertion on a tuple
+            warnings.simplefilter("ignore")  # the file's own warnings: an invalid escape, an assertion on a tuple
             tree = ast.parse(content)
     except _UNPARSED as error:
         return Parsed(module=module, problem=_problem(error))
@@ -81,7 +81,7 @@ def _problem(error: Exception) -> str:
 
 
 def _docstring(node: ast.Module | ast.ClassDef | _Function) -> str | None:
-    """The first line that is not blank; what UTF-8 can't hold becomes a question mark."""
+    """The first line that is not blank. Characters that UTF-8 can't encode become question marks."""
     lines = (ast.get_docstring(node, clean=False) or "").strip().splitlines()
     return lines[0].strip().encode("utf-8", "replace").decode() if lines else None
 
@@ -91,17 +91,17 @@ def _docstring(node: ast.Module | ast.ClassDef | _Function) -> str | None:
 
 @dataclass(frozen=True)
 class _Instance:
-    """The first parameter of a method: what it is an instance of, by that class's scope."""
+    """The first parameter of a method, as an instance of the class with that scope."""
 
     of: _Scope
 
 
 @dataclass(eq=False)
 class _Scope:
-    """One scope: what its names are bound to. None as a target stands for what only a run can tell.
+    """One scope with the targets of its names. The target None means that only a run can determine it.
 
-    `owner` is the definition or module to which calls in this scope are counted; that of a lambda or a comprehension
-    is the one around it.
+    `owner` is the definition or module that calls in this scope are attributed to. A lambda or a comprehension has the
+    owner of the scope around it.
     """
 
     owner: str
@@ -114,8 +114,8 @@ class _Scope:
     def bind(self, name: str, target: str | _Instance | None = None) -> None:
         self.elsewhere.get(name, self).names.setdefault(name, set()).add(target)
 
-    def found(self, name: str) -> set[str | _Instance | None] | None:
-        """What the name is bound to where it is used in this scope; None where no scope binds it."""
+    def targets_of(self, name: str) -> set[str | _Instance | None] | None:
+        """The targets of a name that is used in this scope. If no scope binds it, None."""
         scope: _Scope | None = self.elsewhere.get(name, self)
         is_own = True
         while scope is not None:
@@ -132,7 +132,7 @@ class _Scope:
         return scope
 
     def function_around(self) -> _Scope:
-        """The scope that an assignment expression in a comprehension binds in."""
+        """The scope in which an assignment expression in a comprehension binds its name."""
         scope = self
         while scope.outer is not None and scope.prefix == "":
             scope = scope.outer
@@ -140,7 +140,7 @@ class _Scope:
 
 
 def spelled(node: ast.expr) -> tuple[str, tuple[str, ...] | None]:
-    """An expression as written without arguments and indexes, and its names where it is nothing but names with dots."""
+    """An expression as text without arguments and indexes, and its names if it consists only of dotted names."""
     parts: list[str] = []
     is_dotted = True
     while True:
@@ -166,7 +166,7 @@ Children = Iterable[tuple[ast.AST, _Scope]]
 
 
 class _Reading:
-    """One pass over a file's tree. No function calls itself, since an expression may be deeper than Python's stack."""
+    """One pass over a file's tree. It doesn't recurse, since an expression may be deeper than Python's stack."""
 
     def __init__(self, module: str, package: str) -> None:
         self._package = package
@@ -177,7 +177,7 @@ class _Reading:
         self.imports: list[dict[str, Any]] = []
 
     def walk(self, tree: ast.Module) -> None:
-        """Take everything in, in the order of the file."""
+        """Process all nodes in the order of the file."""
         waiting: list[tuple[ast.AST, _Scope]] = [(tree, self._top)]
         while waiting:
             node, scope = waiting.pop()
@@ -185,7 +185,7 @@ class _Reading:
             children = step(self, node, scope) if step else ((child, scope) for child in ast.iter_child_nodes(node))
             waiting.extend(reversed(list(children)))
 
-    # Each step takes one kind of node in and says which nodes come next, and in which scope.
+    # Each step processes one kind of node and yields the next nodes, each with its scope.
 
     def definition(self, node: ast.ClassDef | _Function, scope: _Scope) -> Children:
         name = f"{scope.prefix}.{node.name}"
@@ -224,7 +224,7 @@ class _Reading:
             inner.names[positional[0].arg] = {_Instance(of)}
 
     def _parameters(self, arguments: ast.arguments, scope: _Scope, inner: _Scope) -> Iterator[tuple[ast.AST, _Scope]]:
-        """Bind the parameters inside; defaults and annotations belong to the scope around."""
+        """Bind the parameters in the inner scope. Defaults and annotations belong to the scope around."""
         starred = [parameter for parameter in (arguments.vararg, arguments.kwarg) if parameter is not None]
         for parameter in (*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs, *starred):
             inner.bind(parameter.arg)
@@ -271,7 +271,7 @@ class _Reading:
         return ()
 
     def named(self, node: Any, scope: _Scope) -> Children:
-        """A handler, a pattern or a type parameter, which has its name as a text."""
+        """Bind the name of a handler, a pattern or a type parameter, which is a text there."""
         bound = node.rest if isinstance(node, ast.MatchMapping) else node.name
         if bound is not None:
             scope.bind(bound)
@@ -310,7 +310,7 @@ class _Reading:
         self.imports.append(row)
 
     def _absolute(self, node: ast.ImportFrom) -> str | None:
-        """The module that is imported from; None where the dots lead out of the topmost package."""
+        """The module that is imported from. If the dots lead out of the topmost package, None."""
         if not node.level:
             return node.module
         parts = self._package.split(".") if self._package else []
@@ -318,7 +318,7 @@ class _Reading:
             return None
         return ".".join([*parts[: len(parts) - node.level + 1], *([node.module] if node.module else [])])
 
-    # Calls are resolved at the end: a function may call what is defined below it.
+    # Calls are resolved at the end: a function may call another that is defined below it.
 
     def resolved_calls(self) -> Iterator[dict[str, Any]]:
         """The calls in the order of the file."""
@@ -334,11 +334,11 @@ class _Reading:
 
     def _resolved(self, names: tuple[str, ...], scope: _Scope) -> str | None:
         first, *rest = names
-        found = scope.found(first)
-        if found is None:
+        targets = scope.targets_of(first)
+        if targets is None:
             is_builtin = first in _BUILTINS and not self._has_star
             return ".".join(["builtins", *names]) if is_builtin else None
-        target = next(iter(found)) if len(found) == 1 else None
+        target = next(iter(targets)) if len(targets) == 1 else None
         if isinstance(target, _Instance):
             members = target.of.names.get(rest[0], set()) if len(rest) == 1 else set()
             member = next(iter(members)) if len(members) == 1 else None

@@ -1,7 +1,7 @@
-"""A tree of Python source files: its snapshot, and the parse of its files where Spark's Python workers run.
+"""A tree of Python source files: its snapshot, and the parsing of its files in Spark's Python workers.
 
-Here belongs what touches the files; what stands in one is `codegraph_parse`'s. The workers import this module, so it
-needs neither Spark nor Dagster, and they find the tree under the same path as the process that took the snapshot.
+Here belongs all access to the files. Their content belongs to `parse`. The workers import this module, so it needs
+neither Spark nor Dagster. They find the tree under the same path as the process that took the snapshot.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from pipeline.assets.codegraph.parse import PACKAGE_FILE, SUFFIX, parse
 from pipeline.errors import SourceTreeError
 
 DEFAULT_PACKAGE = "dagster"
-# What a worker adds to a file that is no longer the one of the snapshot; it never gets into a table.
+# The column in which a worker reports that a file has changed since the snapshot. It is never written to a table.
 STALE = "stale"
 
 
 @dataclass(frozen=True)
 class SourceFile:
-    """One file as it was when the snapshot was taken; `path` has `/` and begins below the tree's base."""
+    """One file of the snapshot. `path` has `/` and begins below the tree's base."""
 
     path: str
     sha256: str
@@ -36,7 +36,7 @@ def installed_package(name: str = DEFAULT_PACKAGE) -> Path:
     """The folder of an installed package, which is not imported.
 
     Raises:
-        SourceTreeError: it is not installed, or is no folder.
+        SourceTreeError: it is not installed, or is not a folder.
     """
     spec = importlib.util.find_spec(name)
     if spec is None or not spec.submodule_search_locations:
@@ -45,9 +45,9 @@ def installed_package(name: str = DEFAULT_PACKAGE) -> Path:
 
 
 def base_of(folder: Path) -> Path:
-    """The folder below which paths begin: the one above the topmost package, or the folder itself where it is none.
+    """The folder at which paths begin: the one above the topmost package. If the folder is no package, itself.
 
-    So a path says the whole name of a module, and rows that follow from path and content follow from nothing else.
+    So a path determines the full name of a module, and rows follow from path and content alone.
     """
     base = folder.resolve()
     while (base / PACKAGE_FILE).is_file():
@@ -56,30 +56,30 @@ def base_of(folder: Path) -> Path:
 
 
 def snapshot(folder: Path) -> list[SourceFile]:
-    """Every Python file of the folder, by path. Names that begin with a dot, and folders that are links, are left out.
+    """Every Python file of the folder, by path. Names that begin with a dot, and linked folders, are left out.
 
     Raises:
-        SourceTreeError: the folder is not there or holds no Python file, or a file can't be read or has a name that is
-            no UTF-8. Nothing is told then of any file, since those left out would pass for deleted.
+        SourceTreeError: the folder does not exist or has no Python file, or a file can't be read or its name is not
+            UTF-8. Then no file is returned at all, since missing ones would count as deleted.
     """
     if not folder.is_dir():
         raise SourceTreeError(folder=str(folder), problem="there is no such folder")
     base = base_of(folder)
-    found = []
+    files = []
     for path in _python_files(folder.resolve()):
         relative = path.relative_to(base).as_posix()
         try:
             content = path.read_bytes()
             relative.encode("utf-8")
-        except FileNotFoundError:  # gone since it was listed, as it would be a moment later
+        except FileNotFoundError:  # deleted since it was listed
             continue
         except (OSError, UnicodeEncodeError) as error:
             raise SourceTreeError(folder=str(folder), problem=f"{relative!r} can't be read: {error}") from error
         lines = content.count(b"\n") + (not content.endswith(b"\n") if content else 0)
-        found.append(SourceFile(relative, hashlib.sha256(content).hexdigest(), len(content), lines))
-    if not found:
+        files.append(SourceFile(relative, hashlib.sha256(content).hexdigest(), len(content), lines))
+    if not files:
         raise SourceTreeError(folder=str(folder), problem="it holds no Python file")
-    return sorted(found, key=lambda file: file.path)
+    return sorted(files, key=lambda file: file.path)
 
 
 def _python_files(folder: Path) -> Iterator[Path]:
@@ -94,7 +94,7 @@ def _python_files(folder: Path) -> Iterator[Path]:
 
 
 def parsed_file(base: str, path: str, sha256: str) -> dict[str, Any]:
-    """A file of the snapshot as a row of `modules`, and under `STALE` why it is none; None where it is one."""
+    """A file of the snapshot as a row of `modules`. If it has changed, `STALE` holds the reason, else None."""
     row: dict[str, Any] = {"path": path, "sha256": sha256, STALE: None}
     try:
         content = Path(base, path).read_bytes()
@@ -106,7 +106,7 @@ def parsed_file(base: str, path: str, sha256: str) -> dict[str, Any]:
 
 
 def parser_of(base: str, schema: Any) -> Callable[[Iterator[Any]], Iterator[Any]]:
-    """What `mapInArrow` runs: batches with `path` and `sha256` become batches of that Arrow schema, one a file."""
+    """The function for `mapInArrow`: batches with `path` and `sha256` become batches of that schema, one a file."""
 
     def parsed(batches: Iterator[Any]) -> Iterator[Any]:
         import pyarrow as pa

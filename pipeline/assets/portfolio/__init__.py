@@ -1,1 +1,1 @@
-"""Positions by a stream of updates, market prices, and the breaks against a broker's snapshot."""
+"""Positions from a stream of updates, market prices, and the differences from a broker's snapshot."""

@@ -1,8 +1,8 @@
-"""Portfolio: market prices, the newest positions from the stored updates, and where a broker's snapshot differs.
+"""Portfolio: market prices, the newest positions from the stored updates, and breaks against a broker's snapshot.
 
-Plain functions from frame to frame above, thin assets below. The declarations are `datasets`'s, the stream
-`updates`'s. What a sink writes is no asset of these: Dagster is told of its commits. Updates that come as
-files go into the same table as those of the sink, each once whichever way it comes.
+Plain functions from frame to frame come first, thin assets after them. The declarations belong to `datasets`, the
+stream to `updates`. A table that a sink writes is no asset here: a sensor reports its commits to Dagster. Updates from
+files go into the same table as those of the sink. Each update is stored once, whichever way it comes.
 """
 
 # Without `annotations` from `__future__`: Dagster compares the annotation of `context` with types and refuses a text.
@@ -49,18 +49,18 @@ _RANK = "row rank"
 
 
 def is_price_of_its_symbol(price: Column, path: Column) -> Column:
-    """Whether a price has a date and is of the symbol that its file is named after."""
+    """Whether a price has a date and the symbol in its file's name."""
     has_date = F.try_to_date(price.getField("date"), _PRICE_DATE).isNotNull()
     return has_date & F.endswith(path, F.format_string("/%s.csv", price.getField("symbol")))
 
 
 def prices_from_file(prices: DataFrame) -> DataFrame:
-    """Prices as the source spells them, as market prices; one row each."""
+    """Prices of the source as market prices, one row each."""
     return prices.select("symbol", F.to_date("date", _PRICE_DATE).alias("date"), "price")
 
 
 def newest_of(updates: DataFrame) -> DataFrame:
-    """The newest update of each contract as its position; one row a contract."""
+    """The newest update of each contract as its position. One row a contract."""
     newest = Window.partitionBy("conid").orderBy(F.col("at").desc(), F.col("update_id").desc())
     ranked = updates.withColumn(_RANK, F.row_number().over(newest)).filter(F.col(_RANK) == 1)
     return ranked.select("conid", "symbol", "quantity", "price", F.struct("at", "update_id").alias("updated"))
@@ -73,10 +73,10 @@ def breaks_of(
     quantity_tolerance: Decimal = QUANTITY_TOLERANCE,
     price_tolerance: float = PRICE_TOLERANCE,
 ) -> DataFrame:
-    """Where positions and a broker's snapshot of the form `SNAPSHOT_FILE` differ; one row a contract and kind.
+    """Differences between positions and a broker's snapshot of the form `SNAPSHOT_FILE`. One row a contract and kind.
 
-    A position of no units is none, on both sides. A contract that the snapshot has several times is told as `twice` and
-    not compared.
+    On both sides a position of no units counts as absent. A contract that the snapshot has several times is reported as
+    `twice` and not compared.
     """
     ours = positions.filter("quantity <> 0").select(
         "conid", F.col("quantity").alias("our_quantity"), F.col("price").alias("our_price")
@@ -107,33 +107,33 @@ def breaks_of(
 
 
 def _differ(one: str, other: str, tolerance: float) -> Column:
-    """Whether two numbers are further apart; one that is not there differs from one that is."""
+    """Whether two numbers are further apart than the tolerance. A missing number differs from a present one."""
     is_one_missing = F.col(one).isNull() != F.col(other).isNull()
     return F.coalesce(F.abs(F.col(one) - F.col(other)) > F.lit(tolerance), is_one_missing)
 
 
 @dataset_asset(MARKET_PRICES, partitions_def=BY_SYMBOL)
 def market_prices(context: AssetExecutionContext, spark: DeltaSparkResource, landing: LandingFolder) -> DataFrame:
-    """Prices of the run's symbols, from a file each."""
+    """Prices of the run's symbols, from one file a symbol."""
     paths = [f"{landing.folder('prices')}/{symbol}.csv" for symbol in sorted(context.partition_keys)]
     return prices_from_file(read_csv_files(spark.spark_session, paths, PRICES_FILE, is_price_of_its_symbol))
 
 
 @dataset_asset(POSITION_UPDATES, is_fed_elsewhere=True)
 def position_updates(spark: DeltaSparkResource, landing: LandingFolder) -> DataFrame:
-    """The updates of the files `position_updates/*.ndjson` of the landing folder that have come since the last run."""
+    """The updates in the files `position_updates/*.ndjson` of the landing folder that are new since the last run."""
     return stream_json_files(spark.spark_session, landing.folder("position_updates"), POSITION_UPDATES.schema)
 
 
 @dataset_asset(POSITIONS_FROM_UPDATES)
 def positions_from_updates(position_updates: Changes) -> DataFrame:
-    """The newest of the updates that have come since; an older one than the table's changes nothing."""
+    """The newest of the new updates. An update older than the table's row changes nothing."""
     return newest_of(position_updates.frame.filter(F.col(CHANGE_TYPE) != DELETE))
 
 
 @dataset_asset(POSITION_BREAKS)
 def position_breaks(positions: DataFrame, spark: DeltaSparkResource, landing: LandingFolder) -> DataFrame:
-    """Where the broker's snapshot, `reference/broker_positions.csv` of the landing folder, differs from positions."""
+    """Differences between positions and the broker's `reference/broker_positions.csv` in the landing folder."""
     files = landing.reference("broker_positions")
     return breaks_of(positions, read_csv_files(spark.spark_session, files, SNAPSHOT_FILE))
 

@@ -1,9 +1,9 @@
-"""The portfolio datasets as declared: a broker's stream of position updates and what follows from it.
+"""Declarations of the portfolio datasets: a broker's stream of position updates and what is computed from it.
 
-Here belong declarations only. Nothing of Dagster is imported, since the command line reads this module too.
+Here belong declarations only. Dagster is not imported, since the command line reads this module too.
 
-`position_updates` and `positions` are written by a sink. Updates of one position are ordered by their time and, of
-equal times, by their number, so that the result does not depend on how the stream was cut into batches.
+A sink writes `position_updates` and `positions`. Updates of one position are ordered by their time and, at equal times,
+by their number, so that the result does not depend on how the stream was split into batches.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ PRICE = _column("price", DoubleType(), "of one unit in the market, in dollars; N
 UPDATE_ID = _column("update_id", LongType(), "the broker's number of the update; a resend has the same")
 KNOWN_SYMBOL = Check("known_symbol", f"symbol IN ({', '.join(map(repr, SYMBOLS))})")
 PRICE_IS_POSITIVE = Check("price_is_positive", "price IS NULL OR price > 0")
-# A checkpoint takes half as long as a flush of the sink, and Delta would write one with each tenth.
+# A checkpoint takes half as long as a flush of the sink, and by default Delta writes one every ten commits.
 STREAMED = StoragePolicy(checkpoint_interval_commits=100)
 
 POSITION_UPDATES = Dataset(
@@ -47,7 +47,7 @@ POSITION_UPDATES = Dataset(
     description="Every update of a position that the broker has sent, once each.",
     keys=("symbol", "update_id"),
     partition_by=("symbol",),
-    # What the broker sends again is there already.
+    # An update that the broker sends again is in the table already.
     write=InsertNew(),
     schema=StructType([UPDATE_ID, CONID, SYMBOL, HELD, PRICE, _column("at", TimestampType(), "the broker's time")]),
     checks=(KNOWN_SYMBOL, PRICE_IS_POSITIVE),

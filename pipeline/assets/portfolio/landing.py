@@ -1,7 +1,7 @@
-"""The landing folder's market prices: real ones from 2000 to 2010, a file a symbol, as a feed would deliver them.
+"""The landing folder's market prices: real ones from 2000 to 2010, one file a symbol, as a feed would deliver them.
 
-Here belongs taking the prices out of the package `vega_datasets`, which is never imported: it would load pandas.
-Reading the folder is `portfolio`'s.
+Here belongs the extraction of prices from the package `vega_datasets`, which is never imported: it would load pandas.
+Reading the folder belongs to `assets`.
 """
 
 from __future__ import annotations
@@ -20,16 +20,16 @@ HEADER = ["symbol", "date", "price"]
 
 @dataclass(frozen=True, kw_only=True)
 class PriceFiles:
-    """The files of prices, in the order of their symbols; `written` were not there in this form before."""
+    """The price files, in the order of their symbols. `written` are the files that were new or different."""
 
     files: tuple[Path, ...]
     written: tuple[Path, ...]
 
 
 def prepare_prices(folder: Path) -> PriceFiles:
-    """Lay out the prices of every symbol as `prices/<symbol>.csv`; what is there already and equal is left alone.
+    """Write the prices of every symbol to `prices/<symbol>.csv`. Equal files are left unchanged.
 
-    Each file appears in one step, so that a reader never sees half of it.
+    Each file appears atomically, so a reader never sees a part of it.
 
     Raises:
         DemoError: the package with the real prices is not installed or not as expected, or the folder can't be written.
@@ -48,14 +48,14 @@ def prepare_prices(folder: Path) -> PriceFiles:
 
 def _lines_by_symbol(source: Path) -> dict[str, list[list[str]]]:
     """The lines of each symbol, in their order."""
-    found: dict[str, list[list[str]]] = {}
+    lines: dict[str, list[list[str]]] = {}
     with source.open(encoding="utf-8", newline="") as opened:
         rows = csv.reader(opened)
         header = next(rows, [])
         if header != HEADER:
             raise DemoError(reason=f"{source} begins with {','.join(header)}; expected {','.join(HEADER)}.")
         for row in rows:
-            found.setdefault(row[0], []).append(row)
-    if set(found) != set(SYMBOLS):
-        raise DemoError(reason=f"{source} has the prices of {', '.join(sorted(found))}; expected {', '.join(SYMBOLS)}.")
-    return found
+            lines.setdefault(row[0], []).append(row)
+    if set(lines) != set(SYMBOLS):
+        raise DemoError(reason=f"{source} has the prices of {', '.join(sorted(lines))}; expected {', '.join(SYMBOLS)}.")
+    return lines

@@ -1,7 +1,7 @@
-"""The stream of position updates: a replayable one, what it must come to, and the way of an update into both tables.
+"""The stream of position updates: a repeatable stream, its expected result, and its submission to both tables.
 
-Here belongs what a broker's stream does to those who read it: updates that come late, out of order, twice, and at the
-same time. Neither Spark nor Dagster is needed.
+Here belongs the behaviour of a broker's stream: updates that come late, out of order, twice, and at the same time.
+Neither Spark nor Dagster is needed.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _REMEMBERED = 50
 
 @dataclass(frozen=True, kw_only=True)
 class Mishaps:
-    """Shares of updates that come twice, late, after a younger one, or at the very time of the one before."""
+    """Shares of updates that come twice, late, after a younger one, or with the same time as the one before."""
 
     duplicate: float = 0.03
     late: float = 0.05
@@ -39,7 +39,7 @@ _USUAL = Mishaps()
 def updates(
     seed: int, count: int, *, contracts: int = 200, per_second: float = 500.0, mishaps: Mishaps = _USUAL
 ) -> Iterator[dict[str, Any]]:
-    """So many updates in the order in which they arrive; a longer stream begins as a shorter one of its seed does."""
+    """That many updates in the order of their arrival. Of one seed, a longer stream begins with the shorter one."""
     rng = random.Random(seed)  # noqa: S311  no secret
     prices = [_FIRST_PRICE] * contracts
     sent: list[dict[str, Any]] = []
@@ -47,26 +47,26 @@ def updates(
     number = 0
     for arrival in range(count):
         if held_back is not None:
-            found, held_back = held_back, None
+            update, held_back = held_back, None
         elif sent and rng.random() < mishaps.duplicate:
-            found = dict(rng.choice(sent))
+            update = dict(rng.choice(sent))
         else:
             number += 1
-            found = _fresh(
+            update = _fresh(
                 rng, number, START + dt.timedelta(seconds=arrival / per_second), prices, sent=sent, mishaps=mishaps
             )
             if rng.random() < mishaps.out_of_order:
                 number += 1
                 at = START + dt.timedelta(seconds=(arrival + 1) / per_second)
-                held_back, found = found, _fresh(rng, number, at, prices, sent=[], mishaps=mishaps)
-        sent = [*sent[-_REMEMBERED:], found]
-        yield dict(found)
+                held_back, update = update, _fresh(rng, number, at, prices, sent=[], mishaps=mishaps)
+        sent = [*sent[-_REMEMBERED:], update]
+        yield dict(update)
 
 
 def _fresh(
     rng: random.Random, number: int, at: dt.datetime, prices: list[int], *, sent: list[dict[str, Any]], mishaps: Mishaps
 ) -> dict[str, Any]:
-    """An update of any contract, of now, of some time ago, or of the contract and time of the one before."""
+    """An update of any contract with the present or an earlier time, or of the previous update's contract and time."""
     contract = rng.randrange(len(prices))
     prices[contract] = max(_LEAST, prices[contract] + rng.randint(-_STEP, _STEP))
     kind = rng.random()
@@ -86,37 +86,37 @@ def _fresh(
 
 
 def position_of(update: Update) -> dict[str, Any]:
-    """An update as a row of positions."""
+    """An update as a row of `positions`."""
     row = {name: update.get(name) for name in ("conid", "symbol", "quantity", "price")}
     return row | {"updated": {"at": update.get("at"), "update_id": update.get("update_id")}}
 
 
 def stored_updates(stream: Iterable[Update]) -> dict[int, Update]:
-    """What position_updates must hold after a stream, by the number of the update."""
-    found: dict[int, Update] = {}
+    """The expected content of `position_updates` after a stream, by the number of the update."""
+    by_number: dict[int, Update] = {}
     for update in stream:
-        found.setdefault(update["update_id"], update)
-    return found
+        by_number.setdefault(update["update_id"], update)
+    return by_number
 
 
 def newest_positions(stream: Iterable[Update]) -> dict[int, Update]:
-    """The update that positions must show of each contract after a stream."""
-    found: dict[int, Update] = {}
+    """The update that `positions` must show for each contract after a stream."""
+    newest: dict[int, Update] = {}
     for update in stream:
-        there = found.get(update["conid"])
-        if there is None or (update["at"], update["update_id"]) > (there["at"], there["update_id"]):
-            found[update["conid"]] = update
-    return found
+        current = newest.get(update["conid"])
+        if current is None or (update["at"], update["update_id"]) > (current["at"], current["update_id"]):
+            newest[update["conid"]] = update
+    return newest
 
 
 class PositionStream:
-    """Hands each update to a handler of updates and, as a position, to one of positions."""
+    """Passes each update to a handler of updates and, as a position, to a handler of positions."""
 
     def __init__(self, position_updates: UpdateHandler, positions: UpdateHandler) -> None:
         self._updates, self._positions = position_updates, positions
 
     def on_update(self, update: Update) -> None:
-        """Take one update; one that is no mapping is for the first handler to refuse."""
+        """Handle one update. If it is not a mapping, only the first handler gets it, and refuses it."""
         self._updates.on_update(update)
         if isinstance(update, Mapping):
             self._positions.on_update(position_of(update))
