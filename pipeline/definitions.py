@@ -1,7 +1,7 @@
-"""The subjects that ship, put together as Dagster definitions.
+"""The Dagster definitions of the subjects that ship.
 
-`workspace.yaml` and `pyproject.toml` name this module. A project of your own has a module like it, which calls
-`build_definitions` with datasets and assets of its own, and imports none of these.
+`workspace.yaml` and `pyproject.toml` name this module. A project of your own has a similar module, which calls
+`build_definitions` with its own datasets and assets and imports none of these.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ def shipped_definitions(settings: Settings) -> Definitions:
     """The definitions of every subject that ships.
 
     Raises:
-        SettingsError: a schedule or sensor is to run that these definitions don't have.
+        SettingsError: the settings switch on a schedule or sensor that these definitions don't have.
     """
     landing = aviation.LandingFolder(uri=settings.landing)
     return build_definitions(
@@ -36,5 +36,5 @@ def shipped_definitions(settings: Settings) -> Definitions:
 
 @definitions
 def defs() -> Definitions:
-    """What `dagster` and `dg` load."""
+    """The definitions that `dagster` and `dg` load."""
     return shipped_definitions(load_settings())

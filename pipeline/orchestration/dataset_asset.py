@@ -131,7 +131,7 @@ def _refuse_unread(dataset: Dataset, parameter_sources: Iterable[str]) -> None:
 
 
 def _declared(dataset: Dataset, metadata: Mapping[str, Any], inputs: AbstractSet[str] = frozenset()) -> dict[str, Any]:
-    """The arguments of `asset` and `AssetSpec` from a declaration. Sources in `taken` are not plain dependencies."""
+    """The arguments of `asset` and `AssetSpec` from a declaration. Sources in `inputs` are not plain dependencies."""
     return {
         "key": AssetKey(dataset.asset_key),
         "deps": [AssetKey(source.split("/")) for source in dataset.reads if source not in inputs],

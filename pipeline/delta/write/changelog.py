@@ -92,9 +92,9 @@ def is_truncation(changelog: Changelog) -> str:
 
 
 def stands_alone(dataset: Dataset, changelog: Changelog, taken: str) -> str:
-    """SQL that is true for a pre-image whose post-image, the row of the same key and place, meets `taken`.
+    """SQL that is true for a pre-image if the condition `taken` holds for a row of the same key and place.
 
-    Such a pre-image must leave the write with it: alone it would delete the key.
+    That row, its post-image, leaves the write, and the pre-image must leave with it: alone it would delete the key.
     """
     place = sql.names((*dataset.keys, changelog.sequence))
     return f"{kind_of_change(changelog)} <=> '{_BEFORE}' AND max({taken}) OVER (PARTITION BY {place})"

@@ -188,7 +188,7 @@ def write_consumed(
 def _refuse_slice(dataset: Dataset, found: Reading, within: Slice) -> None:
     problem = None
     if found.changes.is_full:
-        problem = "its sources were read whole, and its table is made anew"
+        problem = "its sources were read in full, and its table is built again"
     elif not isinstance(dataset.write, Replace):
         problem = f"it is written as {type(dataset.write).__name__}"
     unknown = [column for column in within.columns if column not in dataset.schema.names]
