@@ -150,7 +150,7 @@ def _refuse_two_spellings(
     _refuse_equal(dataset, column, parts)
 
 
-class _Meaning:
+class _KeyValues:
     """The values that the keys of one dimension represent in one column."""
 
     def __init__(self, dataset: Dataset, column: str, partitions_def: PartitionsDefinition[Any]) -> None:
@@ -165,7 +165,7 @@ class _Meaning:
                 return Values((None,))
             parse = parser_of(data_type)
             assert parse is not None  # noqa: S101  partition_columns refuses such a type
-            return self._held(parse(key))
+            return self._checked_value(parse(key))
         window = self.partitions_def.time_window_for_partition_key(key)
         if isinstance(data_type, TimestampType):
             return Interval(window.start.astimezone(dt.timezone.utc), window.end.astimezone(dt.timezone.utc))
@@ -173,9 +173,9 @@ class _Meaning:
             return Interval(window.start.replace(tzinfo=None), window.end.replace(tzinfo=None))
         if isinstance(data_type, DateType):
             return _days(window)
-        return self._held(key if is_string(data_type) else _number(key, data_type))
+        return self._checked_value(key if is_string(data_type) else _number(key, data_type))
 
-    def _held(self, value: Any) -> Values:
+    def _checked_value(self, value: Any) -> Values:
         sql.literal(value, self.field.dataType)  # refuses a value that the type can't hold unchanged
         return Values((value,))
 
@@ -216,7 +216,7 @@ def _parts(
     dimensions = _dimensions(partitions_def)
     by_dimension = []
     for position, (dimension, column) in enumerate(partition_columns(dataset, partitions_def, expr).items()):
-        meaning = _Meaning(dataset, column, dimensions[dimension])
+        meaning = _KeyValues(dataset, column, dimensions[dimension])
         parts: dict[str, Part] = {}
         wrong = []
         for key in dict.fromkeys(cell[position] for cell in cells.values()):

@@ -10,7 +10,7 @@ from pipeline.delta.spark.session import open_session
 from pipeline.settings import SparkSettings, load_settings
 
 # This process's settings by number. They may contain credentials, and Dagster shows a resource's fields to everybody.
-_HELD: dict[int, SparkSettings] = {}
+_SETTINGS: dict[int, SparkSettings] = {}
 
 
 class DeltaSparkResource(LazyPySparkResource):
@@ -27,13 +27,13 @@ class DeltaSparkResource(LazyPySparkResource):
     @classmethod
     def from_settings(cls, settings: SparkSettings) -> "DeltaSparkResource":
         """The resource for settings that were loaded before."""
-        number = next((number for number, held in _HELD.items() if held == settings), len(_HELD))
-        _HELD[number] = settings
+        number = next((number for number, held in _SETTINGS.items() if held == settings), len(_SETTINGS))
+        _SETTINGS[number] = settings
         return cls(held_settings=number)
 
     def to_settings(self) -> SparkSettings:
         """The settings of this resource. Its own `spark_config` overrides their confs."""
-        settings = load_settings().spark if self.held_settings is None else _HELD[self.held_settings]
+        settings = load_settings().spark if self.held_settings is None else _SETTINGS[self.held_settings]
         conf = dict(settings.conf) | {name: str(value) for name, value in self.spark_config.items()}
         return replace(settings, conf=tuple(sorted(conf.items())))
 

@@ -67,7 +67,7 @@ def test_a_repeat_without_the_bad_rows_of_the_first_try_takes_them_out(
 ) -> None:
     assert APART is not None
     with monkeypatch.context() as patched:
-        patched.setattr(write_module._SetApart, "_taken_out", lambda *_: None)  # as one that is killed there
+        patched.setattr(write_module._QuarantinedRows, "_removed", lambda *_: None)  # as one that is killed there
         lose_answers(patched, arrives=False, only=f"{DATASET.name}`")
         with pytest.raises(Exception, match="the answer was lost"):
             deliver(classic, root, 0, GOOD, BAD)

@@ -47,14 +47,14 @@ def prepare_landing(folder: Path, days: int) -> Landing:
     source = package_folder(PACKAGE, "flights") / "data"
     written: list[Path] = []
     try:
-        flights = _lay_flights(source / "flights.csv.zip", folder / "flights", days, written)
-        reference = _lay_reference(source, folder / "reference", written)
+        flights = _write_flights(source / "flights.csv.zip", folder / "flights", days, written)
+        reference = _write_reference(source, folder / "reference", written)
     except (OSError, zipfile.BadZipFile) as error:
         raise DemoError(reason=f"The landing folder {folder} could not be prepared: {error}") from error
     return Landing(folder=folder, flights=flights, reference=reference, written=tuple(written))
 
 
-def _lay_flights(archive: Path, folder: Path, days: int, written: list[Path]) -> tuple[Path, ...]:
+def _write_flights(archive: Path, folder: Path, days: int, written: list[Path]) -> tuple[Path, ...]:
     wanted = {FIRST_DAY + dt.timedelta(days=number) for number in range(days)}
     paths: dict[dt.date, Path] = {}
     for day, content in _days(archive):
@@ -82,7 +82,7 @@ def _days(archive: Path) -> Iterator[tuple[dt.date, bytes]]:
             yield dt.date(int(year), int(month), int(day)), csv_content([header, *lines])
 
 
-def _lay_reference(source: Path, folder: Path, written: list[Path]) -> tuple[Path, ...]:
+def _write_reference(source: Path, folder: Path, written: list[Path]) -> tuple[Path, ...]:
     paths = tuple(folder / name for name in REFERENCE_FILES)
     for path in paths:
         lay(path, (source / path.name).read_bytes(), written)

@@ -138,19 +138,19 @@ def read(
     if options.changes is not None:
         return _read_changes(session, dataset, location, options, within)
     try:
-        number = _resolved(session, dataset, location, options)
+        number = _pinned_version(session, dataset, location, options)
         with of_dataset(dataset.name):
             whole = rows_at(session, location, number)
         names = whole.columns
     except SPARK_ERRORS as error:
-        raise _translated(session, error, dataset, location, options) from error
+        raise _read_error(session, error, dataset, location, options) from error
     frame = whole if within is None else whole.filter(within.predicate(dataset))
     asked = in_version = None
     if options.files is not None:
         found, in_version = _find_files(whole, dataset, location, number, options.files)
         asked = len(found)
         frame = _only_files(frame, dataset, found)
-    wanted = _wanted(dataset, options, names)
+    wanted = _selected_columns(dataset, options, names)
     if options.file_column is not None:
         wanted.append(f"_metadata.file_path AS {sql.identifier(options.file_column)}")
     return Read(frame=frame.selectExpr(*wanted), version=number, files_asked=asked, files_in_version=in_version)
@@ -160,16 +160,16 @@ def _read_changes(
     session: SparkSession, dataset: Dataset, location: str, options: ReadOptions, within: Slice | None
 ) -> Read:
     try:
-        version = _resolved(session, dataset, location, options)
+        version = _pinned_version(session, dataset, location, options)
         found = read_window(session, dataset, location, options.changes or Window(), version)
         frame = found.frame if within is None else found.frame.filter(within.predicate(dataset))
-        chosen = frame.selectExpr(*_wanted(dataset, options, frame.columns))
+        chosen = frame.selectExpr(*_selected_columns(dataset, options, frame.columns))
     except SPARK_ERRORS as error:
-        raise _translated(session, error, dataset, location, options) from error
+        raise _read_error(session, error, dataset, location, options) from error
     return Read(frame=chosen, version=found.last, first=found.first, files_in_version=found.files)
 
 
-def _wanted(dataset: Dataset, options: ReadOptions, names: list[str]) -> list[str]:
+def _selected_columns(dataset: Dataset, options: ReadOptions, names: list[str]) -> list[str]:
     unknown = [column for column in options.columns if column not in names]
     if unknown:
         raise FrameMismatchError(
@@ -188,15 +188,15 @@ def resolve_version(session: SparkSession, dataset: Dataset, location: str, opti
         VersionNotFoundError, VersionVacuumedError: the log does not have the pinned version, or its files may be gone.
     """
     try:
-        number = _resolved(session, dataset, location, options)
+        number = _pinned_version(session, dataset, location, options)
         with of_dataset(dataset.name):
             rows_at(session, location, number).columns  # noqa: B018  fails if there is no such version
     except SPARK_ERRORS as error:
-        raise _translated(session, error, dataset, location, options) from error
+        raise _read_error(session, error, dataset, location, options) from error
     return number
 
 
-def _resolved(session: SparkSession, dataset: Dataset, location: str, options: ReadOptions) -> int:
+def _pinned_version(session: SparkSession, dataset: Dataset, location: str, options: ReadOptions) -> int:
     if options.version is not None:
         return options.version
     if options.timestamp is None:
@@ -222,14 +222,14 @@ def _micros(instant: dt.datetime) -> int:
     return (instant - _EPOCH) // dt.timedelta(microseconds=1)
 
 
-def _translated(
+def _read_error(
     session: SparkSession, error: Exception, dataset: Dataset, location: str, options: ReadOptions
 ) -> Exception:
     failure = failure_of(error)
-    if failure.has(NO_TABLE | NOTHING_TO_READ) or not _is_there(session, location):
+    if failure.has(NO_TABLE | NOTHING_TO_READ) or not _table_exists(session, location):
         return TableNotFoundError(dataset=dataset.name, location=location)
     if failure.has(BEYOND_RETENTION):
-        number = _resolved(session, dataset, location, options)
+        number = _pinned_version(session, dataset, location, options)
         return VersionVacuumedError(dataset=dataset.name, location=location, version=number)
     # Of the newest version the same conditions tell of damage.
     if failure.has(VERSION_GONE) and (options.version is not None or options.timestamp is not None):

@@ -62,8 +62,8 @@ def read_window(session: SparkSession, dataset: Dataset, location: str, window: 
     Raises:
         TableNotFoundError: the table was never written.
         VersionNotFoundError: the window reaches beyond the newest version.
-        ChangesUnreadableError: changes in the window were not recorded or are gone. Without `first`: from no commit on can
-            all changes be read.
+        ChangesUnreadableError: changes in the window were not recorded, or are gone. Without `first`: no commit of the
+            window has readable changes.
     """
     newest = require_table(session, dataset, location)
     last = version if window.last is None else window.last

@@ -98,12 +98,12 @@ class Committer:
             TableMismatchError: the table is not as declared.
             SinkConflictError: another sink has committed the epoch of the unfinished batch.
         """
-        self._epoch, _ = self._tried(self._newest_epoch, "it could not be opened")
+        self._epoch, _ = self._with_retries(self._newest_epoch, "it could not be opened")
         if self._journal.unfinished is not None:
             self._commit(self._journal.unfinished, replay=True)
 
     def _newest_epoch(self) -> int:
-        session = self._opened()
+        session = self._current_session()
         epoch, self._seen = last_epoch(self.location, self.writer)
         state = table_state(session, self.dataset, self.location)
         if state is not None:
@@ -121,12 +121,18 @@ class Committer:
         self._commit(batch, replay=False)
         self._commits += 1
         if self._settings.compact_after and self._commits % self._settings.compact_after == 0:
-            compact(self._opened(), self.dataset, self.location, self.writer, below_bytes=self._settings.compact_bytes)
+            compact(
+                self._current_session(),
+                self.dataset,
+                self.location,
+                self.writer,
+                below_bytes=self._settings.compact_bytes,
+            )
         return True
 
     def _commit(self, batch: Batch, *, replay: bool) -> None:
         started = time.monotonic()
-        (result, batch), attempts = self._tried(lambda: self._written(batch), f"epoch {batch.epoch} failed")
+        (result, batch), attempts = self._with_retries(lambda: self._written(batch), f"epoch {batch.epoch} failed")
         synced = None
         if result is not None:
             # After a failure with an unknown outcome the commit may exist already; then this is a replay.
@@ -151,7 +157,7 @@ class Committer:
             raise StorageError(dataset=self.dataset.name, location=self.location, reason=str(error)) from error
         return newest
 
-    def _tried(self, call: Callable[[], _T], what: str) -> tuple[_T, int]:
+    def _with_retries(self, call: Callable[[], _T], what: str) -> tuple[_T, int]:
         """Repeat a call after errors that may pass. Return its result and the number of calls.
 
         The batch and its epoch stay the same, so that nothing is written twice. A frame of the journal's own files that
@@ -180,14 +186,14 @@ class Committer:
                 return None, current
             current = good
 
-    def _opened(self) -> SparkSession:
+    def _current_session(self) -> SparkSession:
         if self._session is None:
             self._session = self._open_session()
         return self._session
 
     def _write(self, batch: Batch) -> WriteResult:
         note = CommitNote(mark=Mark(writer=self.writer, epoch=batch.epoch), run_id=batch.token)
-        with self._frame(self._opened(), batch) as frame:
+        with self._frame(self._current_session(), batch) as frame:
             return write(frame, dataset=self.dataset, location=self.location, note=note, source_is_stable=True)
 
     @contextmanager
@@ -231,11 +237,11 @@ class Committer:
         if isinstance(error, DuplicateKeysError):
             good, letters = without_repeats(self.dataset, rows)
         elif isinstance(error, ViolationError):
-            with suppress(*SPARK_ERRORS), self._frame(self._opened(), batch) as frame:  # a condition may raise
+            with suppress(*SPARK_ERRORS), self._frame(self._current_session(), batch) as frame:  # a condition may raise
                 good, letters = _split(self.dataset, frame, error)
         if not letters:
             try:
-                good, letters = without_raising(self.dataset, rows, self._opened, self._staging)
+                good, letters = without_raising(self.dataset, rows, self._current_session, self._staging)
             except SPARK_ERRORS as failure:
                 raise error from failure
         if not letters:

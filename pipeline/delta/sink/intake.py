@@ -80,7 +80,7 @@ class _Row:
 
 
 @dataclass
-class _Taking:
+class _Sorting:
     """The state while items are sorted. Each letter has the number of its item."""
 
     items: list[Item] = field(default_factory=list)
@@ -223,7 +223,7 @@ class Intake:
 
     def take(self, items: Iterable[Item]) -> IntakeResult:
         """Sort items into tables and dead letters. Nothing is written."""
-        taken, rows = _Taking(), list[_Row]()
+        taken, rows = _Sorting(), list[_Row]()
         for number, item in enumerate(items):
             taken.items.append(item)
             if item.payload is None:  # a barrier
@@ -242,7 +242,7 @@ class Intake:
         self._add_rows(taken, rows)
         return taken.done()
 
-    def _read(self, number: int, record: Any, rows: list[_Row], taken: _Taking) -> None:
+    def _read(self, number: int, record: Any, rows: list[_Row], taken: _Sorting) -> None:
         """Convert a record of an item to a row, or to a dead letter."""
         try:
             rows.append(_Row(item=number, record=record, values=self.row(record)))
@@ -250,12 +250,12 @@ class Intake:
             depth = _FEW if str(error) == TOO_DEEP else MAX_DEPTH
             taken.refuse(number, letter_of(record, str(error), taken.items[number].source, depth=depth))
 
-    def _add_rows(self, taken: _Taking, rows: Sequence[_Row]) -> None:
+    def _add_rows(self, taken: _Sorting, rows: Sequence[_Row]) -> None:
         """Add rows as tables with one schema each. Columns that Delta will compute are left out."""
         for left_out, group in groupby(rows, lambda row: tuple(n for n in self._computed if row.values[n] is None)):
             self._add_group(taken, list(group), left_out)
 
-    def _add_group(self, taken: _Taking, rows: Sequence[_Row], left_out: Sequence[str]) -> None:
+    def _add_group(self, taken: _Sorting, rows: Sequence[_Row], left_out: Sequence[str]) -> None:
         """Add rows as one table. If Arrow refuses them, try halves; a single refused row becomes a dead letter."""
         import pyarrow as pa
 
@@ -305,7 +305,7 @@ class Intake:
 
     # --- frames -------------------------------------------------------------------------------------------------------
 
-    def _frame(self, number: int, item: Item, taken: _Taking) -> None:
+    def _frame(self, number: int, item: Item, taken: _Sorting) -> None:
         import pyarrow as pa
         import pyarrow.compute as pc
 
@@ -315,20 +315,20 @@ class Intake:
         except (FrameMismatchError, pa.ArrowException, ValueError, TypeError, OverflowError):
             self._rows_of_frame(number, _rows(frame), taken)
             return
-        bad = self._suspects(table)
+        bad = self._bad_rows(table)
         if bad is None:
             taken.add(table)
             return
         taken.add(table.filter(pc.invert(bad)))
         self._rows_of_frame(number, table.filter(bad).to_pylist(), taken)
 
-    def _rows_of_frame(self, number: int, records: Iterable[Any], taken: _Taking) -> None:
+    def _rows_of_frame(self, number: int, records: Iterable[Any], taken: _Sorting) -> None:
         rows = list[_Row]()
         for record in records:
             self._read(number, record, rows, taken)
         self._add_rows(taken, rows)
 
-    def _suspects(self, table: Any) -> Any:
+    def _bad_rows(self, table: Any) -> Any:
         """A mask of the rows to check one by one. If there are none, None."""
         import pyarrow as pa
         import pyarrow.compute as pc
@@ -339,7 +339,7 @@ class Intake:
                 masks.append(pc.fill_null(pc.invert(pc.is_finite(table[declared.name])), False))
         for name in self._folders:
             if name in table.column_names:
-                masks.append(_among(table[name], partial(self._is_no_folder, name)))
+                masks.append(_mask_of(table[name], partial(self._is_no_folder, name)))
         # The length of a text is checked row by row.
         masks += [table[name].is_valid() for name in self._limited if name in table.column_names]
         if self._changelog is not None:
@@ -365,7 +365,7 @@ def _reason(error: Exception) -> str:
     return "; ".join(error.differences) if isinstance(error, FrameMismatchError) else first_line(error)
 
 
-def _among(column: Any, is_bad: Callable[[str], bool]) -> Any:
+def _mask_of(column: Any, is_bad: Callable[[str], bool]) -> Any:
     """A mask of the values in a column that are bad. Each distinct value is checked once."""
     import pyarrow as pa
     import pyarrow.compute as pc

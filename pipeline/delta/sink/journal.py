@@ -91,11 +91,11 @@ class Journal:
             SinkRunningError: another process has the folder open.
             JournalError: the folder can't be read, or an acknowledged file is damaged or missing.
         """
-        with self._failing(self.folder):
+        with self._as_journal_error(self.folder):
             self.folder.mkdir(parents=True, exist_ok=True)
-            self._lock = self._locked()
+            self._lock = self._lock_folder()
         try:
-            with self._failing(self.folder):
+            with self._as_journal_error(self.folder):
                 self._read()
         except JournalError:
             self.close()
@@ -107,12 +107,12 @@ class Journal:
             os.close(self._lock)  # and the kernel's lock with it
             self._lock = None
 
-    def _locked(self) -> int:
+    def _lock_folder(self) -> int:
         import fcntl
 
         path = self.folder / "lock"
         try:
-            with self._failing(path):
+            with self._as_journal_error(path):
                 lock = open_lock(path)
         except UntrustedFileError as error:
             raise self._error(path, str(error)) from error
@@ -134,7 +134,7 @@ class Journal:
         self.positions, self.synced_version = dict(committed["positions"]), committed["version"]
         done = [*committed["segments"], *committed["replaces"]]
         self._remove(done)
-        self.unfinished = self._begun()
+        self.unfinished = self._unfinished_batch()
         if self.unfinished is not None:
             done += [*(segment.path.name for segment in self.unfinished.segments), *self.unfinished.replaces]
         names = sorted(os.listdir(self.folder))
@@ -187,7 +187,7 @@ class Journal:
         self.positions.update(positions)
         return segment
 
-    def _begun(self) -> Batch | None:
+    def _unfinished_batch(self) -> Batch | None:
         """The unfinished batch. Files of finished batches are removed."""
         batches = [path for path in sorted(self.folder.iterdir()) if BATCH.fullmatch(path.name)]
         unfinished = [path for path in batches if epoch_of(path) > self.last_epoch]
@@ -339,7 +339,7 @@ class Journal:
         self._write_batch(changed)  # from here on a replay has these rows
         with self._guard:
             self.unfinished = changed
-        with self._failing(self.folder):
+        with self._as_journal_error(self.folder):
             self._remove(gone)
         return changed
 

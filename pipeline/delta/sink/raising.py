@@ -106,7 +106,7 @@ class _Probe:
     def run(self, start: int, end: int) -> None:
         """Evaluate everything. Over Connect only a frame that is collected reports why it fails."""
         number = sql.identifier(_number(self._dataset))
-        evaluated = self._judged(
+        evaluated = self._evaluated(
             self._frame.filter(f"{number} >= {start} AND {number} < {end}").drop(_number(self._dataset))
         )
         if end - start <= 1:
@@ -114,7 +114,7 @@ class _Probe:
         else:
             evaluated.write.format("noop").mode("overwrite").save()
 
-    def _judged(self, frame: DataFrame) -> DataFrame:
+    def _evaluated(self, frame: DataFrame) -> DataFrame:
         """The columns as they are written, and the other declared expressions that are evaluated for a row."""
         dataset, is_stored = self._dataset, merge.stored_condition(self._dataset) or "TRUE"
         selected = select_list(dataset, frame.schema)

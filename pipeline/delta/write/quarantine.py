@@ -112,7 +112,7 @@ def _reasons(dataset: Dataset) -> str:
     return sql.identifier(sql.helper_name(dataset, "broken constraints"))
 
 
-def _fate(dataset: Dataset) -> str:
+def _destination(dataset: Dataset) -> str:
     """The column that says where a row goes, quoted."""
     return sql.identifier(sql.helper_name(dataset, "fate of row"))
 
@@ -145,11 +145,11 @@ def _tagged(frame: DataFrame, dataset: Dataset) -> DataFrame:
         if (violated := [name for name, (_, follows, _) in by_label.items() if follows == fate])
     ]
     tagged = frame.selectExpr("*", f"{reasons} AS {_reasons(dataset)}")
-    tagged = tagged.selectExpr("*", f"CASE {' '.join(fates)} END AS {_fate(dataset)}")
+    tagged = tagged.selectExpr("*", f"CASE {' '.join(fates)} END AS {_destination(dataset)}")
     changelog = dataset.write.changelog if isinstance(dataset.write, Merge) else None
     if changelog is None or not changelog.before_updates:
         return tagged
-    fate = _fate(dataset)
+    fate = _destination(dataset)
     alone = stands_alone(dataset, changelog, f"{fate} IS NOT NULL")
     return tagged.selectExpr(f"* EXCEPT ({fate})", f"CASE WHEN {alone} THEN 'goes along' ELSE {fate} END AS {fate}")
 
@@ -161,7 +161,7 @@ def _any_of(dataset: Dataset, labels: Sequence[str]) -> str:
 
 
 def _counted(held: DataFrame, dataset: Dataset, within: Slice | None) -> SplitFrame:
-    fate, by_label = _fate(dataset), _constraints(dataset)
+    fate, by_label = _destination(dataset), _constraints(dataset)
     goes_on = f"{fate} IS NULL"
     conditions = {
         name: f"{_any_of(dataset, [name])} AND {goes_on}" if follows == "fail" else _any_of(dataset, [name])
@@ -200,7 +200,7 @@ def _left_out(held: DataFrame, dataset: Dataset, within: Slice | None) -> dict[t
     """The rows of the slice that are kept out, by partition. One Spark job over persisted rows."""
     if within is None or not dataset.partition_by:
         return {}
-    fate = _fate(dataset)
+    fate = _destination(dataset)
     rows = held.filter(within.predicate(dataset)).filter(f"{fate} IN ('quarantine', 'drop')")
     try:
         counts = rows_by_values(rows, dataset.partition_by, (f"{fate} = 'quarantine'", f"{fate} = 'drop'"))

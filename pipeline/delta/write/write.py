@@ -60,7 +60,7 @@ from pipeline.errors import AfterCommitError, CommitConflictError, CommitUnknown
 # The condition of a conflict in which another run has advanced the same cursors.
 CURSOR_MOVED = "CURSOR_MOVED"
 # Delta reads the source of a merge twice, and by default first copies any source that is not a Delta table.
-_AS_IT_IS = {"spark.databricks.delta.merge.materializeSource": "none"}
+_WITHOUT_COPY = {"spark.databricks.delta.merge.materializeSource": "none"}
 
 
 @door
@@ -111,10 +111,10 @@ def write(
     ):
         if split.is_refused and (violation := violations_in(held, dataset, within)) is not None:
             raise violation
-        apart = _SetApart(split, dataset, f"{location}{QUARANTINE_SUFFIX}", note)
+        apart = _QuarantinedRows(split, dataset, f"{location}{QUARANTINE_SUFFIX}", note)
 
         replaced = within is None and (replace_all or isinstance(dataset.write, Replace))
-        as_it_is = source_is_stable and not _is_held(split, dataset, within)  # Delta refuses a source that is cached
+        as_it_is = source_is_stable and not _is_fixed(split, dataset, within)  # Delta refuses a source that is cached
         tables: list[Applied] = []
         attempt_write = partial(_attempt, replace_all=replace_all, source_is_stable=as_it_is, apart=apart)
 
@@ -123,7 +123,7 @@ def write(
             own = changed(note, mark=changed(note.mark, attempt=note.mark.attempt + number - 1))
             return attempt_write(held, dataset, tables[-1], own, within)
 
-        with apart.withdrawn_on_failure():
+        with apart.removed_on_failure():
             result = with_retries(attempt, retry or RetryPolicy(), dataset.name)
         with result.behind():
             return changed(
@@ -151,12 +151,12 @@ def _conformed(frame: DataFrame, dataset: Dataset, mark: Mark) -> Iterator[DataF
         yield clone.table(view).selectExpr(*columns)
 
 
-def _is_held(found: SplitFrame, dataset: Dataset, within: Slice | None) -> bool:
+def _is_fixed(found: SplitFrame, dataset: Dataset, within: Slice | None) -> bool:
     return found.is_held or merge.needs_fixed_source(dataset, within)
 
 
 @contextmanager
-def _held(found: SplitFrame, dataset: Dataset, within: Slice | None) -> Iterator[DataFrame]:
+def _fixed_frame(found: SplitFrame, dataset: Dataset, within: Slice | None) -> Iterator[DataFrame]:
     """The frame, materialized if it is read more than once, so that every pass sees the same rows."""
     if found.is_held or not merge.needs_fixed_source(dataset, within):
         yield found.frame
@@ -170,7 +170,7 @@ def _held(found: SplitFrame, dataset: Dataset, within: Slice | None) -> Iterator
 
 
 @dataclass
-class _SetApart:
+class _QuarantinedRows:
     """The rows of one write that go to quarantine. `result` is their commit once it was made."""
 
     found: SplitFrame
@@ -185,14 +185,14 @@ class _SetApart:
         if to is None or rows is None or self.result is not None:
             return
         if self.found.rows_quarantined or quarantine.may_hold_batch(session, to, self.location, self.note):
-            self.result = self._replaced(rows, to) if self.found.rows_quarantined else self._taken_out(session, to)
+            self.result = self._replaced(rows, to) if self.found.rows_quarantined else self._removed(session, to)
 
     def _replaced(self, rows: DataFrame, to: Dataset) -> WriteResult:
         frame = quarantine.rows_for_quarantine(rows, self.dataset, self.note, self.found.rows_quarantined)
         note, within = changed(self.note, cursors=None), quarantine.batch_slice(self.note)
         return write(frame, dataset=to, location=self.location, note=note, within=within)
 
-    def _taken_out(self, session: SparkSession, to: Dataset) -> WriteResult:
+    def _removed(self, session: SparkSession, to: Dataset) -> WriteResult:
         commit = quarantine.remove_batch(session, to, self.location, self.note)
         state = require_table(session, to, self.location)
         return (
@@ -208,7 +208,7 @@ class _SetApart:
                 )
 
     @contextmanager
-    def withdrawn_on_failure(self) -> Iterator[None]:
+    def removed_on_failure(self) -> Iterator[None]:
         """Delete the quarantined rows if the write fails and its other rows are known not to be committed."""
         try:
             yield
@@ -218,13 +218,13 @@ class _SetApart:
             rows, to = self.found.set_apart, self.dataset.quarantine
             if to is not None and rows is not None and self.result is not None and self.result.committed:
                 with suppress(PipelineError, *SPARK_ERRORS):  # an error here must not hide the result of the write
-                    self._taken_out(rows.sparkSession, to)
+                    self._removed(rows.sparkSession, to)
             raise
 
 
 def _attempt(
     frame: DataFrame, dataset: Dataset, table: Applied, note: CommitNote, within: Slice | None, *, replace_all: bool,
-    source_is_stable: bool, apart: _SetApart,
+    source_is_stable: bool, apart: _QuarantinedRows,
 ) -> WriteResult:  # fmt: skip
     session, state, location = frame.sparkSession, table.after, table.after.location
     known = _identifier(session, dataset, state, note)
@@ -239,7 +239,7 @@ def _attempt(
     with _temporary_view(frame, note.mark) as view:
         statement = write_statement(frame, dataset, location, view, within, replace_all=replace_all)
         apart.commit(session)
-        confs = (known.confs if known is not None else {}) | (_AS_IT_IS if source_is_stable else {})
+        confs = (known.confs if known is not None else {}) | (_WITHOUT_COPY if source_is_stable else {})
         commit = _run(statement, frame, dataset, table, note=note, within=within, confs=confs, view=view)
     if commit is not None:
         with BehindCommit(dataset.name, location, commit.version):

@@ -225,17 +225,17 @@ class _Reader:
         unknown = [key for key in changed if key not in self._reported]
         if unknown:
             self._look_up(unknown)
-        new = {key: counts for key, counts in changed.items() if not self._is_known(key, table_id, commit.version)}
+        new = {key: counts for key, counts in changed.items() if not self._is_reported(key, table_id, commit.version)}
         if new:
             rows = table_rows(self.location, commit.version) if has_rows else None
-            yield from self._told(commit, table_id, new, rows)
+            yield from self._materializations(commit, table_id, new, rows)
 
     def events_of_all(self, number: int, table_id: str | None) -> Iterator[AssetMaterialization]:
         """The materializations, at one commit, of all that was ever reported of the table and all that it holds."""
         commit, rows = self.commit(number), table_rows(self.location, number)
-        yield from self._told(commit, self.table_id or table_id or _UNKNOWN, self._all(rows), rows)
+        yield from self._materializations(commit, self.table_id or table_id or _UNKNOWN, self._all(rows), rows)
 
-    def _told(
+    def _materializations(
         self, commit: Commit, table_id: str, new: Mapping[str | None, PartitionCounts], rows: TableRows | None
     ) -> Iterator[AssetMaterialization]:
         by_key = self._rows_by_key(rows, new)
@@ -316,7 +316,7 @@ class _Reader:
             if event is not None and data_version is not None:
                 self._reported[event.partition] = data_version.value
 
-    def _is_known(self, key: str | None, table_id: str, version: int) -> bool:
+    def _is_reported(self, key: str | None, table_id: str, version: int) -> bool:
         data_version = self._reported.get(key)
         reported = None if data_version is None else commit_in(DataVersion(data_version), table_id)
         if reported is None or reported.version < version:

@@ -24,7 +24,11 @@ from pipeline.orchestration.io.io_manager import DeltaIOManager
 from pipeline.orchestration.metadata import SOURCES, VERSION, VIOLATIONS, of_commit
 
 _PLAIN = re.compile(r"[A-Za-z0-9_]+")
-_FOLLOWS = {"fail": "others refuse the write", "drop": "others are dropped", "quarantine": "others go to quarantine"}
+_CONSEQUENCES = {
+    "fail": "others refuse the write",
+    "drop": "others are dropped",
+    "quarantine": "others go to quarantine",
+}
 Written = Mapping[str | None, Mapping[str, Any]]
 
 
@@ -58,12 +62,12 @@ def specs(dataset: Dataset) -> Iterator[AssetCheckSpec]:
 
 def _described(declared: Constraint | Expectation) -> str:
     if isinstance(declared, Check):
-        return f"Rows for which {declared.condition}; {_FOLLOWS[declared.on_violation]}."
+        return f"Rows for which {declared.condition}; {_CONSEQUENCES[declared.on_violation]}."
     if isinstance(declared, References):
         return f"({', '.join(declared.columns)}) is in ({', '.join(declared.target)}) of {declared.dataset}."
     if isinstance(declared, Expectation):
         return f"No two rows of the table are equal in ({', '.join(declared.columns)})."
-    return f"Rows without NULL in {declared.column}; {_FOLLOWS[declared.on_violation]}."
+    return f"Rows without NULL in {declared.column}; {_CONSEQUENCES[declared.on_violation]}."
 
 
 def severity(declared: Severity) -> AssetCheckSeverity:
@@ -78,7 +82,7 @@ def result(
     declared = quality_checks(dataset)[name]
     try:
         if isinstance(declared, Expectation):
-            broken, facts = _looked_at(declared, dataset, written, manager)
+            broken, facts = _checked(declared, dataset, written, manager)
         else:
             broken, facts = _recorded(declared, written)
     except TableNotFoundError as error:
@@ -111,7 +115,7 @@ def _recorded(declared: Constraint, written: Written) -> tuple[BrokenRows, dict[
     return BrokenRows(sum(one["rows"] for one in counted), examples), facts
 
 
-def _looked_at(
+def _checked(
     declared: Expectation, dataset: Dataset, written: Written, manager: DeltaIOManager
 ) -> tuple[BrokenRows, dict[str, Any]]:
     """The violations in the version of the last write. If none was recorded, in the newest version."""

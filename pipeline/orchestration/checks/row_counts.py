@@ -58,7 +58,7 @@ def result(
     outside = {partition: count for partition, count in rows.items() if not is_within(declared, count)}
     named = dict(sorted((str(partition), count) for partition, count in outside.items() if partition is not None))
     versions = {metadata[VERSION] for metadata in written.values() if VERSION in metadata}
-    found = _told(rows)
+    found = _summary(rows)
     metadata: dict[str, Any] = {"expected": _range(declared), "found": found, "partitions": len(rows) - (None in rows)}
     if named:
         metadata["outside"] = MetadataValue.json(dict(list(named.items())[:NAMED_PARTITIONS]))
@@ -129,7 +129,7 @@ def _range(declared: RowCount) -> str:
     return f"{declared.minimum} to {_counted(declared.maximum)}"
 
 
-def _told(rows: Mapping[str | None, int | None]) -> str:
+def _summary(rows: Mapping[str | None, int | None]) -> str:
     counts = [count for count in rows.values() if count is not None]
     if not rows:
         return "no write that was recorded"

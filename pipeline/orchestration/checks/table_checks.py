@@ -122,7 +122,7 @@ def _schema_result(key: AssetKey, dataset: Dataset, manager: DeltaIOManager) -> 
         problem = TableNotFoundError(dataset=dataset.name, location=location).message()
         differences, observed = [problem], {}
     else:
-        differences, observed = shape_differences(dataset, state), _found(state)
+        differences, observed = shape_differences(dataset, state), _observed(state)
     return AssetCheckResult(
         asset_key=key,
         check_name=SCHEMA,
@@ -133,7 +133,7 @@ def _schema_result(key: AssetKey, dataset: Dataset, manager: DeltaIOManager) -> 
     )
 
 
-def _found(state: TableState) -> dict[str, Any]:
+def _observed(state: TableState) -> dict[str, Any]:
     return {
         "found": table_schema(state.schema, state.partition_by),
         "delta/schema_fingerprint": state.fingerprint,
