@@ -63,10 +63,10 @@ def build_definitions(
     manager = DeltaIOManager(root=settings.root, spark=spark, local_frame_max_bytes=settings.local_frame_max_bytes)
     bound: dict[str, Any] = {"spark": spark, IO_MANAGER: manager}
     jobs = maintenance_jobs(registry, settings.root)
-    kept = maintenance_schedules(jobs, apply_vacuum=settings.vacuum == "apply", running=settings.running)
+    maintenance = maintenance_schedules(jobs, apply_vacuum=settings.vacuum == "apply", running=settings.running)
     watched = [registry.by_asset_key(spec.key.path) for spec in specs if spec.key not in reported]
     quarantines = [registry.by_asset_key(key.path) for key in reported]
-    all_schedules = [*kept, *schedules]
+    all_schedules = [*maintenance, *schedules]
     all_sensors = [*sensors, *_sensors(settings, written, watched, quarantines)]
     _refuse_unknown(settings.running, [part.name for part in (*all_schedules, *all_sensors)])
     return Definitions(
@@ -92,7 +92,7 @@ def _sensors(
     return sensors
 
 
-def _refuse_unknown(running: Iterable[str], known: list[str]) -> None:
+def _refuse_unknown(running: Iterable[str], names: list[str]) -> None:
     """Refuse a name in the setting `running` that no schedule or sensor has. Otherwise the typo would go unnoticed."""
     for name in running:
         if name not in known:

@@ -27,7 +27,7 @@ class DeltaSparkResource(LazyPySparkResource):
     @classmethod
     def from_settings(cls, settings: SparkSettings) -> "DeltaSparkResource":
         """The resource for settings that were loaded before."""
-        number = next((number for number, held in _SETTINGS.items() if held == settings), len(_SETTINGS))
+        number = next((number for number, known in _SETTINGS.items() if known == settings), len(_SETTINGS))
         _SETTINGS[number] = settings
         return cls(held_settings=number)
 

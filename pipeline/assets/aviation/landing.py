@@ -55,17 +55,17 @@ def prepare_landing(folder: Path, days: int) -> Landing:
 
 
 def _write_flights(archive: Path, folder: Path, days: int, written: list[Path]) -> tuple[Path, ...]:
-    wanted = {FIRST_DAY + dt.timedelta(days=number) for number in range(days)}
+    expected = {FIRST_DAY + dt.timedelta(days=number) for number in range(days)}
     paths: dict[dt.date, Path] = {}
     for day, content in _days(archive):
         if day in paths:
             raise DemoError(reason=f"{archive} holds {day} in two places; expected each day's lines together.")
-        if day in wanted:
+        if day in expected:
             paths[day] = folder / f"{day.isoformat()}.csv"
             lay(paths[day], content, written)
         if len(paths) == days:
             break
-    missing = sorted(wanted - paths.keys())
+    missing = sorted(expected - paths.keys())
     if missing:
         raise DemoError(reason=f"{archive} has no flights of {missing[0]} ({len(missing)} days are missing).")
     return tuple(paths[day] for day in sorted(paths))

@@ -117,8 +117,8 @@ def _node(number: Column, qualified_name: Column, kind: Column, line: Column, en
 def edges_of(modules: DataFrame) -> DataFrame:
     """One row a definition, one an import of a known module, and one a call whose target the file determines."""
     contains = F.transform("definitions", lambda row: _edge("contains", row, row["parent"], row["qualified_name"]))
-    known = F.filter("imports", lambda row: row["module"].isNotNull())
-    imports = F.transform(known, lambda row: _edge("imports", row, row["importer"], _imported(row)))
+    in_known_modules = F.filter("imports", lambda row: row["module"].isNotNull())
+    imports = F.transform(in_known_modules, lambda row: _edge("imports", row, row["importer"], _imported(row)))
     resolved = F.filter("calls", lambda row: row["target"].isNotNull())
     calls = F.transform(resolved, lambda row: _edge("calls", row, row["caller"], row["target"]))
     return exploded(modules, F.concat(contains, imports, calls))

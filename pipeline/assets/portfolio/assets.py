@@ -91,7 +91,7 @@ def breaks_of(
         )
     )
     both = ours.join(theirs, "conid", how="full")
-    known = F.col("our_quantity").isNotNull() & F.col("broker_quantity").isNotNull()
+    on_both_sides = F.col("our_quantity").isNotNull() & F.col("broker_quantity").isNotNull()
     is_twice = F.coalesce(F.col("times") > 1, F.lit(False))
     quantities = F.abs(F.col("our_quantity") - F.col("broker_quantity")) > F.lit(quantity_tolerance)
     kinds = F.array_compact(
@@ -99,8 +99,8 @@ def breaks_of(
             F.when(is_twice, F.lit("twice")),
             F.when(~is_twice & F.col("our_quantity").isNull(), F.lit("missing")),
             F.when(F.col("broker_quantity").isNull(), F.lit("extra")),
-            F.when(~is_twice & known & quantities, F.lit("quantity")),
-            F.when(~is_twice & known & _differ("our_price", "broker_price", price_tolerance), F.lit("price")),
+            F.when(~is_twice & on_both_sides & quantities, F.lit("quantity")),
+            F.when(~is_twice & on_both_sides & _differ("our_price", "broker_price", price_tolerance), F.lit("price")),
         )
     )
     return both.withColumn("kind", F.explode(kinds)).select(*POSITION_BREAKS.schema.names)

@@ -240,8 +240,8 @@ def _snapshots(
     snapshots = {}
     for source in sources:
         verdict = verdicts[source.dataset.name]
-        wanted = verdict if verdict.kind is VerdictKind.FULL else needs_snapshot(verdict, Reason.OTHER_SOURCE)
-        snapshots[source.dataset.name] = _snapshot(session, source, wanted)
+        full_verdict = verdict if verdict.kind is VerdictKind.FULL else needs_snapshot(verdict, Reason.OTHER_SOURCE)
+        snapshots[source.dataset.name] = _snapshot(session, source, full_verdict)
     return snapshots
 
 
@@ -357,13 +357,13 @@ def net_rows(raw: DataFrame) -> DataFrame:
         f"row_number() OVER (PARTITION BY {value}, {_IS_AFTER} ORDER BY {COMMIT_VERSION}) AS {rank}",
         f"sum(if({_IS_AFTER}, 1, -1)) OVER (PARTITION BY {value}) AS {surplus}",
     )
-    kept = ranked.filter(f"{rank} <= abs({surplus}) AND {_IS_AFTER} = ({surplus} > 0)")
-    return kept.selectExpr(*columns, f"if({_IS_AFTER}, '{INSERT}', '{DELETE}') AS {CHANGE_TYPE}")
+    surplus_rows = ranked.filter(f"{rank} <= abs({surplus}) AND {_IS_AFTER} = ({surplus} > 0)")
+    return surplus_rows.selectExpr(*columns, f"if({_IS_AFTER}, '{INSERT}', '{DELETE}') AS {CHANGE_TYPE}")
 
 
-def _helpers(raw: DataFrame, *wanted: str) -> list[str]:
+def _helpers(raw: DataFrame, *names: str) -> list[str]:
     """Names of helper columns that the feed doesn't have, quoted."""
-    return [sql.identifier(free_name(name, raw.columns)) for name in wanted]
+    return [sql.identifier(free_name(name, raw.columns)) for name in names]
 
 
 def _columns(raw: DataFrame) -> tuple[list[str], str]:

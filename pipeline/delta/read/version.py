@@ -145,15 +145,17 @@ def read(
     except SPARK_ERRORS as error:
         raise _read_error(session, error, dataset, location, options) from error
     frame = whole if within is None else whole.filter(within.predicate(dataset))
-    asked = in_version = None
+    files_asked = files_in_version = None
     if options.files is not None:
-        found, in_version = _find_files(whole, dataset, location, number, options.files)
-        asked = len(found)
-        frame = _only_files(frame, dataset, found)
-    wanted = _selected_columns(dataset, options, names)
+        uris, files_in_version = _find_files(whole, dataset, location, number, options.files)
+        files_asked = len(uris)
+        frame = _only_files(frame, dataset, uris)
+    columns = _selected_columns(dataset, options, names)
     if options.file_column is not None:
-        wanted.append(f"_metadata.file_path AS {sql.identifier(options.file_column)}")
-    return Read(frame=frame.selectExpr(*wanted), version=number, files_asked=asked, files_in_version=in_version)
+        columns.append(f"_metadata.file_path AS {sql.identifier(options.file_column)}")
+    return Read(
+        frame=frame.selectExpr(*columns), version=number, files_asked=files_asked, files_in_version=files_in_version
+    )
 
 
 def _read_changes(
@@ -161,12 +163,12 @@ def _read_changes(
 ) -> Read:
     try:
         version = _pinned_version(session, dataset, location, options)
-        found = read_window(session, dataset, location, options.changes or Window(), version)
-        frame = found.frame if within is None else found.frame.filter(within.predicate(dataset))
+        window = read_window(session, dataset, location, options.changes or Window(), version)
+        frame = window.frame if within is None else window.frame.filter(within.predicate(dataset))
         chosen = frame.selectExpr(*_selected_columns(dataset, options, frame.columns))
     except SPARK_ERRORS as error:
         raise _read_error(session, error, dataset, location, options) from error
-    return Read(frame=chosen, version=found.last, first=found.first, files_in_version=found.files)
+    return Read(frame=chosen, version=window.last, first=window.first, files_in_version=window.files)
 
 
 def _selected_columns(dataset: Dataset, options: ReadOptions, names: list[str]) -> list[str]:
@@ -204,8 +206,8 @@ def _pinned_version(session: SparkSession, dataset: Dataset, location: str, opti
     history = session.sql(f"DESCRIBE HISTORY {sql.path_table(location)}")
     # As epoch microseconds, so that neither the session's nor the client's zone matters.
     commits = history.selectExpr("version", "unix_micros(timestamp) AS micros").collect()
-    asked = _micros(options.timestamp)
-    at_or_before = [row["version"] for row in commits if row["micros"] <= asked]
+    at = _micros(options.timestamp)
+    at_or_before = [row["version"] for row in commits if row["micros"] <= at]
     if not at_or_before:
         earliest = min(row["micros"] for row in commits)
         raise VersionNotFoundError(
@@ -285,20 +287,20 @@ def refuse_table_as_parquet(session: SparkSession, path: str) -> None:
 
 
 def _find_files(
-    whole: DataFrame, dataset: Dataset, location: str, number: int, asked: Iterable[str]
+    whole: DataFrame, dataset: Dataset, location: str, number: int, names: Iterable[str]
 ) -> tuple[list[str], int]:
     """The files that are asked for, as the frame lists them, and the number of files in the version.
 
     A frame's file column escapes a path once more than its list of files does.
     """
-    there = whole.inputFiles()
+    uris = whole.inputFiles()
     depth = len(dataset.partition_by) + 1
-    by_name = {"/".join(uri.split("/")[-depth:]): uri for uri in there} | {uri: uri for uri in there}
-    found = {name: by_name.get(unquote(name)) or by_name.get(name) for name in dict.fromkeys(asked)}
-    missing = tuple(name for name, uri in found.items() if uri is None)
+    by_name = {"/".join(uri.split("/")[-depth:]): uri for uri in uris} | {uri: uri for uri in uris}
+    uri_by_name = {name: by_name.get(unquote(name)) or by_name.get(name) for name in dict.fromkeys(names)}
+    missing = tuple(name for name, uri in uri_by_name.items() if uri is None)
     if missing:
         raise FilesNotFoundError(dataset=dataset.name, location=location, version=number, missing=missing)
-    return [uri for uri in found.values() if uri is not None], len(there)
+    return [uri for uri in uri_by_name.values() if uri is not None], len(uris)
 
 
 def _only_files(frame: DataFrame, dataset: Dataset, uris: list[str]) -> DataFrame:

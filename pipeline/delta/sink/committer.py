@@ -291,13 +291,13 @@ def _split(dataset: Dataset, frame: DataFrame, error: ViolationError) -> tuple[A
     reasons = sql.identifier(column)
     # For columns that Delta computes, the conditions are evaluated on the values that it would compute.
     selected = select_list(dataset, frame.schema)
-    computed = {name: taken for name, taken in selected.items() if name not in frame.columns}
-    whole = frame.selectExpr("*", *(f"{taken} AS {sql.identifier(name)}" for name, taken in computed.items()))
-    judged = whole.selectExpr("*", f"array_compact(array({', '.join(cases) or 'NULL'})) AS {reasons}")
-    judged = judged.withColumn(column, F.when(F.expr(_stored(dataset)), F.col(reasons))).drop(*computed)
-    bad = judged.filter(f"size({reasons}) > 0").toArrow().to_pylist()
+    computed = {name: expression for name, expression in selected.items() if name not in frame.columns}
+    whole = frame.selectExpr("*", *(f"{expression} AS {sql.identifier(name)}" for name, expression in computed.items()))
+    with_reasons = whole.selectExpr("*", f"array_compact(array({', '.join(cases) or 'NULL'})) AS {reasons}")
+    with_reasons = with_reasons.withColumn(column, F.when(F.expr(_stored(dataset)), F.col(reasons))).drop(*computed)
+    bad = with_reasons.filter(f"size({reasons}) > 0").toArrow().to_pylist()
     letters = [letter_of({n: v for n, v in row.items() if n != column}, "; ".join(row[column])) for row in bad]
-    good = judged.filter(f"NOT coalesce(size({reasons}) > 0, FALSE)").drop(column).toArrow()
+    good = with_reasons.filter(f"NOT coalesce(size({reasons}) > 0, FALSE)").drop(column).toArrow()
     fit = fitting(dataset, good.schema)
     return pa.Table.from_batches([fit.batch(batch) for batch in good.to_batches()], fit.schema), letters
 

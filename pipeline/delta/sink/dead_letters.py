@@ -46,13 +46,13 @@ def raw_letter(
 ) -> DeadLetter:
     """A letter of bytes that could not be read. `size_bytes` and `digest` are those of the whole, if there was more."""
     size = len(content) if size_bytes is None else size_bytes
-    kept = content[:EXCERPT]
+    excerpt = content[:EXCERPT]
     record: dict[str, Any] = {"bytes": size}
     try:
-        record["text"] = kept.decode("utf-8")
+        record["text"] = excerpt.decode("utf-8")
     except UnicodeDecodeError:
-        record["base64"] = base64.b64encode(kept).decode("ascii")
-    if size > len(kept):
+        record["base64"] = base64.b64encode(excerpt).decode("ascii")
+    if size > len(excerpt):
         record["sha256"] = digest or hashlib.sha256(content).hexdigest()
     return DeadLetter(reason=reason, record=record, source=source)
 

@@ -190,17 +190,17 @@ class Intake:
             return f"the name of its partition's folder takes {size} bytes, at most {_FOLDER_BYTES} are possible"
         return None
 
-    def _matched(self, found: Mapping[str, Any]) -> Mapping[str, Any]:
+    def _matched(self, values: Mapping[str, Any]) -> Mapping[str, Any]:
         """The values under the declared names. Names that differ only by case are the same, as everywhere."""
-        unknown = [name for name in found if name not in self._readers and name not in self._names]
+        unknown = [name for name in values if name not in self._readers and name not in self._names]
         if not unknown:
-            return found
-        renamed = {name: found[name] for name in found if name in self._readers or name in self._names}
+            return values
+        renamed = {name: values[name] for name in values if name in self._readers or name in self._names}
         for name in unknown:
             declared = self._folded.get(casefolded(name)) if isinstance(name, str) else None
             if declared is None or declared in renamed:
                 raise Unfit(f"column {shown_name(name)}: {'not declared' if declared is None else 'stands twice'}")
-            renamed[declared] = found[name]
+            renamed[declared] = values[name]
         return renamed
 
     def _stored(self, row: Mapping[str, Any]) -> Sequence[str]:
@@ -223,52 +223,52 @@ class Intake:
 
     def take(self, items: Iterable[Item]) -> IntakeResult:
         """Sort items into tables and dead letters. Nothing is written."""
-        taken, rows = _Sorting(), list[_Row]()
+        state, rows = _Sorting(), list[_Row]()
         for number, item in enumerate(items):
-            taken.items.append(item)
+            state.items.append(item)
             if item.payload is None:  # a barrier
                 pass
             elif isinstance(item.payload, DeadLetter):
-                taken.refuse(number, item.payload)
+                state.refuse(number, item.payload)
             elif frame_of(item.payload) is not None:
-                self._add_rows(taken, rows)
+                self._add_rows(state, rows)
                 rows = []
-                self._frame(number, item, taken)
+                self._frame(number, item, state)
             elif item.size_bytes > self._record_bytes:
                 reason = f"it takes at least {item.size_bytes} bytes, at most {self._record_bytes} are allowed"
-                taken.refuse(number, letter_of(item.payload, reason, item.source, depth=_FEW))
+                state.refuse(number, letter_of(item.payload, reason, item.source, depth=_FEW))
             else:
-                self._read(number, item.payload, rows, taken)
-        self._add_rows(taken, rows)
-        return taken.done()
+                self._read(number, item.payload, rows, state)
+        self._add_rows(state, rows)
+        return state.done()
 
-    def _read(self, number: int, record: Any, rows: list[_Row], taken: _Sorting) -> None:
+    def _read(self, number: int, record: Any, rows: list[_Row], state: _Sorting) -> None:
         """Convert a record of an item to a row, or to a dead letter."""
         try:
             rows.append(_Row(item=number, record=record, values=self.row(record)))
         except Unfit as error:
             depth = _FEW if str(error) == TOO_DEEP else MAX_DEPTH
-            taken.refuse(number, letter_of(record, str(error), taken.items[number].source, depth=depth))
+            state.refuse(number, letter_of(record, str(error), state.items[number].source, depth=depth))
 
-    def _add_rows(self, taken: _Sorting, rows: Sequence[_Row]) -> None:
+    def _add_rows(self, state: _Sorting, rows: Sequence[_Row]) -> None:
         """Add rows as tables with one schema each. Columns that Delta will compute are left out."""
         for left_out, group in groupby(rows, lambda row: tuple(n for n in self._computed if row.values[n] is None)):
-            self._add_group(taken, list(group), left_out)
+            self._add_group(state, list(group), left_out)
 
-    def _add_group(self, taken: _Sorting, rows: Sequence[_Row], left_out: Sequence[str]) -> None:
+    def _add_group(self, state: _Sorting, rows: Sequence[_Row], left_out: Sequence[str]) -> None:
         """Add rows as one table. If Arrow refuses them, try halves; a single refused row becomes a dead letter."""
         import pyarrow as pa
 
         try:
-            taken.add(self._table([row.values for row in rows], left_out))
+            state.add(self._table([row.values for row in rows], left_out))
         except (Unfit, FrameMismatchError, pa.ArrowException, ValueError, TypeError, OverflowError) as error:
             if len(rows) > 1:
                 half = len(rows) // 2
-                self._add_group(taken, rows[:half], left_out)
-                self._add_group(taken, rows[half:], left_out)
+                self._add_group(state, rows[:half], left_out)
+                self._add_group(state, rows[half:], left_out)
                 return
             (row,) = rows
-            taken.refuse(row.item, letter_of(row.record, _reason(error), taken.items[row.item].source))
+            state.refuse(row.item, letter_of(row.record, _reason(error), state.items[row.item].source))
 
     def _table(self, rows: Sequence[Mapping[str, Any]], left_out: Sequence[str]) -> Any:
         import pyarrow as pa
@@ -305,7 +305,7 @@ class Intake:
 
     # --- frames -------------------------------------------------------------------------------------------------------
 
-    def _frame(self, number: int, item: Item, taken: _Sorting) -> None:
+    def _frame(self, number: int, item: Item, state: _Sorting) -> None:
         import pyarrow as pa
         import pyarrow.compute as pc
 
@@ -313,20 +313,20 @@ class Intake:
         try:
             table = self._fitted(arrow_reader(frame, self.dataset.name, self.dataset.schema).read_all())
         except (FrameMismatchError, pa.ArrowException, ValueError, TypeError, OverflowError):
-            self._rows_of_frame(number, _rows(frame), taken)
+            self._rows_of_frame(number, _rows(frame), state)
             return
         bad = self._bad_rows(table)
         if bad is None:
-            taken.add(table)
+            state.add(table)
             return
-        taken.add(table.filter(pc.invert(bad)))
-        self._rows_of_frame(number, table.filter(bad).to_pylist(), taken)
+        state.add(table.filter(pc.invert(bad)))
+        self._rows_of_frame(number, table.filter(bad).to_pylist(), state)
 
-    def _rows_of_frame(self, number: int, records: Iterable[Any], taken: _Sorting) -> None:
+    def _rows_of_frame(self, number: int, records: Iterable[Any], state: _Sorting) -> None:
         rows = list[_Row]()
         for record in records:
-            self._read(number, record, rows, taken)
-        self._add_rows(taken, rows)
+            self._read(number, record, rows, state)
+        self._add_rows(state, rows)
 
     def _bad_rows(self, table: Any) -> Any:
         """A mask of the rows to check one by one. If there are none, None."""

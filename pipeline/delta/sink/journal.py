@@ -235,8 +235,8 @@ class Journal:
     def backlog(self) -> tuple[int, int]:
         """Rows and segments that are acknowledged but not committed."""
         with self._guard:
-            held = [*self._loose, *(self.unfinished.segments if self.unfinished else ())]
-        return sum(segment.rows for segment in held), len(held)
+            segments = [*self._loose, *(self.unfinished.segments if self.unfinished else ())]
+        return sum(segment.rows for segment in segments), len(segments)
 
     @property
     def newest(self) -> int:
@@ -247,8 +247,8 @@ class Journal:
     def holds(self, number: int) -> bool:
         """Whether a segment up to this number is not committed yet."""
         with self._guard:
-            held = [*self._loose, *(self.unfinished.segments if self.unfinished else ())]
-        return any(segment.number <= number for segment in held)
+            segments = [*self._loose, *(self.unfinished.segments if self.unfinished else ())]
+        return any(segment.number <= number for segment in segments)
 
     def append(self, table: Any, positions: Mapping[str, int] | None = None) -> Segment:
         """As `append_all` of one table."""
@@ -307,7 +307,7 @@ class Journal:
             raise self._error(self.folder, f"epoch {self.unfinished.epoch} has not ended")
         chosen: list[Segment] = []
         for segment in self.loose:
-            is_over = chosen and sum(held.rows for held in chosen) + segment.rows > rows
+            is_over = chosen and sum(earlier.rows for earlier in chosen) + segment.rows > rows
             if is_over or (chosen and segment.shape != chosen[0].shape):
                 break
             chosen.append(segment)
@@ -334,13 +334,13 @@ class Journal:
             os.replace(temporary, path)
             sync_folder(self.folder)
             good = segment_of(path, 0)
-        gone = tuple(segment.path.name for segment in batch.segments)
-        changed = replace(batch, segments=(good,), replaces=(*batch.replaces, *gone))
+        replaced = tuple(segment.path.name for segment in batch.segments)
+        changed = replace(batch, segments=(good,), replaces=(*batch.replaces, *replaced))
         self._write_batch(changed)  # from here on a replay has these rows
         with self._guard:
             self.unfinished = changed
         with self._as_journal_error(self.folder):
-            self._remove(gone)
+            self._remove(replaced)
         return changed
 
     def rows_of(self, batch: Batch) -> Any:

@@ -126,7 +126,9 @@ class _Probe:
             for name, expression in dataset.features.generated
             if name in given_columns
         ]
-        evaluated = frame.selectExpr(*(f"{taken} AS {sql.identifier(name)}" for name, taken in selected.items()))
+        evaluated = frame.selectExpr(
+            *(f"{selection} AS {sql.identifier(name)}" for name, selection in selected.items())
+        )
         return evaluated.selectExpr(
             *map(sql.identifier, evaluated.columns),
             *(

@@ -238,7 +238,7 @@ class Receiver:
             for segment in self._tried(lambda: self.journal.append_all(taken.tables, _positions(items))):
                 self._meter.acknowledged(segment.rows, segment.size_bytes)
             self._on_segment()
-        for item, receipt in zip(items, taken.receipts, strict=True):
+        for item, receipt in zip(items, intake.receipts, strict=True):
             if item.receipt.set_running_or_notify_cancel():
                 item.receipt.set_result(receipt)
 

@@ -185,9 +185,9 @@ def write_consumed(
     )  # fmt: skip
 
 
-def _refuse_slice(dataset: Dataset, found: Reading, within: Slice) -> None:
+def _refuse_slice(dataset: Dataset, reading: Reading, within: Slice) -> None:
     problem = None
-    if found.changes.is_full:
+    if reading.changes.is_full:
         problem = "its sources were read in full, and its table is built again"
     elif not isinstance(dataset.write, Replace):
         problem = f"it is written as {type(dataset.write).__name__}"

@@ -297,14 +297,14 @@ def _clauses(dataset: Dataset, rows: MergeQuery) -> Iterator[str]:
     else:
         own = Helpers(dataset)
         ended, at = sql.column(own.ended, SOURCE), sql.column(own.at, SOURCE)
-        kept = {name: sql.column(own.kept(name), SOURCE) for name in mode.changelog.ignore_nulls}
+        unchanged_if_null = {name: sql.column(own.kept(name), SOURCE) for name in mode.changelog.ignore_nulls}
         is_past = f"({ended} IS NOT NULL AND {_newer(dataset, ended)})"
         newer = _newer(dataset, at)
-        inserted |= {name: f"{pair}.value" for name, pair in kept.items()}
+        inserted |= {name: f"{pair}.value" for name, pair in unchanged_if_null.items()}
         partly = {name: inserted[name] for name in _updated(dataset, mode)} | {
             name: f"CASE WHEN {_newer(dataset, f'{pair}.at')} "
             f"THEN coalesce({inserted[name]}, {sql.column(name, TARGET)}) ELSE {sql.column(name, TARGET)} END"
-            for name, pair in kept.items()
+            for name, pair in unchanged_if_null.items()
             if name in _updated(dataset, mode)
         }
         yield f"WHEN MATCHED AND {deletes} AND {is_past} THEN DELETE"

@@ -99,12 +99,12 @@ def split_violations(frame: DataFrame, dataset: Dataset, within: Slice | None) -
         yield SplitFrame(frame=frame)
         return
     constraints.refuse_unusable_checks(frame.sparkSession, dataset)
-    held = _tagged(frame, dataset).persist()
+    tagged = _tagged(frame, dataset).persist()
     try:
-        yield _counted(held, dataset, within)
+        yield _counted(tagged, dataset, within)
     finally:
         with suppress(*LOST_OR_REFUSED):  # an error here must not hide the result of the write
-            held.unpersist()
+            tagged.unpersist()
 
 
 def _reasons(dataset: Dataset) -> str:
@@ -160,7 +160,7 @@ def _any_of(dataset: Dataset, labels: Sequence[str]) -> str:
     return f"arrays_overlap({_reasons(dataset)}, array({named}))"
 
 
-def _counted(held: DataFrame, dataset: Dataset, within: Slice | None) -> SplitFrame:
+def _counted(tagged: DataFrame, dataset: Dataset, within: Slice | None) -> SplitFrame:
     fate, by_label = _destination(dataset), _constraints(dataset)
     goes_on = f"{fate} IS NULL"
     conditions = {
@@ -172,7 +172,7 @@ def _counted(held: DataFrame, dataset: Dataset, within: Slice | None) -> SplitFr
     if within is not None:
         refused.append(constraints.outside_condition(dataset, within))
     unfit = " OR ".join(f"({condition})" for condition in refused) or "FALSE"
-    row = held.selectExpr(
+    row = tagged.selectExpr(
         *constraints.count_expressions(dataset, conditions),
         f"count_if({fate} = 'quarantine') AS quarantined",
         f"count_if({fate} = 'drop') AS dropped",
@@ -185,23 +185,23 @@ def _counted(held: DataFrame, dataset: Dataset, within: Slice | None) -> SplitFr
     )
     columns = [sql.identifier(name) for name in (*dataset.schema.names, *dataset.frame_columns)]
     return SplitFrame(
-        frame=held.filter(goes_on).selectExpr(*columns),
+        frame=tagged.filter(goes_on).selectExpr(*columns),
         is_held=True,
-        set_apart=None if dataset.quarantine is None else held.filter(f"{fate} = 'quarantine'"),
+        set_apart=None if dataset.quarantine is None else tagged.filter(f"{fate} = 'quarantine'"),
         violations=violations,
         rows_quarantined=row["quarantined"],
         rows_dropped=row["dropped"],
-        left_out=_left_out(held, dataset, within) if row["quarantined"] or row["dropped"] else {},
+        left_out=_left_out(tagged, dataset, within) if row["quarantined"] or row["dropped"] else {},
         is_refused=bool(row["unfit"]) or any(v.rows for v in violations if v.on_violation == "fail"),
     )
 
 
-def _left_out(held: DataFrame, dataset: Dataset, within: Slice | None) -> dict[tuple[Any, ...], RemovedRows]:
+def _left_out(tagged: DataFrame, dataset: Dataset, within: Slice | None) -> dict[tuple[Any, ...], RemovedRows]:
     """The rows of the slice that are kept out, by partition. One Spark job over persisted rows."""
     if within is None or not dataset.partition_by:
         return {}
     fate = _destination(dataset)
-    rows = held.filter(within.predicate(dataset)).filter(f"{fate} IN ('quarantine', 'drop')")
+    rows = tagged.filter(within.predicate(dataset)).filter(f"{fate} IN ('quarantine', 'drop')")
     try:
         counts = rows_by_values(rows, dataset.partition_by, (f"{fate} = 'quarantine'", f"{fate} = 'drop'"))
     except Unaddressable:  # a value that Python can't hold; the totals are reported anyway

@@ -109,7 +109,7 @@ def write(
         split_violations(conformed, dataset, within) as found,
         _held(found, dataset, within) as held,
     ):
-        if split.is_refused and (violation := violations_in(held, dataset, within)) is not None:
+        if split.is_refused and (violation := violations_in(fixed, dataset, within)) is not None:
             raise violation
         apart = _QuarantinedRows(split, dataset, f"{location}{QUARANTINE_SUFFIX}", note)
 
@@ -119,9 +119,9 @@ def write(
         attempt_write = partial(_attempt, replace_all=replace_all, source_is_stable=as_it_is, apart=apart)
 
         def attempt(number: int) -> WriteResult:
-            tables.append(open_with_steps(held.sparkSession, dataset, location, replaced=replaced))
+            tables.append(open_with_steps(fixed.sparkSession, dataset, location, replaced=replaced))
             own = changed(note, mark=changed(note.mark, attempt=note.mark.attempt + number - 1))
-            return attempt_write(held, dataset, tables[-1], own, within)
+            return attempt_write(fixed, dataset, tables[-1], own, within)
 
         with apart.removed_on_failure():
             result = with_retries(attempt, retry or RetryPolicy(), dataset.name)
@@ -151,22 +151,22 @@ def _conformed(frame: DataFrame, dataset: Dataset, mark: Mark) -> Iterator[DataF
         yield clone.table(view).selectExpr(*columns)
 
 
-def _is_fixed(found: SplitFrame, dataset: Dataset, within: Slice | None) -> bool:
-    return found.is_held or merge.needs_fixed_source(dataset, within)
+def _is_fixed(split: SplitFrame, dataset: Dataset, within: Slice | None) -> bool:
+    return split.is_held or merge.needs_fixed_source(dataset, within)
 
 
 @contextmanager
-def _fixed_frame(found: SplitFrame, dataset: Dataset, within: Slice | None) -> Iterator[DataFrame]:
+def _fixed_frame(split: SplitFrame, dataset: Dataset, within: Slice | None) -> Iterator[DataFrame]:
     """The frame, materialized if it is read more than once, so that every pass sees the same rows."""
-    if found.is_held or not merge.needs_fixed_source(dataset, within):
-        yield found.frame
+    if split.is_held or not merge.needs_fixed_source(dataset, within):
+        yield split.frame
         return
-    held = found.frame.persist()
+    fixed = split.frame.persist()
     try:
-        yield held
+        yield fixed
     finally:
         with suppress(*LOST_OR_REFUSED):  # an error here must not hide the result of the write
-            held.unpersist()
+            fixed.unpersist()
 
 
 @dataclass
@@ -227,19 +227,19 @@ def _attempt(
     source_is_stable: bool, apart: _QuarantinedRows,
 ) -> WriteResult:  # fmt: skip
     session, state, location = frame.sparkSession, table.after, table.after.location
-    known = _identifier(session, dataset, state, note)
-    if isinstance(known, int):
-        return no_commit(dataset, state, note.mark, skipped_at=known)
-    if isinstance(dataset.write, ErrorIfExists | Ignore) and known is None:
+    txn = _identifier(session, dataset, state, note)
+    if isinstance(txn, int):
+        return no_commit(dataset, state, note.mark, skipped_at=txn)
+    if isinstance(dataset.write, ErrorIfExists | Ignore) and txn is None:
         return no_commit(dataset, state, note.mark)
-    if apart.found.set_apart is not None and isinstance(known, Identifier) and note.cursors is None:
-        before = version_holding(session, state, note.mark, known)
+    if apart.found.set_apart is not None and isinstance(txn, Identifier) and note.cursors is None:
+        before = version_holding(session, state, note.mark, txn)
         if before is not None:  # no row is quarantined a second time
             return no_commit(dataset, state, note.mark, skipped_at=before)
     with _temporary_view(frame, note.mark) as view:
         statement = write_statement(frame, dataset, location, view, within, replace_all=replace_all)
         apart.commit(session)
-        confs = (known.confs if known is not None else {}) | (_WITHOUT_COPY if source_is_stable else {})
+        confs = (txn.confs if txn is not None else {}) | (_WITHOUT_COPY if source_is_stable else {})
         commit = _run(statement, frame, dataset, table, note=note, within=within, confs=confs, view=view)
     if commit is not None:
         with BehindCommit(dataset.name, location, commit.version):
@@ -252,7 +252,7 @@ def _attempt(
     # Delta made no commit: there was nothing to write, or it was written before.
     state = require_table(session, dataset, location)
     again = _identifier(session, dataset, state, note)
-    if isinstance(again, Identifier) and again != known:  # a restore came between and removed the rows
+    if isinstance(again, Identifier) and again != txn:  # a restore came between and removed the rows
         raise CommitConflictError(dataset=dataset.name, location=location, condition="RESTORE")
     skipped_at = version_holding(session, state, note.mark, again) if isinstance(again, Identifier) else again
     return no_commit(dataset, state, note.mark, skipped_at=skipped_at)

@@ -115,8 +115,8 @@ def newest_unreported(table: AssetTable, root: str, instance: DagsterInstance) -
     if not numbers:
         return []
     first = read_commit_file(location, numbers[0], ())
-    known = {"version": numbers[-1] - COMMITS_AT_ONCE, "table_id": first.table_id}
-    return unreported(table, root, known, instance)
+    cursor = {"version": numbers[-1] - COMMITS_AT_ONCE, "table_id": first.table_id}
+    return unreported(table, root, cursor, instance)
 
 
 def unreported(
@@ -164,19 +164,19 @@ def unreported(
     return events
 
 
-def _was_put_back(location: str, numbers: Sequence[int], known: dict[str, Any]) -> bool:
+def _was_put_back(location: str, numbers: Sequence[int], cursor: dict[str, Any]) -> bool:
     """Whether a copy of the table was put over it since the cursor: the cursor's commit is now another one.
 
     A cursor without the identity of its commit gets that of the commit in the log. Until then its number decides.
     """
-    if known["version"] > numbers[-1]:
+    if cursor["version"] > numbers[-1]:
         return True
-    identity = entry_identity_at(location, known["version"]) if known["version"] >= numbers[0] else None
+    identity = entry_identity_at(location, cursor["version"]) if cursor["version"] >= numbers[0] else None
     if identity is None:  # nothing was read yet, or the log no longer has the commit
         return False
-    if known.get("entry") is None:
-        known["entry"] = identity
-    return bool(known["entry"] != identity)
+    if cursor.get("entry") is None:
+        cursor["entry"] = identity
+    return bool(cursor["entry"] != identity)
 
 
 class _Reader:
@@ -303,12 +303,12 @@ class _Reader:
 
     def _look_up(self, keys: Iterable[str | None]) -> None:
         """Store the data versions of the newest materializations that Dagster has of these keys."""
-        wanted = {key for key in keys if key is not None}
+        partition_keys = {key for key in keys if key is not None}
         records_filter = AssetRecordsFilter(asset_key=self.table.key)
         limit = 1
-        if wanted:
+        if partition_keys:
             kind = DagsterEventType.ASSET_MATERIALIZATION
-            ids = self.instance.get_latest_storage_id_by_partition(self.table.key, kind, wanted)
+            ids = self.instance.get_latest_storage_id_by_partition(self.table.key, kind, partition_keys)
             records_filter, limit = AssetRecordsFilter(self.table.key, storage_ids=list(ids.values())), len(ids)
         for record in self.instance.fetch_materializations(records_filter, limit=limit).records if limit else ():
             event = record.asset_materialization

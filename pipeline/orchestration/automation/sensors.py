@@ -152,14 +152,14 @@ def table_sensor(
         seen: dict[str, Any] = json.loads(context.cursor) if context.cursor else {}
         events: list[AssetMaterialization] = []
         for table in watched:
-            known = dict(seen.get(table.name, {}))
+            cursor_of_table = dict(seen.get(table.name, {}))
             try:
-                events += unreported(table, root, known, context.instance)
+                events += unreported(table, root, cursor_of_table, context.instance)
             except (OSError, ValueError, PipelineError) as error:
                 # This table's cursor stays. A table that can't be read does not stop the report of the others.
                 context.log.warning(f"The log of {table.name} could not be read: {error}")
             else:
-                seen[table.name] = known
+                seen[table.name] = cursor_of_table
         cursor = json.dumps(seen, sort_keys=True)
         if events:
             return SensorResult(asset_events=events, cursor=cursor)

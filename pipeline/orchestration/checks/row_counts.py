@@ -58,8 +58,12 @@ def result(
     outside = {partition: count for partition, count in rows.items() if not is_within(declared, count)}
     named = dict(sorted((str(partition), count) for partition, count in outside.items() if partition is not None))
     versions = {metadata[VERSION] for metadata in written.values() if VERSION in metadata}
-    found = _summary(rows)
-    metadata: dict[str, Any] = {"expected": _range(declared), "found": found, "partitions": len(rows) - (None in rows)}
+    summary = _summary(rows)
+    metadata: dict[str, Any] = {
+        "expected": _range(declared),
+        "found": summary,
+        "partitions": len(rows) - (None in rows),
+    }
     if named:
         metadata["outside"] = MetadataValue.json(dict(list(named.items())[:NAMED_PARTITIONS]))
     if versions:
@@ -69,7 +73,7 @@ def result(
         check_name=ROW_COUNT,
         passed=bool(rows) and not outside,
         severity=quality_checks.severity(declared.severity),
-        description=f"Expected {_range(declared)}, found {found}.",
+        description=f"Expected {_range(declared)}, found {summary}.",
         metadata=metadata,
     )
 
