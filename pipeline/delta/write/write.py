@@ -173,7 +173,7 @@ def _fixed_frame(split: SplitFrame, dataset: Dataset, within: Slice | None) -> I
 class _QuarantinedRows:
     """The rows of one write that go to quarantine. `result` is their commit once it was made."""
 
-    found: SplitFrame
+    split: SplitFrame
     dataset: Dataset
     location: str
     note: CommitNote
@@ -181,14 +181,14 @@ class _QuarantinedRows:
 
     def commit(self, session: SparkSession) -> None:
         """Replace the batch's quarantined rows, once in all attempts. If nothing changes, make no commit."""
-        rows, to = self.found.set_apart, self.dataset.quarantine
+        rows, to = self.split.set_apart, self.dataset.quarantine
         if to is None or rows is None or self.result is not None:
             return
-        if self.found.rows_quarantined or quarantine.may_hold_batch(session, to, self.location, self.note):
-            self.result = self._replaced(rows, to) if self.found.rows_quarantined else self._removed(session, to)
+        if self.split.rows_quarantined or quarantine.may_hold_batch(session, to, self.location, self.note):
+            self.result = self._replaced(rows, to) if self.split.rows_quarantined else self._removed(session, to)
 
     def _replaced(self, rows: DataFrame, to: Dataset) -> WriteResult:
-        frame = quarantine.rows_for_quarantine(rows, self.dataset, self.note, self.found.rows_quarantined)
+        frame = quarantine.rows_for_quarantine(rows, self.dataset, self.note, self.split.rows_quarantined)
         note, within = changed(self.note, cursors=None), quarantine.batch_slice(self.note)
         return write(frame, dataset=to, location=self.location, note=note, within=within)
 
@@ -215,7 +215,7 @@ class _QuarantinedRows:
         except (AfterCommitError, CommitUnknownError):
             raise
         except (PipelineError, *SPARK_ERRORS):
-            rows, to = self.found.set_apart, self.dataset.quarantine
+            rows, to = self.split.set_apart, self.dataset.quarantine
             if to is not None and rows is not None and self.result is not None and self.result.committed:
                 with suppress(PipelineError, *SPARK_ERRORS):  # an error here must not hide the result of the write
                     self._removed(rows.sparkSession, to)
@@ -232,7 +232,7 @@ def _attempt(
         return no_commit(dataset, state, note.mark, skipped_at=txn)
     if isinstance(dataset.write, ErrorIfExists | Ignore) and txn is None:
         return no_commit(dataset, state, note.mark)
-    if apart.found.set_apart is not None and isinstance(txn, Identifier) and note.cursors is None:
+    if apart.split.set_apart is not None and isinstance(txn, Identifier) and note.cursors is None:
         before = version_holding(session, state, note.mark, txn)
         if before is not None:  # no row is quarantined a second time
             return no_commit(dataset, state, note.mark, skipped_at=before)
