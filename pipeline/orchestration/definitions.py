@@ -95,8 +95,8 @@ def _sensors(
 def _refuse_unknown(running: Iterable[str], names: list[str]) -> None:
     """Refuse a name in the setting `running` that no schedule or sensor has. Otherwise the typo would go unnoticed."""
     for name in running:
-        if name not in known:
-            meant = near(name, known) or known
+        if name not in names:
+            meant = near(name, names) or names
             problem = f"no schedule or sensor has the name {name!r}"
             raise SettingsError(setting="running", problem=problem, expected=" or ".join(meant))
 

@@ -123,4 +123,4 @@ def _names(key: AssetKey, metadata: Mapping[str, Any], name: str) -> tuple[str, 
 
 
 def _refusal(key: AssetKey, problem: str) -> DeclarationError:
-    return DeclarationError(dataset=key.to_user_string(), problems=(f"its asset carries no Dataset, and {problem}",))
+    return DeclarationError(dataset=key.to_user_string(), problems=(f"its asset has no Dataset, and {problem}",))

@@ -239,7 +239,7 @@ def _refuse_equal(dataset: Dataset, column: str, parts: Mapping[str, Part]) -> N
     for keys in by_part.values():
         if len(keys) > 1:
             raise PartitionKeyError(
-                dataset=dataset.name, keys=tuple(keys), problem=f"they stand for one and the same value of {column}"
+                dataset=dataset.name, keys=tuple(keys), problem=f"they represent the same value of {column}"
             )
 
 

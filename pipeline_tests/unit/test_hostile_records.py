@@ -99,9 +99,9 @@ class Unshowable:
 
 
 HOSTILE_LINES = {
-    "an array 600 deep": (b'{"list": ' + nested(600) + b"}", "lists and objects lie in one another more than 64 deep"),
-    "an object 600 deep": (b'{"a": ' * 600 + b"1" + b"}" * 600, "lists and objects lie in one another more than 64"),
-    "an unknown name 600 deep": (b'{"no": ' + nested(600) + b"}", "lists and objects lie in one another more than 64"),
+    "an array 600 deep": (b'{"list": ' + nested(600) + b"}", "lists and objects are nested more than 64 deep"),
+    "an object 600 deep": (b'{"a": ' * 600 + b"1" + b"}" * 600, "lists and objects are nested more than 64"),
+    "an unknown name 600 deep": (b'{"no": ' + nested(600) + b"}", "lists and objects are nested more than 64"),
     "an exponent of 20 digits": (b'{"money": 1e99999999999999999999}', "a number has an exponent that no number can"),
     "a low exponent of 20 digits": (b'{"money": 1e-99999999999999999999}', "a number has an exponent that no number"),
     "a large exponent": (b'{"money": 1e999999999}', "column money: got Decimal"),
@@ -156,7 +156,7 @@ def test_a_line_that_only_looks_hostile_is_a_row(name: str) -> None:
 
 HOSTILE_RECORDS: dict[str, tuple[Callable[[], Any], str]] = {
     "a list that holds itself": (lambda: {"list": itself()}, "it takes at least"),
-    "deep lists": (lambda: {"list": json.loads(nested(MAX_DEPTH + 1))}, "lists and objects lie in one another"),
+    "deep lists": (lambda: {"list": json.loads(nested(MAX_DEPTH + 1))}, "lists and objects are nested"),
     "an integer of 10 000 digits": (lambda: {"long": 10**10_000}, "column long: got int an integer of 33220 bits"),
     "a value that can't be shown": (lambda: {"long": Unshowable()}, "column long: got Unshowable"),
     "a name that can't be shown": (lambda: {Unshowable(): 1}, "column <Unshowable instance"),

@@ -89,8 +89,8 @@ BAD: dict[str, tuple[Any, str]] = {
     "empty partition": (update(1, symbol=""), "column symbol: an empty text in a partition column would be read back"),
     "no key": ({"symbol": "ABC", "at": AT}, "columns id are missing"),
     "extra": (update(1, colour="red"), "column colour: not declared"),
-    "twice": (update(1, ID=2), "column ID: stands twice"),
-    "no record": (17, "a builtins.int is no record"),
+    "twice": (update(1, ID=2), "column ID: is given twice"),
+    "no record": (17, "a builtins.int is not a record"),
 }  # fmt: skip
 
 

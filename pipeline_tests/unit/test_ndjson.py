@@ -30,13 +30,13 @@ def test_numbers_with_a_point_are_exact_for_a_dataset_with_decimals() -> None:
 
 
 BAD = {
-    b"\xff\xfe{}": "no UTF-8 at byte 0",
-    b'{"a": "\xc3"}': "no UTF-8 at byte 7",
-    b'{"id": 1': "no JSON: ",
-    b"[1, 2]": "no JSON object",
-    b"17": "no JSON object",
-    b"[" * 200_000: "no JSON: ",
-    b'{"id": ' + b"9" * 10_000 + b"}": "no JSON: ",
+    b"\xff\xfe{}": "not UTF-8 at byte 0",
+    b'{"a": "\xc3"}': "not UTF-8 at byte 7",
+    b'{"id": 1': "not JSON: ",
+    b"[1, 2]": "not a JSON object",
+    b"17": "not a JSON object",
+    b"[" * 200_000: "not JSON: ",
+    b'{"id": ' + b"9" * 10_000 + b"}": "not JSON: ",
 }
 
 

@@ -55,7 +55,7 @@ def test_a_stream_is_read_to_its_end_and_bad_lines_say_where_they_were(tmp_path:
         for text in path.read_text(encoding="utf-8").splitlines()
     ]
     assert [(letter["source"], letter["reason"].partition(":")[0]) for letter in told] == [
-        ("stdin, line 3", "column price"), ("stdin, line 4", "no JSON"), ("stdin, line 6", "no UTF-8 at byte 0"),
+        ("stdin, line 3", "column price"), ("stdin, line 4", "not JSON"), ("stdin, line 6", "not UTF-8 at byte 0"),
     ]  # fmt: skip
 
 

@@ -235,7 +235,7 @@ def _read_error(
         return VersionVacuumedError(dataset=dataset.name, location=location, version=number)
     # Of the newest version the same conditions tell of damage.
     if failure.has(VERSION_GONE) and (options.version is not None or options.timestamp is not None):
-        asked = _resolved(session, dataset, location, options)
+        asked = _pinned_version(session, dataset, location, options)
         available = _available(session, location, asked)
         return VersionNotFoundError(
             dataset=dataset.name, location=location, asked=f"version {asked}", available=available
@@ -258,7 +258,7 @@ def _available(session: SparkSession, location: str, asked: int) -> str:
     return f"{max(first, asked + 1) if asked <= last else first} to {last}"
 
 
-def _is_there(session: SparkSession, location: str) -> bool:
+def _table_exists(session: SparkSession, location: str) -> bool:
     """Whether there is a table at all. If there is none, the errors of a pinned read don't show it."""
     try:
         latest_version(session, location)

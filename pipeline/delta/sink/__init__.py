@@ -1,1 +1,1 @@
-"""Rows that arrive all the time: acknowledged on disk, committed in micro-batches exactly once."""
+"""Sinks: continuous rows are acknowledged on disk and committed in micro-batches, exactly once."""

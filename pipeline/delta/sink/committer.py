@@ -114,7 +114,7 @@ class Committer:
     def commit_next(self) -> bool:
         """Commit the oldest segments; False where there are none. Errors as of `write`, once they don't pass."""
         epoch, rows = self._epoch + 1, self._settings.commit_rows
-        batch, _ = self._tried(lambda: self._journal.begin(epoch, rows), f"epoch {epoch} could not be begun")
+        batch, _ = self._with_retries(lambda: self._journal.begin(epoch, rows), f"epoch {epoch} could not be begun")
         if batch is None:
             return False
         self._epoch = batch.epoch
@@ -137,8 +137,8 @@ class Committer:
         if result is not None:
             # After a failure with an unknown outcome the commit may exist already; then this is a replay.
             self._refuse_others(batch, result, replay=replay or attempts > 1)
-            synced, _ = self._tried(self._synced, "it could not be made durable")
-        self._tried(lambda: self._journal.end(batch, synced), f"epoch {batch.epoch} could not be ended")
+            synced, _ = self._with_retries(self._synced, "it could not be made durable")
+        self._with_retries(lambda: self._journal.end(batch, synced), f"epoch {batch.epoch} could not be ended")
         if result is not None:
             self._meter.committed(batch.rows, time.monotonic() - started, result.version, replay=replay)
             self._seen = max(self._seen, result.version)

@@ -30,7 +30,7 @@ from pipeline.errors import FrameMismatchError
 from pipeline.listing import listed
 
 FRAMES = (PANDAS, POLARS, ARROW)
-TOO_DEEP = f"lists and objects lie in one another more than {MAX_DEPTH} deep"
+TOO_DEEP = f"lists and objects are nested more than {MAX_DEPTH} deep"
 # To what depth a dead letter keeps a record that is too large or too deep.
 _FEW = 4
 # The limit of a local file system for a name, and the characters that Spark escapes as %XX in a partition folder.
@@ -151,7 +151,7 @@ class Intake:
         """
         values = as_mapping(record)
         if values is None:
-            raise Unfit(f"a {type(record).__module__}.{type(record).__qualname__} is no record")
+            raise Unfit(f"a {type(record).__module__}.{type(record).__qualname__} is not a record")
         if is_deep(values):
             raise Unfit(TOO_DEEP)
         values = self._matched(values)
@@ -199,7 +199,7 @@ class Intake:
         for name in unknown:
             declared = self._folded.get(casefolded(name)) if isinstance(name, str) else None
             if declared is None or declared in renamed:
-                raise Unfit(f"column {shown_name(name)}: {'not declared' if declared is None else 'stands twice'}")
+                raise Unfit(f"column {shown_name(name)}: {'not declared' if declared is None else 'is given twice'}")
             renamed[declared] = values[name]
         return renamed
 

@@ -251,7 +251,7 @@ class Journal:
         return any(segment.number <= number for segment in segments)
 
     def append(self, table: Any, positions: Mapping[str, int] | None = None) -> Segment:
-        """As `append_all` of one table."""
+        """As `append_all`, for one table."""
         (segment,) = self.append_all([table], positions)
         return segment
 
@@ -269,7 +269,7 @@ class Journal:
         """
         first = self._next_segment
         numbers = range(first, first + len(found))
-        with self._failing(self.folder, JournalWriteError):
+        with self._as_journal_error(self.folder, JournalWriteError):
             names: list[str] = []
             try:
                 for number, table in zip(numbers, found, strict=True):
@@ -282,7 +282,7 @@ class Journal:
             except OSError:
                 self._remove(f"{name}{TEMPORARY}" for name in names)
                 raise
-        with self._failing(self.folder):
+        with self._as_journal_error(self.folder):
             self._name_together(names)
             segments = [segment_of(self.folder / name, n) for name, n in zip(names, numbers, strict=True)]
         with self._guard:
@@ -327,7 +327,7 @@ class Journal:
         Raises:
             JournalWriteError: they can't be written.
         """
-        with self._failing(self.folder, JournalWriteError):
+        with self._as_journal_error(self.folder, JournalWriteError):
             stem = f"good-{batch.epoch:020d}-{uuid.uuid4().hex[:8]}"
             temporary = write_segment(self.folder, stem, 0, table, {})
             path = temporary.with_name(temporary.name.removesuffix(TEMPORARY))
@@ -370,7 +370,7 @@ class Journal:
         document = batch_document(batch) | {
             "positions": positions, "next_segment": following, "version": self.synced_version,
         }  # fmt: skip
-        with self._failing(self.folder, JournalWriteError):
+        with self._as_journal_error(self.folder, JournalWriteError):
             write_durably(self.folder / _COMMITTED, json.dumps(document).encode())
             self._remove([*document["segments"], *document["replaces"], batch_name(batch)])
         with self._guard:
@@ -379,13 +379,13 @@ class Journal:
     def _write_batch(self, batch: Batch) -> None:
         with self._guard:
             document = batch_document(batch) | {"next_segment": self._next_segment}
-        with self._failing(self.folder, JournalWriteError):
+        with self._as_journal_error(self.folder, JournalWriteError):
             write_durably(self.folder / batch_name(batch), json.dumps(document).encode())
 
     # --- errors -------------------------------------------------------------------------------------------------------
 
     @contextmanager
-    def _failing(self, path: Path, kind: type[JournalError] = JournalError) -> Iterator[None]:
+    def _as_journal_error(self, path: Path, kind: type[JournalError] = JournalError) -> Iterator[None]:
         try:
             yield
         except OSError as error:

@@ -88,7 +88,7 @@ class SinkCounters:
             self._versions = (version if first is None else first, version)
 
     def read(self, *, buffered_rows: int, backlog: tuple[int, int]) -> SinkMetrics:
-        """The numbers now."""
+        """The present numbers."""
         with self._guard:
             seconds = sorted(self._seconds)
             return SinkMetrics(

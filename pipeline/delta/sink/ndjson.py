@@ -89,14 +89,14 @@ def record_of(line: Line, parse: Callable[[bytes], Any], limit: int, where: str)
     try:
         record = parse(line.content)
     except UnicodeDecodeError as error:
-        return raw_letter(line.content, f"no UTF-8 at byte {error.start}", source=where)
+        return raw_letter(line.content, f"not UTF-8 at byte {error.start}", source=where)
     except (ValueError, RecursionError) as error:
-        return raw_letter(line.content, f"no JSON: {error}", source=where)
+        return raw_letter(line.content, f"not JSON: {error}", source=where)
     except ArithmeticError:
         return raw_letter(line.content, "a number has an exponent that no number can have", source=where)
     if is_deep(record):
         return raw_letter(line.content, TOO_DEEP, source=where)
-    return record if isinstance(record, dict) else raw_letter(line.content, "no JSON object", source=where)
+    return record if isinstance(record, dict) else raw_letter(line.content, "not a JSON object", source=where)
 
 
 def submit_lines(stream: BinaryIO, sink: DeltaSink, source: str = "stdin") -> int:

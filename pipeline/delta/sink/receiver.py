@@ -141,7 +141,7 @@ class Receiver:
             rows, size = frame_size(frame)
             return Item(payload=frame, rows=rows, size_bytes=size, position=position, source=source)
         if payload is None:
-            payload = DeadLetter(reason="nothing (None) is no record", record=None, source=source)
+            payload = DeadLetter(reason="nothing (None) is not a record", record=None, source=source)
         mapping = None if isinstance(payload, DeadLetter) else as_mapping(payload)
         if mapping is not None:
             payload = dict(mapping)
@@ -232,17 +232,17 @@ class Receiver:
         taken = self._intake.take(items)
         if taken.letters:
             name = f"{min(letter.at for letter in taken.letters):%Y%m%dT%H%M%S}-{_token()}"
-            self._tried(lambda: self.letters.write(taken.letters, name))
+            self._with_retries(lambda: self.letters.write(taken.letters, name))
             self._meter.refused(len(taken.letters))
         if taken.tables:
-            for segment in self._tried(lambda: self.journal.append_all(taken.tables, _positions(items))):
+            for segment in self._with_retries(lambda: self.journal.append_all(taken.tables, _positions(items))):
                 self._meter.acknowledged(segment.rows, segment.size_bytes)
             self._on_segment()
-        for item, receipt in zip(items, intake.receipts, strict=True):
+        for item, receipt in zip(items, taken.receipts, strict=True):
             if item.receipt.set_running_or_notify_cancel():
                 item.receipt.set_result(receipt)
 
-    def _tried(self, act: Callable[[], _T]) -> _T:
+    def _with_retries(self, act: Callable[[], _T]) -> _T:
         """What comes of a call that is repeated while the storage refuses; once the sink is to stop there is one more.
 
         Raises:

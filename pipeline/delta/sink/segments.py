@@ -165,7 +165,7 @@ def read_segment(path: Path) -> tuple[Segment, dict[str, int]]:
     except UntrustedFileError:
         raise
     except (pa.ArrowException, OSError, ValueError, RecursionError) as error:
-        raise UntrustedFileError(f"it is cut off or damaged ({first_line(error)})") from error
+        raise UntrustedFileError(f"it is truncated or damaged ({first_line(error)})") from error
     written_number = metadata.get(_NUMBER, str(number).encode())
     if written_number != str(number).encode():
         raise UntrustedFileError(f"it was written as segment {written_number.decode('ascii', 'replace')}")
@@ -182,9 +182,9 @@ def read_document(path: Path) -> dict[str, Any]:
     try:
         content = json.loads(path.read_bytes())
     except (ValueError, RecursionError) as error:
-        raise UntrustedFileError(f"it is no JSON ({error})") from error
+        raise UntrustedFileError(f"it is not JSON ({error})") from error
     if not isinstance(content, dict):
-        raise UntrustedFileError("it is no JSON object")
+        raise UntrustedFileError("it is not a JSON object")
     document: dict[str, Any] = {
         "segments": _names(content.get("segments")),
         "replaces": _names(content.get("replaces", [])),

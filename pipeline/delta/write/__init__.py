@@ -1,1 +1,1 @@
-"""Rows into tables: one commit or none, exactly once. The only code that writes rows."""
+"""Writes of rows to tables: one commit or none, exactly once. No other code writes rows."""

@@ -106,8 +106,8 @@ def write(
         telling_damage(dataset.name, location),
         _conformed(frame, dataset, note.mark) as conformed,
         telling_expressions(conformed, dataset),
-        split_violations(conformed, dataset, within) as found,
-        _held(found, dataset, within) as held,
+        split_violations(conformed, dataset, within) as split,
+        _fixed_frame(split, dataset, within) as fixed,
     ):
         if split.is_refused and (violation := violations_in(fixed, dataset, within)) is not None:
             raise violation
