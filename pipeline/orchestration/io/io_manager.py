@@ -17,7 +17,6 @@ from dagster import (
     AssetMaterialization,
     AssetRecordsFilter,
     ConfigurableIOManager,
-    DagsterInvariantViolationError,
     DataVersion,
     InputContext,
     OutputContext,
@@ -39,10 +38,11 @@ from pipeline.delta.table.open_table import TableState, state_at_location
 from pipeline.delta.write.consume import Reading, Touched, write_consumed
 from pipeline.delta.write.result import WriteResult
 from pipeline.delta.write.write import write
-from pipeline.errors import FrameKindError, FrameMismatchError, PartitionKeyError, PipelineError, TableNotFoundError
+from pipeline.errors import FrameKindError, FrameMismatchError, PipelineError, TableNotFoundError
 from pipeline.orchestration.derived import dataset_of_table, derived_dataset, refuse_lost_partitions
 from pipeline.orchestration.failures import told_as_failure
 from pipeline.orchestration.io.consumers import consumer_of, read_changes, sources_of, written_changes
+from pipeline.orchestration.io.contexts import metadata_of, output_keys, partition_expr, partitions_of, step_of
 from pipeline.orchestration.io.identity import writer
 from pipeline.orchestration.io.inputs import annotated_kind, input_slice, may_be_missing, report_input, shown_annotation
 from pipeline.orchestration.io.reads import (
@@ -54,7 +54,6 @@ from pipeline.orchestration.io.reads import (
     version_written_in_run,
 )
 from pipeline.orchestration.io.reporting import (
-    Partitions,
     changed_since,
     commit_line,
     report_of,
@@ -73,11 +72,10 @@ from pipeline.orchestration.metadata import (
     data_version_tag,
     declared_dataset,
     foremost_first,
-    plain_value,
     reported_data_version,
     write_metadata,
 )
-from pipeline.orchestration.partitions import PARTITION_EXPR, slice_of
+from pipeline.orchestration.partitions import slice_of
 from pipeline.orchestration.resources import DeltaSparkResource
 from pipeline.record import write_record
 from pipeline.settings import LOCAL_FRAME_MAX_BYTES
@@ -116,14 +114,16 @@ class DeltaIOManager(ConfigurableIOManager):
             AfterCommitError: the rows are committed, and could not be reported.
             Failure: either of them, inside of a run.
         """
-        step = _step_of(context)
+        step = step_of(context)
         with nullcontext() if step is None else told_as_failure():
             self._handle_output(context, step, obj)
 
     def _handle_output(self, context: OutputContext, step: StepExecutionContext | None, obj: object) -> None:
-        keys = _output_keys(context)
+        keys = output_keys(context)
         dataset, obj, table_declares = self._dataset_of_output(context, obj, partitioned=keys is not None)
-        within = None if keys is None else slice_of(dataset, context.asset_partitions_def, keys, _expr(context))
+        within = (
+            None if keys is None else slice_of(dataset, context.asset_partitions_def, keys, partition_expr(context))
+        )
         with written_changes(step, dataset) as found:
             reads = reads_of(step) | ({} if found is None else changes_read(found.changes))
             note = CommitNote(
@@ -147,7 +147,7 @@ class DeltaIOManager(ConfigurableIOManager):
                 context.log.info(commit_line(one, note.partitions, seconds))
                 metadata |= self._kept(context, dataset, one, note, reads=reads.values(), found=found)
                 self._tell_quarantine(context, dataset, one, note)
-            report_output(context, step, report_of(dataset, result, metadata, _partitions(context, keys)), told)
+            report_output(context, step, report_of(dataset, result, metadata, partitions_of(context, keys)), told)
 
     def _write(
         self,
@@ -189,7 +189,7 @@ class DeltaIOManager(ConfigurableIOManager):
             FrameKindError, FrameTooLargeError: the parameter's annotation names no frame, or one that would not fit.
             Failure: any of them, inside of a run.
         """
-        step = _step_of(context)
+        step = step_of(context)
         with nullcontext() if step is None else told_as_failure():
             return self._load_input(context, step)
 
@@ -247,7 +247,7 @@ class DeltaIOManager(ConfigurableIOManager):
         self, context: OutputContext, obj: object, *, partitioned: bool
     ) -> tuple[Dataset, Any, bool]:
         """What an output is written as, the frame as it may be read from here on, and whether the table declares it."""
-        key, metadata = context.asset_key, _metadata(context)
+        key, metadata = context.asset_key, metadata_of(context)
         declared = declared_dataset(key, metadata)
         if declared is not None:
             return declared, obj, False
@@ -274,7 +274,7 @@ class DeltaIOManager(ConfigurableIOManager):
     def _dataset_to_read(self, context: InputContext, step: StepExecutionContext | None) -> Dataset | None:
         """The dataset of a source; None for a plain asset that has nothing to read yet, of unknown columns."""
         try:
-            return self._dataset_of_source(context.asset_key, _metadata(context.upstream_output))
+            return self._dataset_of_source(context.asset_key, metadata_of(context.upstream_output))
         except TableNotFoundError:
             if not may_be_missing(context, step):
                 raise
@@ -297,7 +297,7 @@ class DeltaIOManager(ConfigurableIOManager):
         )  # fmt: skip
         if step is None or result.changes_rows or result.skipped:
             return now
-        partitions = _partitions(context, _output_keys(context))
+        partitions = partitions_of(context, output_keys(context))
         asked = AssetRecordsFilter(
             asset_key=context.asset_key, asset_partitions=None if partitions is None else partitions.keys
         )
@@ -361,49 +361,8 @@ def _told(table_declares: bool) -> Iterator[None]:
         raise replace(error, table_declares=True) from error
 
 
-def _metadata(context: OutputContext | None) -> Mapping[str, Any]:
-    return (context.definition_metadata if context is not None else None) or {}
-
-
-def _output_keys(context: OutputContext) -> list[str] | None:
-    """The partition keys that this run writes; None for an asset without partitions.
-
-    Raises:
-        PartitionKeyError: the asset has partitions and the run names none. Dagster then tells of no partitions at all,
-            and the whole table would be taken for the slice.
-    """
-    if context.has_asset_partitions:
-        return list(context.asset_partition_keys)
-    step = _step_of(context)
-    if step is not None and step.has_asset_partitions_for_output(context.name):
-        raise PartitionKeyError(
-            dataset="/".join(context.asset_key.path),
-            keys=(),
-            problem="the run names none, and its asset is partitioned; nothing was written",
-        )
-    return None
-
-
-def _partitions(context: OutputContext, keys: list[str] | None) -> Partitions | None:
-    if keys is None:
-        return None
-    return Partitions(partitions_def=context.asset_partitions_def, keys=keys, expr=_expr(context))
-
-
-def _expr(context: OutputContext | InputContext) -> object | None:
-    return plain_value((context.definition_metadata or {}).get(PARTITION_EXPR))
-
-
 def _mark(context: OutputContext, step: StepExecutionContext | None, dataset: Dataset, within: Slice | None) -> Mark:
     """Outside a run nothing is known that could tell a repeat, so the mark has no epoch."""
     if step is None:
         return Mark(writer=f"{dataset.name}/{context.run_id}")
     return Mark(writer=writer(dataset, step, within), epoch=0, attempt=step.previous_attempt_count + 1)
-
-
-def _step_of(context: InputContext | OutputContext) -> StepExecutionContext | None:
-    """The step of a context; None outside a run, as for `load_asset_value` or a context that a test has built."""
-    try:
-        return context.step_context
-    except DagsterInvariantViolationError:
-        return None

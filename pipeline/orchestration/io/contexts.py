@@ -1,0 +1,57 @@
+"""What Dagster's contexts of inputs and outputs say: step, partition keys and metadata."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from dagster import DagsterInvariantViolationError, InputContext, OutputContext, StepExecutionContext
+
+from pipeline.errors import PartitionKeyError
+from pipeline.orchestration.io.reporting import Partitions
+from pipeline.orchestration.metadata import plain_value
+from pipeline.orchestration.partitions import PARTITION_EXPR
+
+
+def metadata_of(context: OutputContext | None) -> Mapping[str, Any]:
+    """The metadata of the output's definition."""
+    return (context.definition_metadata if context is not None else None) or {}
+
+
+def output_keys(context: OutputContext) -> list[str] | None:
+    """The partition keys that this run writes; None for an asset without partitions.
+
+    Raises:
+        PartitionKeyError: the asset has partitions and the run names none. Dagster then reports no partitions at all,
+            and the whole table would be the slice.
+    """
+    if context.has_asset_partitions:
+        return list(context.asset_partition_keys)
+    step = step_of(context)
+    if step is not None and step.has_asset_partitions_for_output(context.name):
+        raise PartitionKeyError(
+            dataset="/".join(context.asset_key.path),
+            keys=(),
+            problem="the run names none, and its asset is partitioned; nothing was written",
+        )
+    return None
+
+
+def partitions_of(context: OutputContext, keys: list[str] | None) -> Partitions | None:
+    """The run's partitions; None for an asset without partitions."""
+    if keys is None:
+        return None
+    return Partitions(partitions_def=context.asset_partitions_def, keys=keys, expr=partition_expr(context))
+
+
+def partition_expr(context: OutputContext | InputContext) -> object | None:
+    """The partition columns that the asset's metadata names."""
+    return plain_value((context.definition_metadata or {}).get(PARTITION_EXPR))
+
+
+def step_of(context: InputContext | OutputContext) -> StepExecutionContext | None:
+    """The step of a context; None outside a run, as in `load_asset_value` or in a context that a test builds."""
+    try:
+        return context.step_context
+    except DagsterInvariantViolationError:
+        return None
