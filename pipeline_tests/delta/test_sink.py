@@ -180,6 +180,21 @@ def test_a_changelog_is_applied_batch_by_batch(classic: SparkSession, settings: 
     assert [letter["record"]["op"] for letter in letters(sink, settings)] == ["z"]
 
 
+def test_an_update_may_lack_a_not_null_column_in_which_null_keeps_the_stored_value(
+    classic: SparkSession, settings: Settings
+) -> None:
+    dataset = replace(LOGGED, write=Merge(changelog=Changelog(operation="op", sequence="n", ignore_nulls=("v",))))
+    with DeltaSink(dataset, "test", settings, BY_HAND) as sink:
+        sink.submit({"k": 1, "v": "a", "op": "c", "n": 1})
+        sink.flush(PATIENCE)
+        sink.submit({"k": 1, "v": None, "op": "u", "n": 2})
+        sink.submit({"k": 2, "v": None, "op": "c", "n": 3})  # nothing is stored that could be kept
+        sink.submit({"k": 3, "v": "c", "op": "c", "n": 4})
+        sink.flush(PATIENCE)
+    assert table(dataset, settings.root) == [{"k": 1, "v": "a"}, {"k": 3, "v": "c"}]
+    assert [letter["record"]["k"] for letter in letters(sink, settings)] == [2]
+
+
 def test_a_batch_that_was_begun_by_a_killed_process_is_written_once_whether_it_was_committed_or_not(
     classic: SparkSession, settings: Settings, tmp_path: Path
 ) -> None:

@@ -18,7 +18,7 @@ from pyspark.sql import functions as F  # noqa: N812  Spark's own name for it
 from pyspark.sql.pandas.types import from_arrow_type
 from pyspark.sql.types import StructField
 
-from pipeline.dataset import Dataset, Merge
+from pipeline.dataset import Dataset
 from pipeline.delta import sql
 from pipeline.delta.frames.arrow import fitting
 from pipeline.delta.frames.convert import to_spark
@@ -34,12 +34,13 @@ from pipeline.delta.sink.durable import sync_commits
 from pipeline.delta.sink.intake import letter_of
 from pipeline.delta.sink.journal import Journal
 from pipeline.delta.sink.metrics import SinkCounters
-from pipeline.delta.sink.raising import without_raising
+from pipeline.delta.sink.raising import without_raising, without_stored_value
 from pipeline.delta.sink.receiver import SinkSettings
 from pipeline.delta.sink.segments import Batch
 from pipeline.delta.spark.failures import SPARK_ERRORS, failure_of
 from pipeline.delta.sql import constraints
 from pipeline.delta.table.open_table import open_or_create, table_state
+from pipeline.delta.write import merge
 from pipeline.delta.write.result import WriteResult
 from pipeline.delta.write.transaction import last_recorded_epoch
 from pipeline.delta.write.write import write
@@ -242,6 +243,9 @@ class Committer:
         if not letters:
             try:
                 good, letters = without_raising(self.dataset, rows, self._current_session, self._staging)
+                if not letters:
+                    session = self._current_session
+                    good, letters = without_stored_value(self.dataset, self.location, rows, session, self._staging)
             except SPARK_ERRORS as failure:
                 raise error from failure
         if not letters:
@@ -294,7 +298,8 @@ def _split(dataset: Dataset, frame: DataFrame, error: ViolationError) -> tuple[A
     computed = {name: expression for name, expression in selected.items() if name not in frame.columns}
     whole = frame.selectExpr("*", *(f"{expression} AS {sql.identifier(name)}" for name, expression in computed.items()))
     with_reasons = whole.selectExpr("*", f"array_compact(array({', '.join(cases) or 'NULL'})) AS {reasons}")
-    with_reasons = with_reasons.withColumn(column, F.when(F.expr(_stored(dataset)), F.col(reasons))).drop(*computed)
+    is_stored = F.expr(merge.stored_condition(dataset) or "TRUE")
+    with_reasons = with_reasons.withColumn(column, F.when(is_stored, F.col(reasons))).drop(*computed)
     bad = with_reasons.filter(f"size({reasons}) > 0").toArrow().to_pylist()
     letters = [letter_of({n: v for n, v in row.items() if n != column}, "; ".join(row[column])) for row in bad]
     good = with_reasons.filter(f"NOT coalesce(size({reasons}) > 0, FALSE)").drop(column).toArrow()
@@ -308,7 +313,7 @@ def _conditions(dataset: Dataset, error: ViolationError) -> dict[str, str]:
         conditions = constraints.check_conditions(dataset)
         return {f"check {name} is broken": condition for name, condition in conditions.items()}
     if isinstance(error, NullViolationError):
-        nulls = constraints.null_conditions(dataset.schema)
+        nulls = constraints.null_conditions(dataset.schema, merge.kept_columns(dataset))
         return {f"column {name}: NULL, declared NOT NULL": condition for name, condition in nulls.items()}
     if isinstance(error, PartitionValueError):
         empty = constraints.empty_partition_conditions(dataset)
@@ -317,17 +322,6 @@ def _conditions(dataset: Dataset, error: ViolationError) -> dict[str, str]:
         long = constraints.long_partition_conditions(dataset, error.limit)
         return {f"column {name}: too long to name a folder": condition for name, condition in long.items()}
     return {}
-
-
-def _stored(dataset: Dataset) -> str:
-    """SQL that is true for a row that is stored, and not one that only deletes."""
-    mode = dataset.write
-    if isinstance(mode, Merge) and mode.changelog is not None:
-        codes = ", ".join(sql.string(code.lower()) for code in mode.changelog.writes)
-        return f"lower({sql.identifier(mode.changelog.operation)}) IN ({codes})"
-    if isinstance(mode, Merge) and mode.delete_when is not None:
-        return f"NOT coalesce(({mode.delete_when}), FALSE)"
-    return "TRUE"
 
 
 def without_repeats(dataset: Dataset, table: Any) -> tuple[Any, list[DeadLetter]]:

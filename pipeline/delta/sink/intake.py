@@ -26,6 +26,7 @@ from pipeline.delta.frames.records import MAX_DEPTH, Unfit, as_mapping, coercer,
 from pipeline.delta.log.snapshot import first_line
 from pipeline.delta.sink.buffer import Item, Receipt
 from pipeline.delta.sink.dead_letters import DeadLetter, json_value
+from pipeline.delta.write import merge
 from pipeline.errors import FrameMismatchError
 from pipeline.listing import listed
 
@@ -134,8 +135,10 @@ class Intake:
         self._limited = [f.name for f in dataset.schema.fields if _has_limit(f.dataType)]
         self._changelog = dataset.write.changelog if isinstance(dataset.write, Merge) else None
         deletes = isinstance(dataset.write, Merge) and dataset.write.delete_when is not None
-        # A row that only deletes may lack NOT NULL columns. Which rows only delete is decided by the write.
-        required = [f.name for f in dataset.schema.fields if not f.nullable and f.name not in self._computed]
+        # A row that only deletes may lack NOT NULL columns, and an update those in which NULL keeps the stored value.
+        # Which rows these are is decided by the write.
+        optional = {*self._computed, *(set(merge.kept_columns(dataset)) - set(dataset.keys))}
+        required = [f.name for f in dataset.schema.fields if not f.nullable and f.name not in optional]
         self._not_null = [name for name in required if not deletes or name in dataset.keys]
         self._key_not_null = [name for name in self._not_null if name in dataset.keys]
         # The types of the columns that only frames have, as they were last seen.

@@ -1,4 +1,4 @@
-"""Search for the rows of a batch for which an expression of their dataset fails, by halving.
+"""Search for the rows of a batch that can't be stored: those for which an expression fails, and NULLs without a value.
 
 Here belongs the search. The expressions are those that a write evaluates. They are evaluated without the table and
 without a commit, so a failure is caused by the rows and not by the storage. The batch stays one batch; the remaining
@@ -13,6 +13,7 @@ from contextlib import contextmanager, suppress
 from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql.pandas.types import from_arrow_type
 from pyspark.sql.types import LongType, StructField
 
@@ -24,6 +25,7 @@ from pipeline.delta.log.mark import private_session
 from pipeline.delta.sink.dead_letters import DeadLetter
 from pipeline.delta.sink.intake import letter_of
 from pipeline.delta.spark.failures import LOST_OR_REFUSED, SPARK_ERRORS, failure_of
+from pipeline.delta.table.open_table import latest_version, rows_at
 from pipeline.delta.write import merge
 
 
@@ -54,6 +56,33 @@ def without_raising(
             good[start] = False
             letters.append(letter_of(table.slice(start, 1).to_pylist()[0], reason))
     return table.filter(good), letters
+
+
+def without_stored_value(
+    dataset: Dataset, location: str, rows: Any, session: Callable[[], SparkSession], staging: str
+) -> tuple[Any, list[DeadLetter]]:
+    """The rows, and as dead letters those whose NULL stands for a stored value that does not exist.
+
+    They are the rows with NULL in a NOT NULL column of `ignore_nulls`, if neither the table nor another row of the
+    batch has a row of their key with a value.
+    """
+    columns = [name for name in merge.kept_columns(dataset) if not dataset.field(name).nullable]
+    if not columns:
+        return rows, []
+    reasons: dict[int, str] = {}
+    with _numbered(dataset, rows, session, staging) as frame:
+        table = rows_at(frame.sparkSession, location, latest_version(frame.sparkSession, location))
+        stored = frame.filter(merge.stored_condition(dataset) or "TRUE")
+        for name in columns:
+            is_null = f"{sql.identifier(name)} IS NULL"
+            keys = [f"{sql.identifier(key)} AS {sql.identifier(f'key {i}')}" for i, key in enumerate(dataset.keys)]
+            valued = table.selectExpr(*keys).union(stored.filter(f"NOT {is_null}").selectExpr(*keys)).alias("valued")
+            alike = (f"{sql.identifier(k)} <=> valued.{sql.identifier(f'key {i}')}" for i, k in enumerate(dataset.keys))
+            lost = stored.filter(is_null).join(valued, F.expr(" AND ".join(alike)), "left_anti")
+            numbers = lost.select(sql.identifier(_number(dataset))).collect()
+            reasons |= {row[0]: f"column {name}: NULL, and no stored value that it could keep" for row in numbers}
+    letters = [letter_of(rows.slice(n, 1).to_pylist()[0], reason) for n, reason in sorted(reasons.items())]
+    return rows.filter([n not in reasons for n in range(rows.num_rows)]), letters
 
 
 def _number(dataset: Dataset) -> str:

@@ -59,7 +59,7 @@ DAMAGED_CLASSES = frozenset(
     }
 )  # fmt: skip
 # Classes of SQL states that are said of values: data exceptions, routines that failed, limits, what SQL itself raises.
-_OF_ROWS = ("22", "38", "39", "54", "P0")
+_OF_ROWS = ("22", "23", "38", "39", "54", "P0")
 # What a function of Python raises, by class where there is no state.
 _OF_FUNCTIONS = "PythonException"
 # What a log says of a column that this Spark has no type for: of a table, though its state is one of values.
