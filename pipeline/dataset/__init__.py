@@ -1,6 +1,6 @@
-"""What is declared of a dataset, said once; no input or output, no JVM.
+"""The declaration of a dataset, the one home of its facts. It does no input or output and needs no JVM.
 
-Every name that a project needs for its declarations is here.
+This package exports every name that a project needs for its declarations.
 """
 
 from pipeline.dataset.declaration import Dataset, require_dataset, table_location

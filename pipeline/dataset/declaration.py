@@ -1,7 +1,7 @@
-"""A dataset's declaration: said once, here; DDL, asset key, location, checks and metadata are derived from it.
+"""A dataset's declaration: DDL, asset key, location, checks and metadata are derived from it.
 
-Here belong `Dataset` and the parts that no other module has. No input, no output, no JVM and no
-Dagster: `pyspark.sql.types` is the only part of Spark that is touched, and it is plain Python.
+Here belong `Dataset` and the parts that no other module has. This module does no input or output, and needs no JVM
+and no Dagster. It imports only `pyspark.sql.types` of Spark, which is plain Python.
 """
 
 from __future__ import annotations
@@ -61,28 +61,28 @@ class Dataset:
         schema: every column in the order of the table; partition columns included, descriptions as the `comment`
             metadata of their fields.
         partition_by: partition columns, outermost first.
-        write: what a write does to the rows that are there.
-        keys: columns that together name a row; NULL is a value like any other. A merge keeps them unique; under any
-            other mode that is for the writer to see to.
+        write: what a write does to the rows of the table.
+        keys: columns that together identify a row; NULL is a value like any other. A merge keeps them unique; in any
+            other mode the writer must keep them unique.
         reads: names of the datasets that this one is made from.
-        reads_changes_of: those of them that are read as what has changed since this one was last written. Where none of
-            them has, nothing is written.
-        full_without_feed: whether such a source may have no change feed, and is read whole whenever it has changed;
-            refused otherwise.
+        reads_changes_of: those of `reads` of which a write reads only the changes since the last write of this
+            dataset. If none of them has changed, nothing is written.
+        full_without_feed: whether such a source may lack a change feed. It is then read in full whenever it has
+            changed; otherwise the declaration is refused.
         checks: check constraints, enforced by Delta in every commit.
-        not_null: what becomes of rows with NULL in a NOT NULL column, where the write is not to fail.
+        not_null: what happens to rows with NULL in a NOT NULL column, if the write shall not fail.
         properties: further Delta table properties, as (name, value).
         change_feed: whether Delta records the change feed.
         features: further table features.
-        storage: how files are written and how long what is old is kept.
+        storage: how files are written and how long old files and log entries are kept.
         schema_policy: which changes of the table's schema a write makes by itself.
         group: the asset's group in Dagster.
-        code_version: of the code that computes the rows; another one makes the asset out of date in Dagster.
+        code_version: the version of the code that computes the rows; a new one makes the asset out of date in Dagster.
         starts_on_change: whether a run starts by itself when one of `reads` has a new version.
-        freshness: how old the newest write may be; None where no age is too old.
-        schema_check: the check that the table still is as declared.
-        row_count: the check of a write's rows; None where any number will do.
-        expectations: what is expected of the table beyond its rows one by one, looked at after each write.
+        freshness: how old the newest write may be; None if any age is allowed.
+        schema_check: the check that the table still matches the declaration.
+        row_count: the check of the number of rows after a write; None if any number is allowed.
+        expectations: expectations of the whole table, checked after each write.
 
     Raises:
         DeclarationError: with every contradiction found.
@@ -115,14 +115,14 @@ class Dataset:
     expectations: tuple[Expectation, ...] = ()
 
     def __post_init__(self) -> None:
-        # What contradicts itself can be asked only of values that are what they should be.
+        # Contradictions can be looked for only among values of the right types.
         problems = tuple(map(str, type_problems(self))) or tuple(_problems(self))
         if problems:
             raise DeclarationError(dataset=str(self.name), problems=problems)
 
     @property
     def asset_key(self) -> tuple[str, ...]:
-        """The parts of the name; what Dagster calls the path of the asset key."""
+        """The parts of the name: the path of the Dagster asset key."""
         return tuple(self.name.split("/"))
 
     def location(self, root: str) -> str:
@@ -131,22 +131,22 @@ class Dataset:
 
     @property
     def fingerprint(self) -> str:
-        """The fingerprint that a table of this declaration has."""
+        """The schema fingerprint of a table that matches this declaration."""
         return schema_fingerprint(self.schema, self.partition_by)
 
     @property
     def frame_columns(self) -> tuple[str, ...]:
-        """Columns that a frame brings beside those of the table: what a merge decides by and does not keep."""
+        """The columns of a frame that the table lacks: a merge uses them in its conditions and does not store them."""
         return frame_columns(self.write, self.schema.names)
 
     @property
     def constraints(self) -> tuple[Constraint, ...]:
-        """The constraints of which the declaration speaks; other NOT NULL columns are none of them."""
+        """The declared constraints: `not_null`, then `checks`. NOT NULL columns that `not_null` omits are left out."""
         return (*self.not_null, *self.checks)
 
     @property
     def quarantine(self) -> Dataset | None:
-        """The dataset of the rows that constraints set apart; None where none does. A write replaces its own batch."""
+        """The dataset of quarantined rows; None if no constraint has a quarantine. A write replaces its own batch."""
         if not sets_apart(self.constraints):
             return None
         return Dataset(
@@ -154,7 +154,7 @@ class Dataset:
             schema=quarantine_schema(self.schema),
             reads=(self.name,),
             change_feed=False,
-            # Its columns change with those of the table.
+            # The quarantine's columns change together with the table's columns.
             features=Features(column_mapping=self.features.column_mapping, type_widening=self.features.type_widening),
             schema_policy=_SCHEMA_POLICY if self.schema_policy.mode == "overwrite" else self.schema_policy,
             description=f"Rows for {self.name} that break its constraints, with the reasons.",
@@ -168,14 +168,14 @@ class Dataset:
 
 
 def require_dataset(value: object, taker: str) -> None:
-    """Refuse what is no dataset where one is taken; `taker` is the name of what takes it."""
+    """Raise DeclarationError if `value` is not a Dataset; `taker` is the name of the function that got it."""
     if not isinstance(value, Dataset):
         kind = f"the class {value.__name__}" if isinstance(value, type) else f"{value!r} ({type(value).__name__})"
         raise DeclarationError(dataset=str(value), problems=(f"{taker} takes a Dataset, got {kind}",))
 
 
 def table_location(root: str, name: str) -> str:
-    """The URI of the table of that name: the root followed by the asset key."""
+    """The URI of the dataset's table: the root followed by the asset key."""
     return f"{root.rstrip('/')}/{name}"
 
 
@@ -206,10 +206,9 @@ def _problems(dataset: Dataset) -> Iterator[str]:
     yield from feature_problems(dataset.features, dataset.schema, dataset.partition_by)
     yield from storage_problems(dataset.storage, dataset.schema)
     yield from schema_problems(dataset.schema_policy, dataset.schema, maps_columns=dataset.features.maps_columns)
-    said = dict.fromkeys(feature_properties(dataset.features), "features")
-    yield from property_problems(
-        dataset.properties, said | dict.fromkeys(storage_properties(dataset.storage), "storage")
-    )
+    field_by_property = dict.fromkeys(feature_properties(dataset.features), "features")
+    field_by_property |= dict.fromkeys(storage_properties(dataset.storage), "storage")
+    yield from property_problems(dataset.properties, field_by_property)
     yield from _asset_problems(dataset)
 
 

@@ -1,10 +1,10 @@
-"""What is expected of rows and tables, and what follows where it is not so: the words of a declaration for quality.
+"""Data quality in a declaration: what is expected of rows and tables, and what happens if it is violated.
 
-Here belong constraints on rows, expectations of whole tables, freshness, and what contradicts itself in them. How they
-are counted and enforced is `pipeline.delta`'s; how Dagster is told, `pipeline.orchestration`'s.
+Here belong constraints on rows, expectations of whole tables, freshness, and the contradictions in them. How they are
+counted and enforced belongs to `pipeline.delta`; how they are reported to Dagster, to `pipeline.orchestration`.
 
-A constraint is judged row by row before the write and enforced by Delta in it: rows that are dropped or set apart never
-reach the write. An expectation is judged at a version of the table, after the write.
+A constraint is evaluated for each row before the write, and Delta enforces it in the write. Rows that are dropped or
+quarantined never reach the write. An expectation is evaluated at a version of the table, after the write.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ OnViolation = Literal["fail", "drop", "quarantine"]
 
 QUARANTINE_SUFFIX = "__quarantine"
 REASONS, WRITER, EPOCH, TOKEN = "_reasons", "_writer", "_epoch", "_token"
-# What a row in quarantine has before the declared columns: why it is there, and what write has set it apart.
+# The columns of a quarantined row before the declared ones: the broken constraints, and the write that quarantined it.
 QUARANTINE_FIELDS = (
     StructField(REASONS, ArrayType(StringType(), True), True, {"comment": "The constraints that the row breaks."}),
     StructField(WRITER, StringType(), True, {"comment": "The writer of the batch that the row came in."}),
@@ -43,22 +43,22 @@ QUARANTINE_FIELDS = (
     StructField("_set_apart_at", TimestampType(), True, {"comment": "When it was written here."}),
 )
 _CRON_FIELDS = 5
-# Dagster looks at freshness no more often.
+# Dagster evaluates freshness no more often than this.
 _SHORTEST = timedelta(minutes=1)
 
 
-# --- constraints: of rows, before the write ---------------------------------------------------------------------------
+# --- constraints: on rows, before the write ---------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
 class Check:
-    """A check constraint: a row breaks it for which `condition` (SQL over the columns) is false or NULL.
+    """A check constraint: a row breaks it if `condition` (SQL over the columns) is false or NULL.
 
     Args:
-        on_violation: what becomes of such rows. `fail` refuses the whole write; `drop` leaves the rows out and counts
-            them; `quarantine` puts them into the table `<dataset>__quarantine`, with the reasons.
-        severity: how the asset check takes it that there were any.
-        blocking: whether the assets downstream then don't start in the same run.
+        on_violation: what happens to such rows. `fail` refuses the whole write; `drop` leaves the rows out and counts
+            them; `quarantine` writes them to the table `<dataset>__quarantine`, with the reasons.
+        severity: the severity of the asset check if there were such rows.
+        blocking: whether a failed check keeps the downstream assets from starting in the same run.
     """
 
     name: str
@@ -70,9 +70,10 @@ class Check:
 
 @dataclass(frozen=True)
 class NotNull:
-    """What becomes of rows with NULL in a column that the schema declares NOT NULL; of others the write fails.
+    """What happens to rows with NULL in a column that the schema declares NOT NULL.
 
-    `column` is its dotted path; the rest is as in `Check`.
+    NULL in a NOT NULL column that is not declared here fails the write. `column` is the dotted path of the column; the
+    other fields are those of `Check`.
     """
 
     column: str
@@ -85,32 +86,32 @@ Constraint = Check | NotNull
 
 
 def constraint_name(constraint: Constraint) -> str:
-    """The name of a constraint, as counts and reasons give it: the check's, or the column's with what it is not."""
+    """The name of a constraint in counts and reasons: the name of the check, or `<column> IS NULL`."""
     return constraint.name if isinstance(constraint, Check) else null_label(constraint.column)
 
 
 def null_label(column: str) -> str:
-    """The name under which NULL in a NOT NULL column is counted."""
+    """The name under which NULLs in a NOT NULL column are counted."""
     return f"{column} IS NULL"
 
 
 def sets_apart(constraints: Iterable[Constraint]) -> bool:
-    """Whether a constraint sends its rows to quarantine."""
+    """Whether any of the constraints sends its rows to quarantine."""
     return any(constraint.on_violation == "quarantine" for constraint in constraints)
 
 
 def quarantine_schema(schema: StructType) -> StructType:
-    """Those of `QUARANTINE_FIELDS`, and the declared columns, all of which may be NULL.
+    """The schema of a quarantine: `QUARANTINE_FIELDS`, then the declared columns; each of them may be NULL.
 
-    In this order Delta keeps statistics of what a batch is found by, however many columns are declared.
+    In this order Delta keeps statistics of the columns that identify a batch, however many columns are declared.
     """
     return StructType([*QUARANTINE_FIELDS, *(_relaxed(column) for column in schema.fields)])
 
 
 def _relaxed(column: StructField) -> StructField:
     comment = (column.metadata or {}).get("comment")
-    kept = {"comment": comment} if comment is not None else {}
-    return StructField(column.name, _nullable(column.dataType), True, kept)
+    metadata = {"comment": comment} if comment is not None else {}
+    return StructField(column.name, _nullable(column.dataType), True, metadata)
 
 
 def _nullable(data_type: DataType) -> DataType:
@@ -123,14 +124,14 @@ def _nullable(data_type: DataType) -> DataType:
     return data_type
 
 
-# --- expectations: of tables, after the write -------------------------------------------------------------------------
+# --- expectations: on tables, after the write -------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, kw_only=True)
 class SchemaCheck:
-    """How the asset check of the table's schema takes a difference.
+    """The severity of the asset check that compares the table's schema with the declaration.
 
-    `blocking` keeps the assets downstream of a failure from starting in the same run.
+    `blocking` keeps the downstream assets from starting in the same run if the check fails.
     """
 
     severity: Severity = "error"
@@ -139,10 +140,10 @@ class SchemaCheck:
 
 @dataclass(frozen=True, kw_only=True)
 class RowCount:
-    """How many rows there may be after a write, as an asset check: at each partition key of a run, or in all.
+    """An asset check of the number of rows after a write: for each partition key of a run, or for the whole table.
 
-    They are those that the partition or table holds, whatever the write mode; after an append those that came. None as
-    `maximum` means any number; `severity` and `blocking` are as in `SchemaCheck`.
+    It counts the rows that the partition or table holds, in every write mode but append; after an append it counts the
+    appended rows. A `maximum` of None means any number; `severity` and `blocking` are as in `SchemaCheck`.
     """
 
     minimum: int = 0
@@ -165,11 +166,11 @@ class Unique:
 
 @dataclass(frozen=True)
 class References:
-    """The values of these columns together are those of a row of another dataset; a row with NULL among them is not.
+    """The values of these columns together exist in a row of another dataset; a row with NULL among them violates it.
 
     Args:
-        dataset: the other dataset's name. Where the dataset reads it, it is looked at as it was read.
-        to: the columns of it, in the same order; those of the same names where empty.
+        dataset: the other dataset's name. If the declaring dataset reads it, the version that was read is used.
+        to: the columns of the other dataset, in the same order; if empty, those of the same names.
         severity: as in `SchemaCheck`.
         blocking: as in `SchemaCheck`.
     """
@@ -190,14 +191,14 @@ Expectation = Unique | References
 
 
 def expectation_name(expectation: Expectation) -> str:
-    """The name under which it is told."""
+    """The name of an expectation, which is unique within a dataset."""
     columns = "_".join(expectation.columns)
     return f"unique_{columns}" if isinstance(expectation, Unique) else f"{columns}_in_{expectation.dataset}"
 
 
 @dataclass(frozen=True, kw_only=True)
 class FreshWithin:
-    """The newest write is no older than `fail_after`; older than `warn_after` it is late."""
+    """The newest write is no older than `fail_after`; a write older than `warn_after` is a warning."""
 
     fail_after: timedelta
     warn_after: timedelta | None = None
@@ -205,7 +206,7 @@ class FreshWithin:
 
 @dataclass(frozen=True, kw_only=True)
 class FreshByCron:
-    """At each tick of `cron` the newest write is no older than `window`, which is no longer than from tick to tick."""
+    """At each tick of `cron` the newest write is no older than `window`, which is at most the time between ticks."""
 
     cron: str
     window: timedelta
@@ -216,13 +217,13 @@ Freshness = FreshWithin | FreshByCron
 Consequence = SchemaCheck | RowCount | Check | NotNull | Unique | References
 
 
-# --- what contradicts itself ------------------------------------------------------------------------------------------
+# --- contradictions ---------------------------------------------------------------------------------------------------
 
 
 def constraint_problems(
     checks: Sequence[Check], not_null: Sequence[NotNull], schema: StructType, mode: WriteMode
 ) -> Iterator[str]:
-    """What contradicts itself in constraints, or between them and the schema and write mode, in words."""
+    """Messages about contradictions in the constraints, or between them and the schema and write mode."""
     if len({check.name.lower() for check in checks}) < len(checks):
         yield "two checks have the same name"
     paths = dict(_not_null_paths(schema, ""))
@@ -236,9 +237,9 @@ def constraint_problems(
         if problem is not None:
             yield f"{name}: {problem}"
         if constraint.on_violation != "fail" and not _is_judged_alone(constraint, mode):
-            yield f"{name}: of a changelog with ignore_nulls, rows are not known before they are merged; declare fail"
+            yield f"{name}: a changelog with ignore_nulls completes rows only in the merge; declare fail"
         if constraint.on_violation != "fail" and isinstance(mode, Merge) and mode.delete_missing:
-            yield f"{name}: delete_missing would take a row that is left out for one that is gone; declare fail"
+            yield f"{name}: delete_missing would also delete the table's row of a row that is left out; declare fail"
     for column, count in Counter(constraint.column for constraint in not_null).items():
         if count > 1:
             yield f"not_null names {column} twice"
@@ -256,7 +257,7 @@ def _alone_problem(constraint: Constraint, paths: Container[str]) -> str | None:
 
 
 def _is_judged_alone(constraint: Constraint, mode: WriteMode) -> bool:
-    """Whether a row of the frame says by itself whether the constraint is broken."""
+    """Whether a row of the frame alone decides if the constraint is broken."""
     changelog = mode.changelog if isinstance(mode, Merge) else None
     if changelog is None or not changelog.ignore_nulls:
         return True
@@ -276,7 +277,7 @@ def expectation_problems(
     expectations: Sequence[Expectation], schema: StructType, schema_check: SchemaCheck, row_count: RowCount | None,
     freshness: Freshness | None,
 ) -> Iterator[str]:  # fmt: skip
-    """What contradicts itself in expectations, or between them and the schema, in words."""
+    """Messages about contradictions in the expectations, or between them and the schema."""
     yield from _consequence_problems("schema_check", schema_check)
     if row_count is not None:
         yield from _consequence_problems("row_count", row_count)

@@ -1,7 +1,7 @@
 """The table features of a dataset, and the properties that Delta knows.
 
-Here belong `Features`, which property switches which feature, and what contradicts itself in them. What a feature costs
-a reader, and how one is put in force, is `pipeline.delta`'s.
+Here belong `Features`, the property that enables each feature, and the contradictions in them. What a feature costs a
+reader, and how one is enabled in a table, belongs to `pipeline.delta`.
 """
 
 from __future__ import annotations
@@ -20,23 +20,23 @@ ColumnMapping = Literal["none", "name", "id"]
 
 @dataclass(frozen=True, kw_only=True)
 class Features:
-    """Which table features a dataset's table has, besides the change feed; None leaves one as it is.
+    """The table features of a dataset's table, besides the change feed; None leaves a feature unchanged.
 
-    False switches a feature off, and drops it from the protocol where Delta can, so that clients that don't know it
-    come back.
+    False disables a feature, and drops it from the protocol if Delta can drop it, so that clients without the feature
+    can use the table again.
 
     Args:
-        row_tracking: an identity and a version for every row. Each append then looks the state up, as under an
-            identifier.
-        deletion_vectors: a deleted row is marked, and its file stays. Fewer bytes are written, not less time here.
-        in_commit_timestamps: a version's time stands in its commit and survives a copy of the folder.
-        column_mapping: columns are found by a name or number of their own, so that they can be renamed and dropped;
-            folders of partitions then have random names.
-        type_widening: a column's type may become a wider one without its files being written again.
+        row_tracking: an identity and a version for every row. Each append then reads the table's state, as a write
+            with an identifier does.
+        deletion_vectors: a deleted row is marked, and its file stays. This writes fewer bytes, but takes no less time.
+        in_commit_timestamps: a commit holds the time of its version, which so survives a copy of the folder.
+        column_mapping: columns have a physical name or id, so that they can be renamed and dropped; partition folders
+            then have random names.
+        type_widening: a column's type can be widened without a rewrite of its files.
         v2_checkpoints: checkpoints with sidecar files.
-        cluster_by: columns by which OPTIMIZE arranges the rows; excludes partition columns.
+        cluster_by: columns by which OPTIMIZE clusters the rows; excludes partition columns.
         generated: columns that are computed from others, as (column, SQL); a frame may leave them out.
-        defaults: what a column holds that a frame leaves out, as (column, SQL).
+        defaults: the value of a column that a frame leaves out, as (column, SQL).
         others: further features by the protocol's names.
     """
 
@@ -53,13 +53,13 @@ class Features:
 
     @property
     def maps_columns(self) -> bool:
-        """Whether columns are mapped, and may so have any name."""
+        """Whether column mapping is on, so that a column may have any name."""
         return self.column_mapping in ("name", "id")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Switch:
-    """The property that puts a feature in force, with its values for on and off."""
+    """The property that enables a feature, with its values for on and off."""
 
     feature: str
     property: str
@@ -79,14 +79,14 @@ MAPPING_MODE = "delta.columnMapping.mode"
 SUPPORTED = "delta.feature."
 COLUMN_MAPPING = "columnMapping"
 DEFAULTS = "allowColumnDefaults"
-# What Delta 4.4.0 takes out of a protocol (`TableFeature.scala`, `RemovableFeature`).
+# The features that Delta 4.4.0 can drop from a protocol (`TableFeature.scala`, `RemovableFeature`).
 REMOVABLE = frozenset(
     {
         "checkConstraints", "checkpointProtection", "columnMapping", "deletionVectors", "domainMetadata",
         "inCommitTimestamp", "rowTracking", "typeWidening", "v2Checkpoint", "vacuumProtocolCheck",
     }
 )  # fmt: skip
-# The features that Delta 4.4.0 writes (`TableFeature.scala`), previews left out.
+# The features that Delta 4.4.0 writes (`TableFeature.scala`), without previews.
 KNOWN_FEATURES = REMOVABLE | {
     "allowColumnDefaults", "appendOnly", "changeDataFeed", "clustering", "generatedColumns", "geospatial",
     "icebergCompatV1", "icebergCompatV2", "icebergCompatV3", "identityColumns", "invariants",
@@ -96,7 +96,7 @@ KNOWN_FEATURES = REMOVABLE | {
 _OF_TYPES: Mapping[type[DataType], str] = {TimestampNTZType: "timestampNtz", VariantType: "variantType"}
 # What a feature brings along (`TableFeature.scala`, `requiredFeatures`).
 REQUIRED: Mapping[str, tuple[str, ...]] = {"rowTracking": ("domainMetadata",), "clustering": ("domainMetadata",)}
-# The properties of Delta 4.4.0 (`DeltaConfig.scala`); it refuses any other of its prefix, but for `_OPEN` ones.
+# The properties of Delta 4.4.0 (`DeltaConfig.scala`). Delta refuses others that begin with `delta.`, except `_OPEN`.
 KNOWN_PROPERTIES = frozenset(
     f"delta.{name}"
     for name in (
@@ -121,19 +121,19 @@ _OPEN = (
 
 
 def feature_properties(features: Features) -> dict[str, str]:
-    """The table properties that the features ask for."""
-    found = {
+    """The table properties that declare the features."""
+    properties = {
         switch.property: switch.on if getattr(features, field) else switch.off
         for field, switch in SWITCHES.items()
         if getattr(features, field) is not None
     }
     if features.column_mapping is not None:
-        found[MAPPING_MODE] = features.column_mapping
-    return found
+        properties[MAPPING_MODE] = features.column_mapping
+    return properties
 
 
 def wanted_features(features: Features) -> tuple[str, ...]:
-    """The features that have no property of their own and are put in force by name."""
+    """The features that have no property of their own and are enabled by name."""
     defaults = (DEFAULTS,) if features.defaults else ()
     return (*defaults, *features.others)
 
@@ -145,13 +145,13 @@ def features_of(fields: Iterable[StructField]) -> tuple[str, ...]:
 
 
 def unwanted_features(features: Features) -> tuple[str, ...]:
-    """The features that are switched off and that Delta can take out of the protocol."""
+    """The features that the declaration disables, which Delta can drop from the protocol."""
     off = [switch.feature for field, switch in SWITCHES.items() if getattr(features, field) is False]
     return (*off, *((COLUMN_MAPPING,) if features.column_mapping == "none" else ()))
 
 
 def brought_by(name: str, value: str) -> tuple[str, ...]:
-    """The features that a property of that value puts in force."""
+    """The features that a property enables if it has this value."""
     folded = name.lower()
     if folded == MAPPING_MODE.lower():
         return () if value.lower() == "none" else (COLUMN_MAPPING,)
@@ -168,12 +168,12 @@ def brought_by(name: str, value: str) -> tuple[str, ...]:
 
 
 def with_required(features: Iterable[str]) -> tuple[str, ...]:
-    """The features, and those that they bring along."""
+    """The features, and those that they require."""
     return tuple(dict.fromkeys(name for feature in features for name in (feature, *REQUIRED.get(feature, ()))))
 
 
 def feature_problems(features: Features, schema: StructType, partition_by: tuple[str, ...]) -> Iterator[str]:
-    """What contradicts itself in the features, or between them and the schema, in words."""
+    """Messages about contradictions in the features, or between them and the schema."""
     if features.column_mapping is not None and features.column_mapping not in get_args(ColumnMapping):
         yield f"features: column_mapping {features.column_mapping!r} is none of {', '.join(get_args(ColumnMapping))}"
     for name in features.others:
@@ -197,9 +197,12 @@ def feature_problems(features: Features, schema: StructType, partition_by: tuple
 
 
 def property_problems(properties: Iterable[tuple[str, str]], said: Mapping[str, str]) -> Iterator[str]:
-    """Properties that Delta doesn't have, or that `said`, by property who says it already, in words."""
-    folded = {name.lower(): who for name, who in said.items()}
-    known = {name.lower() for name in KNOWN_PROPERTIES}
+    """Messages about declared properties that Delta doesn't know, or that another field controls.
+
+    `said` maps such a property to the name of the field.
+    """
+    field_by_property = {name.lower(): field for name, field in said.items()}
+    delta_properties = {name.lower() for name in KNOWN_PROPERTIES}
     for name, _ in properties:
         low = name.lower()
         if low in folded:

@@ -1,7 +1,7 @@
 """How a dataset's files are written and kept, and which changes of its schema a write may make by itself.
 
-Here belong `StoragePolicy` and `SchemaPolicy`, the properties and confs that they come to, and what contradicts itself
-in them. Which steps a policy allows is `pipeline.delta`'s.
+Here belong `StoragePolicy` and `SchemaPolicy`, the properties and confs that follow from them, and the contradictions
+in them. Which steps a policy allows belongs to `pipeline.delta`.
 """
 
 from __future__ import annotations
@@ -17,31 +17,31 @@ from pipeline.dataset.schema import walk
 Codec = Literal["snappy", "zstd", "gzip", "lz4", "lz4_raw", "uncompressed"]
 SchemaMode = Literal["exact", "add columns", "widen types", "evolve", "overwrite"]
 
-# What Delta has no property for stands in properties of ours, so that whoever writes next finds it.
+# Delta has no property for some of the policy. Our own properties keep it in the table for the next writer.
 OURS = "pipeline.storage."
 CODEC = f"{OURS}codec"
 TARGET_FILE_BYTES = f"{OURS}targetFileBytes"
-# Delta gives a table's properties to Parquet's writer (`TransactionalWrite.scala`), which knows this one.
+# Delta passes a table's properties to the Parquet writer (`TransactionalWrite.scala`), which reads this one.
 DICTIONARY = "parquet.enable.dictionary"
 _MEBIBYTE = 2**20
 
 
 @dataclass(frozen=True, kw_only=True)
 class StoragePolicy:
-    """How data files are written and how long what is old is kept; None leaves Delta's or Spark's own default.
+    """How data files are written, and how long files and log are kept; None leaves Delta's or Spark's own default.
 
     Args:
-        codec: Parquet's compression, in every file that is written here: also by a merge, and by OPTIMIZE.
-        dictionary_encoding: whether Parquet may encode a column by a dictionary.
-        statistics_columns: the columns, by dotted path, of which files carry smallest and greatest values.
-        target_file_bytes: the size that OPTIMIZE, auto-compaction and optimized writes aim at. Delta has no property
-            for it (`delta.targetFileSize` is another product's): it holds for what is written here.
-        auto_compact: whether a write joins small files afterwards, in a commit of its own.
-        optimized_write: whether rows are shuffled before they are written, into fewer and larger files.
-        deleted_file_retention_hours: how long files stay that no longer belong to the table.
-        log_retention_hours: how long the log is kept; at least as long as the files.
-        transaction_retention_hours: how long a batch's identifier is remembered.
-        checkpoint_interval_commits: after how many commits Delta writes a checkpoint by itself.
+        codec: the Parquet compression codec of every file that this pipeline writes, also by a merge and by OPTIMIZE.
+        dictionary_encoding: whether Parquet may use dictionary encoding.
+        statistics_columns: the columns, by dotted path, of which Delta keeps minimum and maximum per file.
+        target_file_bytes: the target size of OPTIMIZE, auto-compaction and optimized writes. Delta has no property for
+            it (`delta.targetFileSize` is another product's), so it applies only to writes of this pipeline.
+        auto_compact: whether a write compacts small files afterwards, in a commit of its own.
+        optimized_write: whether rows are shuffled before a write, into fewer and larger files.
+        deleted_file_retention_hours: how long removed data files are kept.
+        log_retention_hours: how long the log is kept; at least as long as removed files.
+        transaction_retention_hours: how long the identifier of a batch is kept.
+        checkpoint_interval_commits: after how many commits Delta writes a checkpoint.
     """
 
     codec: Codec | None = None
@@ -58,15 +58,15 @@ class StoragePolicy:
 
 @dataclass(frozen=True, kw_only=True)
 class SchemaPolicy:
-    """Which differences between declaration and table a write settles by itself; all others refuse it.
+    """Which differences between declaration and table a write resolves by itself; any other one refuses the write.
 
     Args:
-        mode: `exact` none; `add columns` columns and nested fields that the table lacks; `widen types` types that the
-            table has narrower; `evolve` both, and NOT NULL that is no longer declared, and declared renames;
-            `overwrite` any, but only by a write that replaces the whole table.
-        renames: columns that were called otherwise, as (dotted path in the table, new name); values are kept.
-        drops: columns, by dotted path, that the table may have and no longer shall; `pipeline conform apply` drops
-            them. A column of that name that is added later has none of the old values.
+        mode: `exact` none; `add columns` columns and nested fields that the table lacks; `widen types` columns whose
+            type is narrower in the table; `evolve` both, NOT NULL that is no longer declared, and declared renames;
+            `overwrite` any, but only in a write that replaces the whole table.
+        renames: renamed columns, as (dotted path in the table, new name); their values are kept.
+        drops: columns, by dotted path, that are no longer declared and may still be in the table; `pipeline conform
+            apply` drops them. A column of the same name that is added later has none of the old values.
     """
 
     mode: SchemaMode = "exact"
@@ -79,14 +79,14 @@ def _switch(value: bool) -> str:
 
 
 def storage_properties(policy: StoragePolicy) -> dict[str, str]:
-    """The table properties that the policy comes to."""
+    """The table properties that declare the policy."""
     columns = policy.statistics_columns
     hours = {
         "delta.deletedFileRetentionDuration": policy.deleted_file_retention_hours,
         "delta.logRetentionDuration": policy.log_retention_hours,
         "delta.setTransactionRetentionDuration": policy.transaction_retention_hours,
     }
-    said = {
+    optional = {
         CODEC: policy.codec,
         DICTIONARY: None if policy.dictionary_encoding is None else _switch(policy.dictionary_encoding),
         "delta.dataSkippingStatsColumns": None if columns is None else ",".join(columns),
@@ -98,29 +98,29 @@ def storage_properties(policy: StoragePolicy) -> dict[str, str]:
         if policy.checkpoint_interval_commits is None
         else str(policy.checkpoint_interval_commits),
     }
-    return {name: value for name, value in said.items() if value is not None}
+    return {name: value for name, value in optional.items() if value is not None}
 
 
 def storage_confs(properties: Mapping[str, str]) -> dict[str, str]:
-    """The confs of a session that writes to a table of these properties: what Delta asks the session, not the table."""
-    found = {}
+    """The session confs for a write to a table with these properties: Delta reads them from no table property."""
+    confs = {}
     if CODEC in properties:
-        found["spark.sql.parquet.compression.codec"] = properties[CODEC]
+        confs["spark.sql.parquet.compression.codec"] = properties[CODEC]
     if TARGET_FILE_BYTES in properties:
         size = properties[TARGET_FILE_BYTES]
         delta = "spark.databricks.delta"
-        # A file of half the size is left as it is, so that OPTIMIZE has nothing to do a second time.
-        found |= {
+        # OPTIMIZE leaves files of at least half the size alone, so that a second OPTIMIZE has nothing to do.
+        confs |= {
             f"{delta}.optimize.maxFileSize": size,
             f"{delta}.optimize.minFileSize": str(int(size) // 2),
             f"{delta}.autoCompact.maxFileSize": size,
             f"{delta}.optimizeWrite.binSize": f"{max(1, int(size) // _MEBIBYTE)}m",
         }
-    return found
+    return confs
 
 
 def storage_problems(policy: StoragePolicy, schema: StructType) -> Iterator[str]:
-    """What can't be kept in a storage policy, in words."""
+    """Messages about invalid values in a storage policy, and about contradictions between it and the schema."""
     if policy.codec is not None and policy.codec not in get_args(Codec):
         yield f"storage: codec {policy.codec!r} is none of {', '.join(get_args(Codec))}"
     paths = {path for path, _ in walk(schema)}
@@ -137,15 +137,15 @@ def storage_problems(policy: StoragePolicy, schema: StructType) -> Iterator[str]
         value = getattr(policy, name)
         if value is not None and value <= 0:
             yield f"storage: {name} is not positive"
-    kept, log = policy.deleted_file_retention_hours, policy.log_retention_hours
-    if kept is not None and kept < 0:
+    files_hours, log_hours = policy.deleted_file_retention_hours, policy.log_retention_hours
+    if files_hours is not None and files_hours < 0:
         yield "storage: deleted_file_retention_hours is negative"
-    if kept is not None and log is not None and log < kept:
+    if files_hours is not None and log_hours is not None and log_hours < files_hours:
         yield "storage: log_retention_hours is less than deleted_file_retention_hours; versions would lose their log"
 
 
 def schema_problems(policy: SchemaPolicy, schema: StructType, *, maps_columns: bool) -> Iterator[str]:
-    """What contradicts itself in a schema policy, or between it and the schema, in words."""
+    """Messages about contradictions in a schema policy, or between it and the schema."""
     if policy.mode not in get_args(SchemaMode):
         yield f"schema_policy: mode {policy.mode!r} is none of {', '.join(get_args(SchemaMode))}"
     paths = {path for path, _ in walk(schema)}

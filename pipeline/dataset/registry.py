@@ -1,7 +1,7 @@
-"""A set of datasets: found by name, ordered by lineage, refused when they can't stand together.
+"""A set of datasets: looked up by name, ordered by lineage, and refused if its datasets contradict one another.
 
-Here belongs what is true of the set and of no single dataset. Loading a user's own collection belongs here too, since
-definitions and command line both ask for it; what is done with a dataset does not.
+Here belongs what concerns the set and no single dataset. Loading a user's own collection belongs here too, since both
+the definitions and the command line need it. Operations on a dataset don't belong here.
 """
 
 from __future__ import annotations
@@ -18,21 +18,22 @@ from pipeline.spelling import did_you_mean, near, told_apart
 
 
 class Registry:
-    """Datasets by name, upstream first, and the quarantines of those that have one; iteration is over all of them.
+    """Datasets and their quarantines by name, upstream first; iteration includes the quarantines.
 
     Raises:
-        RegistryError: two names that are equal or lie in one folder on some file system, one location inside
-            another's, a source that nobody declared, changes of one that records none, or a cycle.
+        RegistryError: two names are equal or share a folder on a file system that ignores case, a location lies inside
+            another one, a source is not declared, a source whose changes are read has no change feed, or the lineage
+            has a cycle.
     """
 
     def __init__(self, datasets: Iterable[Dataset]) -> None:
         given = tuple(datasets)
-        strangers = tuple(f"{entry!r} is no Dataset" for entry in given if not isinstance(entry, Dataset))
-        if strangers:
-            raise RegistryError(problems=strangers)
-        # A quarantine is made by the writes of its dataset, and is a dataset like any other to who reads it.
-        apart = [dataset.quarantine for dataset in given]
-        declared = (*given, *(quarantine for quarantine in apart if quarantine is not None))
+        wrong_types = tuple(f"{entry!r} is no Dataset" for entry in given if not isinstance(entry, Dataset))
+        if wrong_types:
+            raise RegistryError(problems=wrong_types)
+        # The writes of a dataset write its quarantine; a reader uses the quarantine like any other dataset.
+        quarantines = [dataset.quarantine for dataset in given]
+        declared = (*given, *(quarantine for quarantine in quarantines if quarantine is not None))
         by_name = {dataset.name: dataset for dataset in declared}
         problems = [*_collisions(declared), *_gaps(declared), *_without_feed(by_name)]
         try:
@@ -55,14 +56,14 @@ class Registry:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Names in the order of the lineage."""
+        """The names in the order of the lineage, upstream first."""
         return tuple(self._by_name)
 
     def get(self, name: str) -> Dataset:
         """The dataset of that name.
 
         Raises:
-            UnknownDatasetError: with near misses.
+            UnknownDatasetError: no dataset has that name; the error holds similar names.
         """
         found = self._by_name.get(name)
         if found is None:
@@ -101,7 +102,7 @@ def _collisions(declared: tuple[Dataset, ...]) -> Iterator[str]:
 
 
 def _gaps(declared: tuple[Dataset, ...]) -> Iterator[str]:
-    known = {dataset.name: dataset for dataset in declared}
+    by_name = {dataset.name: dataset for dataset in declared}
     for dataset in declared:
         for source in dataset.reads:
             if source not in known:
@@ -127,8 +128,11 @@ def _unreferable(dataset: Dataset, expectation: References, known: Mapping[str, 
         if target not in other.schema.names:
             yield f"{dataset.name} refers to column {target} of {other.name}, which has none of that name"
         elif (kind := dataset.field(column).dataType) != other.field(target).dataType:
-            there = other.field(target).dataType.simpleString()
-            yield f"{dataset.name} refers with {column} ({kind.simpleString()}) to {target} ({there}) of {other.name}"
+            other_kind = other.field(target).dataType.simpleString()
+            yield (
+                f"{dataset.name} refers with {column} ({kind.simpleString()}) "
+                f"to {target} ({other_kind}) of {other.name}"
+            )
 
 
 def _without_feed(declared: Mapping[str, Dataset]) -> Iterator[str]:
@@ -143,10 +147,10 @@ def _without_feed(declared: Mapping[str, Dataset]) -> Iterator[str]:
 
 
 def load_datasets(reference: str | None) -> tuple[Dataset, ...]:
-    """The collection that `package.module:name` names; None is what the settings hold if nobody has named one.
+    """The datasets at `package.module:name`; None is the value of the setting if it is not set.
 
     Raises:
-        SettingsError: nothing is named, the module or name is not there, or it holds something else than datasets.
+        SettingsError: the setting is not set, the module or name does not exist, or its value is not datasets.
     """
     if reference is None:
         expected = 'datasets = "package.module:name" in [tool.pipeline] of pyproject.toml, or PIPELINE_DATASETS'
@@ -169,6 +173,6 @@ def load_datasets(reference: str | None) -> tuple[Dataset, ...]:
     datasets = tuple(found) if isinstance(found, Iterable) and not isinstance(found, str | bytes) else ()
     if not datasets or not all(isinstance(dataset, Dataset) for dataset in datasets):
         raise SettingsError(
-            setting="datasets", problem=f"{reference} holds {type(found).__name__}, not datasets", expected=expected
+            setting="datasets", problem=f"{reference} holds {type(value).__name__}, not datasets", expected=expected
         )
     return datasets

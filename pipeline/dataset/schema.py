@@ -1,6 +1,6 @@
-"""A schema as a value: its fingerprint, its fields at every depth, and the rules of Delta for its names.
+"""A schema as a value: its fingerprint, its fields at every depth, and Delta's rules for column names.
 
-Here belongs what is known from a schema alone. What a dataset says beside it is `dataset`'s.
+Here belongs what follows from a schema alone. The other fields of a dataset belong to `declaration`.
 """
 
 from __future__ import annotations
@@ -41,10 +41,10 @@ from pipeline.arguments import is_text
 
 # Delta protocol, "Change Data Files": names that the change feed adds; a data column of that name makes it unreadable.
 RESERVED_COLUMNS = frozenset({"_change_type", "_commit_version", "_commit_timestamp"})
-# Parquet's rule, which Delta keeps unless column mapping is on.
+# Parquet's rule, which Delta enforces unless column mapping is on.
 REFUSED_CHARACTERS = frozenset(" ,;{}()\n\t=")
 
-# The types that Delta 4.4.0 stores and whose values can be compared, read and written by every mode.
+# The types that Delta 4.4.0 stores, and whose values every write mode can compare, read and write.
 _SUPPORTED: dict[str, type[DataType]] = {
     "string (of the default collation)": StringType, "char": CharType, "varchar": VarcharType, "binary": BinaryType,
     "boolean": BooleanType, "tinyint": ByteType, "smallint": ShortType, "int": IntegerType, "bigint": LongType,
@@ -57,9 +57,9 @@ _SUPPORTED: dict[str, type[DataType]] = {
 def schema_fingerprint(schema: StructType, partition_by: tuple[str, ...]) -> str:
     """SHA-256 over the canonical form of a schema: names, types, nullability, nesting, order, partition columns.
 
-    Comments and other field metadata don't count, and `char`/`varchar` count as the string they are stored as, so the
-    declaration and the schema string in any engine's log give the same value (Delta protocol, "Schema Serialization
-    Format").
+    Comments and other field metadata are ignored. `char` and `varchar` count as string, as they are stored. So the
+    declaration and the schema string in any engine's log have the same fingerprint (Delta protocol, "Schema
+    Serialization Format").
     """
     canonical = {"partition_by": list(partition_by), "schema": _canonical(schema)}
     text = json.dumps(canonical, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
@@ -102,17 +102,18 @@ def _walk(path: str, field: StructField) -> Iterator[tuple[str, StructField]]:
 
 @lru_cache(maxsize=4096)
 def casefolded(name: str) -> str:
-    """A name as Spark compares it: two are the same if Java's `equalsIgnoreCase` says so (`CaseInsensitiveResolution`).
+    """The form of a name that Spark compares: equal for names that Java's `equalsIgnoreCase` calls equal.
 
-    Each character is taken to upper case and then to lower case, so that a dotless i is an i, and a final sigma any
-    sigma. A character that would become several, as a sharp s, stays as it is.
+    This is Spark's `CaseInsensitiveResolution`. Each character is converted to upper case and then to lower case, so
+    that a dotless i equals an i, and a final sigma equals any sigma. A character whose upper case would be several
+    characters, such as a sharp s, stays unchanged.
     """
     return "".join(map(_folded_character, name))
 
 
 def _folded_character(character: str) -> str:
     upper = next((u for u in (character.upper(), character.title()) if len(u) == 1), character)
-    return "i" if upper == "\u0130" else upper.lower()  # whose lower case is two characters in Python
+    return "i" if upper == "\u0130" else upper.lower()  # Python's lower case of U+0130 has two characters
 
 
 def case_duplicates(schema: StructType) -> list[tuple[str, ...]]:
@@ -121,7 +122,7 @@ def case_duplicates(schema: StructType) -> list[tuple[str, ...]]:
 
 
 def same_names(names: Sequence[str]) -> list[tuple[str, ...]]:
-    """Groups of names that Spark, or Delta as it looks for duplicates by their lower case, takes for the same."""
+    """Groups of names that are equal to Spark, or to Delta's search for duplicates, which compares lower case."""
     groups: list[tuple[str, ...]] = []
     for fold in (casefolded, str.lower):
         by_fold: dict[str, list[str]] = defaultdict(list)
@@ -133,15 +134,15 @@ def same_names(names: Sequence[str]) -> list[tuple[str, ...]]:
 
 
 def free_name(wanted: str, taken: Iterable[str]) -> str:
-    """A name for a column of our own beside columns of any names: the wanted one, longer while it is taken."""
-    others = {casefolded(name) for name in taken}
-    while casefolded(wanted) in others:
+    """A column name that none of `taken` equals: `wanted`, with as many leading underscores as needed."""
+    folded_names = {casefolded(name) for name in taken}
+    while casefolded(wanted) in folded_names:
         wanted = f"_{wanted}"
     return wanted
 
 
 def column_problems(schema: StructType, *, maps_columns: bool = False) -> Iterator[str]:
-    """Columns that no Delta table can have, in words; where columns are mapped, a name may have any character."""
+    """Messages about columns that no Delta table can have; with column mapping a name may have any character."""
     for group in case_duplicates(schema):
         yield f"columns {', '.join(group)} differ by case only"
     for path, field in walk(schema):
@@ -161,8 +162,8 @@ def column_problems(schema: StructType, *, maps_columns: bool = False) -> Iterat
                 f"in {path!r}: columns {', '.join(g)} differ by case only" for g in case_duplicates(field.dataType)
             )
         if isinstance(field.dataType, ArrayType | MapType) and holds_not_null(field.dataType):
-            where = "an array" if isinstance(field.dataType, ArrayType) else "a map"
-            yield f"column {path!r}: NOT NULL inside {where} can't be enforced by Delta"
+            container = "an array" if isinstance(field.dataType, ArrayType) else "a map"
+            yield f"column {path!r}: NOT NULL inside {container} can't be enforced by Delta"
 
 
 def _is_supported(data_type: DataType) -> bool:
@@ -172,7 +173,7 @@ def _is_supported(data_type: DataType) -> bool:
 
 
 def partition_problems(schema: StructType, partition_by: Sequence[str]) -> Iterator[str]:
-    """Partition columns whose values Delta can't keep as text in its log, in words."""
+    """Messages about partition columns whose values Delta can't store as text in its log."""
     for field in schema.fields:
         if field.name not in partition_by:
             continue
@@ -202,7 +203,7 @@ def _argument_problems(path: str, field: StructField) -> Iterator[str]:
 
 
 def holds_not_null(data_type: DataType) -> bool:
-    """Whether something below is declared NOT NULL; a map's keys never are NULL and don't count themselves."""
+    """Whether a type contains a NOT NULL part at any depth; map keys, which are never NULL, don't count themselves."""
     if isinstance(data_type, ArrayType):
         return not data_type.containsNull or holds_not_null(data_type.elementType)
     if isinstance(data_type, MapType):

@@ -1,6 +1,6 @@
-"""What a write does to the rows that are there: one frozen type per mode, so that a wrong combination can't be said.
+"""What a write does to the rows of the table: one frozen type per mode, so that no invalid combination can be declared.
 
-Here belong the modes, their parts, and what they ask of a schema. How a mode becomes a statement is `pipeline.delta`'s.
+Here belong the modes, their parts, and what they require of a schema. `pipeline.delta` turns a mode into a statement.
 """
 
 from __future__ import annotations
@@ -14,45 +14,45 @@ from pyspark.sql.types import ArrayType, CharType, DataType, MapType, StructType
 
 @dataclass(frozen=True)
 class Append:
-    """Rows are added; nothing that is there is touched."""
+    """The rows of the frame are added; rows in the table stay unchanged."""
 
 
 @dataclass(frozen=True)
 class Replace:
-    """The slice that the run addresses, or the whole table where it addresses none, becomes exactly the frame."""
+    """The frame replaces the slice that the run addresses, or the whole table if the run addresses no slice."""
 
 
 @dataclass(frozen=True)
 class ErrorIfExists:
-    """The first load of a table: rows are added, once; refused where the table holds rows."""
+    """The first load of a table: the rows are added once; the write is refused if the table holds rows."""
 
 
 @dataclass(frozen=True)
 class Ignore:
-    """The first load of a table: rows are added, once; nothing is written where the table holds rows."""
+    """The first load of a table: the rows are added once; nothing is written if the table holds rows."""
 
 
 @dataclass(frozen=True)
 class InsertNew:
-    """A row is added where no row of its key is there; what is there stays as it is.
+    """A row is added if the table has no row of its key; rows in the table stay unchanged.
 
-    Rows of a frame that are equal in every column count as one; rows of one key that are not are refused.
+    Rows of a frame that are equal in every column count as one. A frame with different rows of one key is refused.
     """
 
 
 @dataclass(frozen=True, kw_only=True)
 class Changelog:
-    """Each row of the frame is a change of one key: its operation, its place in the sequence, its values.
+    """Each row of the frame is a change of one key: its operation, its sequence value and the values of its columns.
 
-    Codes are compared without regard to case. The defaults are those of Debezium, of plain words, and of Delta's own
-    feed. A row from before an update deletes its key unless a row from after it has the same key. In a truncation only
-    the sequence counts.
+    Operation codes are compared without regard to case. The default codes are those of Debezium, of Delta's change
+    feed, and plain English verbs. A pre-image deletes its key unless a post-image of the same update has the same key.
+    Of a truncation only the sequence value is used.
 
     Args:
-        operation: the column of the frame that holds the code; it is not stored.
-        sequence: the column of the frame that orders the changes, never NULL. Where the dataset has a column of that
-            name it is stored, and a change that is older than the row in the table never wins.
-        ignore_nulls: columns in which a NULL of an update keeps the value that is there.
+        operation: the column of the frame that holds the operation code; it is not stored.
+        sequence: the column of the frame that orders the changes, never NULL. If the dataset has a column of that
+            name, it is stored, and a change that is older than the row in the table never wins.
+        ignore_nulls: columns in which a NULL in an update keeps the value in the table.
     """
 
     operation: str
@@ -65,28 +65,28 @@ class Changelog:
 
     @property
     def codes(self) -> tuple[str, ...]:
-        """Every code that is known."""
+        """All operation codes."""
         return (*self.writes, *self.deletes, *self.before_updates, *self.truncates)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Merge:
-    """A row replaces the one of its key, or is added where there is none; NULL is a key like any other.
+    """A row replaces the table's row of its key, or is added if there is none; NULL is a key like any other.
 
     With an order column the row of the greatest order wins, within the frame and against the table, so that late data
-    never does; NULL is the least order. Of equal order the row in the table stays, and within a frame the greater row
-    by the declared order of columns wins. Without one, two rows of a key in one frame are refused.
+    never wins; NULL is the least order. If the order is equal, the row in the table stays, and within a frame the
+    greater row by the declared order of columns wins. Without one, two rows of a key in one frame are refused.
 
     Args:
         order_by: the column of the dataset that orders the rows of a key.
-        update_when: SQL over `source` and `target` that must hold, besides, for a row to be updated.
-        delete_when: SQL over the frame's columns; a row for which it holds deletes the one of its key.
-        update_columns: the columns that an update sets, besides the order column; all where empty.
-        keep_columns: the columns that an update leaves as they are.
-        delete_missing: whether rows of the run's slice, or of the table where the run addresses none, are deleted that
-            the frame has no row of.
-        frame_columns: columns of the frame that the conditions speak of and that are not stored.
-        changelog: what makes the frame one of changes; takes the place of `order_by`.
+        update_when: SQL over `source` and `target`, a further condition for the update of a row.
+        delete_when: SQL over the frame's columns; a frame row for which it is true deletes the table's row of its key.
+        update_columns: the columns that an update sets, besides the order column; all columns if empty.
+        keep_columns: the columns that an update leaves unchanged.
+        delete_missing: whether to delete the rows of the run's slice, or of the table if the run addresses no slice,
+            whose key the frame lacks.
+        frame_columns: columns of the frame that the conditions use and that are not stored.
+        changelog: declares that the rows of the frame are changes; replaces `order_by`.
     """
 
     order_by: str | None = None
@@ -103,12 +103,12 @@ WriteMode = Append | Replace | Merge | InsertNew | ErrorIfExists | Ignore
 
 
 def frame_columns(mode: WriteMode, names: Iterable[str]) -> tuple[str, ...]:
-    """The columns that a frame brings beside those of the table; `names` are the table's."""
+    """The columns of a frame that the table lacks; `names` are the table's columns."""
     if not isinstance(mode, Merge):
         return ()
-    decides = () if mode.changelog is None else (mode.changelog.operation, mode.changelog.sequence)
+    changelog = () if mode.changelog is None else (mode.changelog.operation, mode.changelog.sequence)
     stored = set(names)
-    return tuple(dict.fromkeys(name for name in (*decides, *mode.frame_columns) if name not in stored))
+    return tuple(dict.fromkeys(name for name in (*changelog, *mode.frame_columns) if name not in stored))
 
 
 def is_comparable(data_type: DataType) -> bool:
@@ -123,7 +123,7 @@ def is_comparable(data_type: DataType) -> bool:
 
 
 def mode_problems(mode: WriteMode, schema: StructType, keys: tuple[str, ...]) -> Iterator[str]:
-    """What contradicts itself in a mode, or between it and the dataset's schema and keys, in words."""
+    """Messages about contradictions in a mode, or between it and the dataset's schema and keys."""
     if not isinstance(mode, Merge | InsertNew):
         return
     name = type(mode).__name__
@@ -138,19 +138,19 @@ def mode_problems(mode: WriteMode, schema: StructType, keys: tuple[str, ...]) ->
 
 
 def consumer_problems(mode: WriteMode) -> Iterator[str]:
-    """What keeps a dataset of this mode from being made of changes, in words: it must be possible to make it anew."""
+    """A message if a dataset of this mode can't consume changes: it must be possible to write it again in full."""
     if isinstance(mode, ErrorIfExists | Ignore) or (isinstance(mode, Merge) and mode.changelog is not None):
         yield "a consumer of changes is appended to, replaced or merged by rows"
 
 
 def _merge_problems(mode: Merge, types: dict[str, DataType], keys: tuple[str, ...]) -> Iterator[str]:
-    named = {
+    columns_by_part = {
         "order_by": (mode.order_by,) if mode.order_by is not None else (),
         "update_columns": mode.update_columns,
         "keep_columns": mode.keep_columns,
         "ignore_nulls": mode.changelog.ignore_nulls if mode.changelog is not None else (),
     }
-    for part, columns in named.items():
+    for part, columns in columns_by_part.items():
         yield from (f"{part} column {column!r} is not in the schema" for column in columns if column not in types)
     if mode.order_by in types and not is_comparable(types[mode.order_by]):
         yield f"order_by column {mode.order_by!r} has type {types[mode.order_by].simpleString()}, which has no order"
@@ -168,8 +168,12 @@ def _merge_problems(mode: Merge, types: dict[str, DataType], keys: tuple[str, ..
 def _changelog_problems(
     mode: Merge, changelog: Changelog, types: dict[str, DataType], keys: tuple[str, ...]
 ) -> Iterator[str]:
-    beside = {"order_by": mode.order_by, "delete_when": mode.delete_when, "delete_missing": mode.delete_missing or None}
-    for part, value in beside.items():
+    excluded = {
+        "order_by": mode.order_by,
+        "delete_when": mode.delete_when,
+        "delete_missing": mode.delete_missing or None,
+    }
+    for part, value in excluded.items():
         if value is not None:
             yield f"{part} beside a changelog, which says itself what is ordered and deleted"
     if changelog.operation in types:
@@ -187,7 +191,7 @@ def _changelog_problems(
 def merge_problems(
     mode: WriteMode, schema: StructType, keys: Sequence[str], partition_by: Sequence[str], *, change_feed: bool
 ) -> Iterator[str]:
-    """Columns that a mode which looks for keys can't be used with, in words."""
+    """Messages about columns that a mode with keys can't write: those of MERGE."""
     if not isinstance(mode, Merge | InsertNew):
         return
     name = type(mode).__name__
@@ -200,14 +204,15 @@ def merge_problems(
 
 
 def _char_problems(mode: Merge | InsertNew, schema: StructType, keys: Sequence[str]) -> Iterator[str]:
-    parts: dict[str, Sequence[str]] = {"key": keys}
+    columns_by_part: dict[str, Sequence[str]] = {"key": keys}
     condition = ""
     if isinstance(mode, Merge):
+        order_by = () if mode.order_by is None else (mode.order_by,)
         sequence = () if mode.changelog is None else (mode.changelog.sequence,)
-        parts |= {"order_by": () if mode.order_by is None else (mode.order_by,), "changelog's sequence": sequence}
+        columns_by_part |= {"order_by": order_by, "changelog's sequence": sequence}
         condition = mode.update_when or ""
     types: dict[str, DataType] = {field.name: field.dataType for field in schema.fields}
-    for part, columns in parts.items():
+    for part, columns in columns_by_part.items():
         for column in columns:
             if isinstance(types.get(column), CharType):
                 yield f"{part} column {column!r} of {type(mode).__name__} {_padded(types[column])}"
@@ -217,7 +222,7 @@ def _char_problems(mode: Merge | InsertNew, schema: StructType, keys: Sequence[s
 
 
 def _names(condition: str, column: str) -> bool:
-    """Whether a condition has the name of a column in it."""
+    """Whether the text of a condition contains the name of a column."""
     return re.search(rf"(?<!\w){re.escape(column)}(?!\w)", condition, re.IGNORECASE) is not None
 
 

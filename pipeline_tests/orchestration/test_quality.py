@@ -132,7 +132,7 @@ def test_a_quarantine_is_known_by_its_name_and_nobody_elses(root: str) -> None:
                 "write": Merge(delete_missing=True),
                 "keys": ("id",),
             },
-            "check c: delete_missing would take a row that is left out for one that is gone",
+            "check c: delete_missing would also delete the table's row of a row that is left out",
         ),
         ({"expectations": (Unique(("other",)),)}, "column 'other' is not in the schema"),
         ({"expectations": (Unique(("id",)), Unique(("id",)))}, "unique_id is declared twice"),
