@@ -1,6 +1,6 @@
 """SQL text: quoting and literals, the slice that a run addresses, constraints as conditions.
 
-The only place where a value becomes SQL.
+Only this package turns values into SQL.
 """
 
 from pipeline.delta.sql.quoting import (

@@ -1,7 +1,8 @@
-"""What rows break, counted: NOT NULL, check constraints, the slice, partition values.
+"""Count the rows that break a condition: NOT NULL, check constraints, the slice, partition values.
 
-Here belong the conditions as SQL and the pass that counts them. Delta enforces them in the write itself; the counting
-pass runs after a refusal, to say which rows and how many, or before the write where rows are to be left out of it.
+Here belong the conditions as SQL and the Spark jobs that count them. Delta enforces the conditions in the write
+itself. Rows are counted after a refused write, to report which rows and how many, or before a write that leaves rows
+out.
 """
 
 from __future__ import annotations
@@ -31,9 +32,9 @@ from pipeline.delta.spark.failures import SPARK_ERRORS, failure_of
 from pipeline.delta.sql.slices import Slice
 from pipeline.errors import DeclarationError
 
-# How many distinct stray values an error names.
+# How many distinct keys or partition values an error names.
 NAMED_VALUES = 10
-# How many rows are shown of those that break a constraint, by how many columns where no keys are declared.
+# How many rows that break a constraint are shown, and by how many columns if no keys are declared.
 EXAMPLES = 5
 _EXAMPLE_COLUMNS = 5
 _EXAMPLE_CHARACTERS = 60
@@ -50,40 +51,40 @@ _NOT_SHOWN: tuple[type[DataType], ...] = (ArrayType, BinaryType, MapType, Struct
 
 @dataclass(frozen=True)
 class BrokenRows:
-    """The rows that break a constraint: their number, and a few of them by the columns that name them."""
+    """The rows that break a constraint: their number, and a few examples, shown by the columns that identify them."""
 
     rows: int
     examples: tuple[str, ...] = ()
 
 
 def null_conditions(schema: StructType, kept: Collection[str] = ()) -> dict[str, str]:
-    """By column path, SQL that is true where a NOT NULL column or struct field is NULL; columns in `kept` left out.
+    """By column path, SQL that is true if a NOT NULL column or struct field is NULL; without the columns in `kept`.
 
-    A field of a NULL struct counts as NULL, as it does for Delta.
+    A field of a NULL struct counts as NULL, as in Delta.
     """
-    judged = StructType([field for field in schema.fields if field.name not in kept])
-    return dict(_null_conditions(judged, "", ""))
+    checked = StructType([field for field in schema.fields if field.name not in kept])
+    return dict(_null_conditions(checked, "", ""))
 
 
 def _null_conditions(schema: StructType, path: str, column: str) -> list[tuple[str, str]]:
-    found = []
+    conditions = []
     for field in schema.fields:
         inner_path = f"{path}.{field.name}" if path else field.name
         inner_column = f"{column}.{sql.identifier(field.name)}" if column else sql.identifier(field.name)
         if not field.nullable:
-            found.append((inner_path, f"{inner_column} IS NULL"))
+            conditions.append((inner_path, f"{inner_column} IS NULL"))
         if isinstance(field.dataType, StructType):
-            found += _null_conditions(field.dataType, inner_path, inner_column)
-    return found
+            conditions += _null_conditions(field.dataType, inner_path, inner_column)
+    return conditions
 
 
 def check_conditions(dataset: Dataset) -> dict[str, str]:
-    """By the constraint's name, SQL that is true where a check is false or NULL."""
+    """By the name of the check, SQL that is true if the check is false or NULL."""
     return {check.name: f"NOT coalesce(({check.condition}), FALSE)" for check in dataset.checks}
 
 
 def empty_partition_conditions(dataset: Dataset) -> dict[str, str]:
-    """By partition column, SQL that is true where a string is empty: Delta stores '' and NULL alike (delta#2100)."""
+    """By partition column, SQL that is true if a string is empty: Delta stores '' and NULL alike (delta#2100)."""
     return {
         column: f"{sql.identifier(column)} = ''"
         for column in dataset.partition_by
@@ -121,40 +122,43 @@ def outside_condition(dataset: Dataset, within: Slice) -> str:
 
 
 def count_broken(frame: DataFrame, dataset: Dataset, conditions: Mapping[str, str]) -> dict[str, BrokenRows]:
-    """The rows of each condition, those that hold nowhere left out; one Spark job."""
+    """The rows for which each condition is true, without conditions that no row meets; one Spark job."""
     if not conditions:
         return {}
     counted = frame.selectExpr(*count_expressions(dataset, conditions)).collect()[0]
-    found = {name: broken_in(counted, position) for position, name in enumerate(conditions)}
-    return {name: broken for name, broken in found.items() if broken.rows}
+    by_name = {name: broken_in(counted, position) for position, name in enumerate(conditions)}
+    return {name: broken for name, broken in by_name.items() if broken.rows}
 
 
 def count_expressions(dataset: Dataset, conditions: Mapping[str, str]) -> list[str]:
-    """Aggregates for the rows of each condition, which `broken_in` reads; the examples are the first by their text.
+    """SQL aggregates over the rows of each condition, for `broken_in` to read; examples are the first by their text.
 
     Args:
-        conditions: by what is broken, SQL that is true for a row that breaks it.
+        conditions: by name of the constraint, SQL that is true for a row that breaks it.
     """
     aggregates = []
-    for position, (broken, condition) in enumerate(conditions.items()):
-        shown = _example(dataset, broken)
+    for position, (name, condition) in enumerate(conditions.items()):
+        example = _example(dataset, name)
         aggregates.append(f"count_if({condition}) AS c{position}")
-        aggregates.append(f"min_by({shown}, {shown}, {EXAMPLES}) FILTER (WHERE {condition}) AS e{position}")
+        aggregates.append(f"min_by({example}, {example}, {EXAMPLES}) FILTER (WHERE {condition}) AS e{position}")
     return aggregates
 
 
 def broken_in(counted: Row, position: int) -> BrokenRows:
-    """What a row of the aggregates of `count_expressions` says of the condition at that position."""
+    """The count and examples of the condition at this position, from the result row of `count_expressions`."""
     return BrokenRows(counted[f"c{position}"], tuple(counted[f"e{position}"] or ()))
 
 
-def _example(dataset: Dataset, broken: str) -> str:
-    """SQL for a row as text: its keys, or else its partition columns and the first others of plain values."""
+def _example(dataset: Dataset, constraint: str) -> str:
+    """SQL for a row as text: its keys, or else its partition columns and the first other columns of atomic types.
+
+    The keys are not used if the broken constraint is NULL in one of them.
+    """
     plain = [field.name for field in dataset.schema.fields if not isinstance(field.dataType, _NOT_SHOWN)]
     first = [name for name in (*dataset.partition_by, *plain) if name in plain]
-    keys = () if broken in map(null_label, dataset.keys) else dataset.keys
-    named = keys or tuple(dict.fromkeys(first))[:_EXAMPLE_COLUMNS] or (dataset.schema.names[0],)
-    return f"concat_ws(', ', {', '.join(_shown(dataset.field(name)) for name in named)})"
+    keys = () if constraint in map(null_label, dataset.keys) else dataset.keys
+    columns = keys or tuple(dict.fromkeys(first))[:_EXAMPLE_COLUMNS] or (dataset.schema.names[0],)
+    return f"concat_ws(', ', {', '.join(_shown(dataset.field(name)) for name in columns)})"
 
 
 def _shown(field: StructField) -> str:
@@ -170,10 +174,10 @@ def _shown(field: StructField) -> str:
 
 
 def refuse_unusable_checks(session: SparkSession, dataset: Dataset) -> None:
-    """Refuse check conditions that Spark can't analyse over the declared columns; no table is asked, no job runs.
+    """Refuse check conditions that Spark can't analyse over the declared columns; reads no table, runs no Spark job.
 
     Raises:
-        DeclarationError: one does not parse, names a column that is none, or is no condition; all at once.
+        DeclarationError: with every condition that does not parse, names an unknown column, or is not boolean.
     """
     if not dataset.checks:
         return
@@ -182,7 +186,7 @@ def refuse_unusable_checks(session: SparkSession, dataset: Dataset) -> None:
     problems = []
     for check in dataset.checks:
         try:
-            # Asked for its schema, since a Connect client analyses no sooner.
+            # A Connect client analyses the condition only when it needs the schema.
             empty.filter(f"({check.condition})").schema  # noqa: B018
         except SPARK_ERRORS as error:
             problems.append(f"check {check.name}: {check.condition!r}: {failure_of(error).summary}")
@@ -191,10 +195,10 @@ def refuse_unusable_checks(session: SparkSession, dataset: Dataset) -> None:
 
 
 def duplicate_keys(frame: DataFrame, keys: Sequence[str], row: str | None = None) -> tuple[dict[str, int], int]:
-    """Rows by key where a key has several, the most frequent first, and the number of such keys; two Spark jobs.
+    """The row counts of keys with several rows, the most frequent first, and the number of such keys; two Spark jobs.
 
     Args:
-        row: SQL for a row as one value; where given, only keys count whose rows differ.
+        row: SQL for a row as one value; if given, only keys whose rows differ are counted.
     """
     rows, differ = (free_name(name, keys) for name in ("rows of key", "rows differ"))
     counted = frame.groupBy(*(sql.identifier(key) for key in keys)).agg(
@@ -205,11 +209,14 @@ def duplicate_keys(frame: DataFrame, keys: Sequence[str], row: str | None = None
     if not total:
         return {}, 0
     most = several.orderBy(sql.identifier(rows), ascending=False).limit(NAMED_VALUES).collect()
-    return {", ".join(f"{key} = {found[key]}" for key in keys): found[rows] for found in most}, total
+    return {", ".join(f"{key} = {group[key]}" for key in keys): group[rows] for group in most}, total
 
 
 def stray_values(frame: DataFrame, dataset: Dataset, within: Slice) -> tuple[dict[str, int], int]:
-    """Rows outside the slice by partition value, the most frequent first, and their number; two Spark jobs."""
+    """The counts of rows outside the slice by partition value, the most frequent first, and their total.
+
+    Runs two Spark jobs.
+    """
     columns = within.columns
     stray = frame.filter(outside_condition(dataset, within))
     total = stray.count()
@@ -222,29 +229,29 @@ def stray_values(frame: DataFrame, dataset: Dataset, within: Slice) -> tuple[dic
 
 
 def row_value(fields: Iterable[StructField]) -> str:
-    """Columns as one value that has an order; a column of a type that has none by its JSON."""
-    named = [(sql.identifier(field.name), field.dataType) for field in fields]
-    parts = [name if is_comparable(data_type) else f"to_json(struct({name}))" for name, data_type in named]
+    """SQL for columns as one value that can be ordered; a column whose type has no order becomes its JSON."""
+    columns = [(sql.identifier(field.name), field.dataType) for field in fields]
+    parts = [name if is_comparable(data_type) else f"to_json(struct({name}))" for name, data_type in columns]
     return f"struct({', '.join(parts)})"
 
 
 def guarded_columns(dataset: Dataset, within: Slice | None, guards: Sequence[str], alive: str = "TRUE") -> list[str]:
-    """The declared columns; the first key raises for a row that may not be merged.
+    """SQL of the declared columns; that of the first key column raises an error for a row that may not be merged.
 
     Args:
-        guards: further branches of a CASE that raise.
-        alive: SQL that is true for a row that is stored; one that only deletes need not say in which partition.
+        guards: further branches of a CASE that raise an error.
+        alive: SQL that is true for a row that the merge stores; a row that only deletes needs no partition value.
     """
     branches = list(guards)
     if within is not None:
-        named = set(within.columns) <= set(dataset.keys)
-        stray = outside_condition(dataset, within) if named else f"{alive} AND {outside_condition(dataset, within)}"
+        by_keys = set(within.columns) <= set(dataset.keys)
+        stray = outside_condition(dataset, within) if by_keys else f"{alive} AND {outside_condition(dataset, within)}"
         branches.append(f"WHEN {stray} THEN raise_error('outside the slice')")
     for condition in empty_partition_conditions(dataset).values():
         branches.append(f"WHEN {alive} AND {condition} THEN raise_error('empty partition value')")
     first, columns = dataset.keys[0], []
     for name in dataset.schema.names:
         column = sql.identifier(name)
-        held = f"CASE {' '.join(branches)} ELSE {column} END AS {column}"
-        columns.append(held if name == first and branches else column)
+        guarded = f"CASE {' '.join(branches)} ELSE {column} END AS {column}"
+        columns.append(guarded if name == first and branches else column)
     return columns

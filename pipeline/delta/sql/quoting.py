@@ -1,6 +1,6 @@
-"""The only place where a name or a value becomes SQL text.
+"""Names and values as SQL text; no other module turns them into SQL.
 
-Here belong quoting, typed literals and column definitions. Statements are put together where they are run, from these
+Here belong quoting, typed literals and column definitions. The module that runs a statement builds it, from these
 parts only.
 """
 
@@ -50,36 +50,36 @@ def identifier(name: str) -> str:
 
 
 def column(name: str, of: str = "") -> str:
-    """A column, quoted; of a relation where a statement knows several."""
+    """A column, quoted; with the name of its relation if a statement has several relations."""
     return f"{of}.{identifier(name)}" if of else identifier(name)
 
 
 def helper_name(dataset: Dataset, wanted: str) -> str:
-    """The name of a column that a statement adds to the rows of a dataset, whatever their columns are called."""
+    """A name for a column that a statement adds to a dataset's rows; no column of the frame has it."""
     return free_name(wanted, (*dataset.schema.names, *dataset.frame_columns))
 
 
 def path_table(location: str) -> str:
-    """A Delta table named by its location."""
+    """A Delta table, identified by its location."""
     return f"delta.{identifier(location)}"
 
 
 def string(value: str) -> str:
-    """A string literal, under Spark's default escaping; a `$` is spelled so that no variable is put in its place."""
+    """A string literal, under Spark's default escaping; a `$` is escaped so that Spark substitutes no variable."""
     escaped = value.replace("\\", "\\\\").replace("'", "\\'").replace("\n", "\\n").replace("\r", "\\r")
     return "'" + escaped.replace("$", "\\u0024") + "'"
 
 
 def path_pattern(path: str) -> str:
-    """A path as a reader's pattern that matches that path only."""
+    """A path as a reader's glob pattern that matches only this path."""
     return re.sub(r"([\\*?\[\]{}])", r"\\\1", path)
 
 
 def literal(value: Any, data_type: DataType) -> str:
-    """A literal of exactly that type; None is a typed NULL.
+    """A literal of exactly this type; None is a typed NULL.
 
     Raises:
-        ValueError: the value can't be held by the type without change.
+        ValueError: the type can't store the value unchanged.
     """
     if value is None:
         return f"CAST(NULL AS {type_name(data_type)})"
@@ -121,7 +121,7 @@ def _literal_of_other(value: Any, data_type: DataType) -> str:
 
 
 def _fits(value: Decimal, data_type: DecimalType) -> bool:
-    """Whether a type holds a decimal without change; by its digits, since arithmetic rounds to the context's 28."""
+    """Whether a type stores a decimal unchanged; it compares digits, since arithmetic rounds to the context's 28."""
     _, digits, exponent = value.as_tuple()
     assert isinstance(exponent, int)  # noqa: S101  it is finite
     text = "".join(map(str, digits)).lstrip("0")
@@ -143,7 +143,7 @@ def type_name(data_type: DataType) -> str:
 
 
 def bare_type(data_type: DataType) -> str:
-    """The type without NOT NULL and comments, which CAST does not take."""
+    """The type in SQL without NOT NULL and comments, which CAST does not accept."""
     if isinstance(data_type, StructType):
         fields = (f"{identifier(field.name)}: {bare_type(field.dataType)}" for field in data_type.fields)
         return f"STRUCT<{', '.join(fields)}>"
@@ -163,13 +163,13 @@ def _suffix(field: StructField) -> str:
 
 
 def comment(field: StructField) -> str:
-    """A field's COMMENT clause, with a space before it; empty where it has no comment."""
-    said = (field.metadata or {}).get("comment")
-    return f" COMMENT {string(said)}" if said else ""
+    """A field's COMMENT clause, with a space before it; empty if the field has no comment."""
+    text = (field.metadata or {}).get("comment")
+    return f" COMMENT {string(text)}" if text else ""
 
 
 def column_definition(field: StructField, features: Features | None = None) -> str:
-    """One column as CREATE TABLE wants it."""
+    """The definition of one column in CREATE TABLE."""
     computed = ""
     if features is not None:
         generated, defaults = dict(features.generated), dict(features.defaults)
@@ -191,12 +191,12 @@ def names_path(path: Iterable[str]) -> str:
 
 
 def create_table(dataset: Dataset, location: str, properties: dict[str, str]) -> str:
-    """CREATE TABLE with everything the declaration says, in one statement and so in one commit."""
+    """CREATE TABLE with the full declaration, in one statement and so in one commit."""
     columns = ",\n  ".join(column_definition(field, dataset.features) for field in dataset.schema.fields)
     clustering = f"\nCLUSTER BY ({names(dataset.features.cluster_by)})" if dataset.features.cluster_by else ""
     partitioning = f"\nPARTITIONED BY ({names(dataset.partition_by)})" if dataset.partition_by else ""
-    described = f"\nCOMMENT {string(dataset.description)}" if dataset.description else ""
+    description = f"\nCOMMENT {string(dataset.description)}" if dataset.description else ""
     pairs = ", ".join(f"{string(name)} = {string(value)}" for name, value in sorted(properties.items()))
     options = f"\nTBLPROPERTIES ({pairs})" if pairs else ""
     layout = f"USING delta{partitioning}{clustering}"
-    return f"CREATE TABLE {path_table(location)} (\n  {columns}\n)\n{layout}{described}{options}"
+    return f"CREATE TABLE {path_table(location)} (\n  {columns}\n)\n{layout}{description}{options}"

@@ -1,8 +1,8 @@
 """A slice: the part of a table that one run addresses, as typed values of its columns.
 
-Here belong the value, its SQL, and the slice of a frame's rows. How a partition key becomes a slice is Dagster's
-business and not known here. A slice is a union of boxes; a box holds, per column, a set of values or a half-open
-interval. Its predicate selects exactly the slice: never wider, never by the order in which keys arrived.
+Here belong the value, its SQL, and the slice of a frame's rows. How a Dagster partition key becomes a slice does not
+belong here. A slice is a union of boxes; a box holds, per column, a set of values or a half-open interval. Its
+predicate selects exactly the slice, never more, and does not depend on the order of the keys.
 """
 
 from __future__ import annotations
@@ -34,13 +34,13 @@ from pipeline.dataset.schema import is_string
 from pipeline.delta import sql
 from pipeline.listing import listed
 
-# Runs of at least this many consecutive days are written as one interval.
+# At least this many consecutive days become one interval.
 SHORTEST_INTERVAL = 3
 _EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.timezone.utc)
 
 
-class Unaddressable(ValueError):  # noqa: N818  never leaves this package: a reason to take the whole table
-    """A value that no predicate can name."""
+class Unaddressable(ValueError):  # noqa: N818  never leaves this package: the caller then uses the whole table
+    """A value that no predicate can select."""
 
 
 @dataclass(frozen=True)
@@ -52,7 +52,7 @@ class Values:
 
 @dataclass(frozen=True)
 class Interval:
-    """Values from `start` up to, and without, `end`; never NULL."""
+    """The values from `start` up to, but excluding, `end`; never NULL."""
 
     start: Any
     end: Any
@@ -60,25 +60,25 @@ class Interval:
 
 @dataclass(frozen=True)
 class Box:
-    """For each column what it may be; columns that are not named may be anything."""
+    """The allowed values of each column; other columns may have any value."""
 
     columns: tuple[tuple[str, Values | Interval], ...]
 
 
 @dataclass(frozen=True)
 class Slice:
-    """A union of boxes over partition columns, or any others; no boxes select nothing."""
+    """A union of boxes over partition columns or other columns; without boxes it selects nothing."""
 
     boxes: tuple[Box, ...]
 
     def predicate(self, dataset: Dataset, of: str = "") -> str:
-        """SQL that is true for exactly the rows of the slice; literals follow the declared column types.
+        """SQL that is true for exactly the rows of the slice; literals have the declared column types.
 
         Args:
-            of: the name of the relation whose columns are meant, where a statement knows several.
+            of: the name of the relation that has the columns, if a statement has several relations.
 
         Raises:
-            ValueError: a value that its column can't hold, or a column of type char, whose values Delta does not find.
+            ValueError: a column can't store a value, or a column has type char, whose values Delta does not find.
         """
         if not self.boxes:
             return "FALSE"
@@ -86,16 +86,16 @@ class Slice:
 
     @property
     def columns(self) -> tuple[str, ...]:
-        """The columns that the slice speaks of."""
+        """The columns that the slice restricts."""
         return tuple(dict.fromkeys(name for box in self.boxes for name, _ in box.columns))
 
     @property
     def identity(self) -> str:
-        """The slice in words with every value, however many there are: two slices are never alike in it."""
+        """The slice as text with every value, however many there are: the texts of two slices always differ."""
         return self._text(", ".join, " or ".join)
 
     def __str__(self) -> str:
-        """The slice in words, with the first of many values."""
+        """The slice as text; of many values only the first are named."""
         return self._text(listed, partial(listed, separator=" or "))
 
     def _text(self, values: Callable[[Iterable[str]], str], boxes: Callable[[Iterable[str]], str]) -> str:
@@ -133,30 +133,30 @@ def _part(name: str, part: Values | Interval, dataset: Dataset, of: str) -> str:
 
 
 def of_values(column: str, values: Iterable[Any]) -> Slice:
-    """The slice of these values of one column."""
+    """The slice with these values of one column."""
     return of_parts(column, [Values(tuple(bytes(v) if isinstance(v, bytearray) else v for v in values))])
 
 
 def of_parts(column: str, parts: Iterable[Values | Interval]) -> Slice:
-    """The slice of the union of these parts of one column."""
+    """The slice with the union of these parts of one column."""
     return Slice(tuple(Box(((column, part),)) for part in coalesced(parts)))
 
 
 def united(*slices: Slice | None) -> Slice | None:
-    """The slice of all of these; None, the whole table, where one of them is."""
-    found = [within for within in slices if within is not None]
-    if len(found) < len(slices):
+    """The union of slices; None, the whole table, if one of them is None."""
+    parts = [within for within in slices if within is not None]
+    if len(parts) < len(slices):
         return None
-    return Slice(tuple(dict.fromkeys(box for within in found for box in within.boxes)))
+    return Slice(tuple(dict.fromkeys(box for within in parts for box in within.boxes)))
 
 
 def of_rows(frame: DataFrame, columns: Sequence[str], at_most: int) -> Slice | None:
-    """The slice of what a frame's rows hold in these columns; None where that is more than so many values or cells.
+    """The slice of the distinct values of these columns in a frame; None if there are more than `at_most`.
 
-    One Spark job.
+    Several columns count by combinations of their values. Runs one Spark job.
 
     Raises:
-        Unaddressable: a value has no literal: one of a nested type, or a date that Python has none for.
+        Unaddressable: a value has no literal: it has a nested type, or is a date outside Python's range.
     """
     rows = frame.selectExpr(*_shown(frame, columns)).distinct().limit(at_most + 1).collect()
     if len(rows) > at_most:
@@ -170,16 +170,16 @@ def of_rows(frame: DataFrame, columns: Sequence[str], at_most: int) -> Slice | N
 def rows_by_values(
     frame: DataFrame, columns: Sequence[str], conditions: Sequence[str]
 ) -> dict[tuple[Any, ...], tuple[int, ...]]:
-    """By the values that a frame's rows hold in these columns, how many rows meet each condition. One Spark job."""
+    """By the values of these columns in a frame, the number of rows that meet each condition. One Spark job."""
     met = [f"CAST({condition} AS INT) AS met{position}" for position, condition in enumerate(conditions)]
     names = [f"met{position}" for position in range(len(conditions))]
-    shown = frame.selectExpr(*_shown(frame, columns), *met)
-    rows = shown.groupBy(*(f"value{position}" for position in range(len(columns)))).sum(*names).collect()
+    values = frame.selectExpr(*_shown(frame, columns), *met)
+    rows = values.groupBy(*(f"value{position}" for position in range(len(columns)))).sum(*names).collect()
     return {_cell(row, frame, columns): tuple(row[f"sum({name})"] or 0 for name in names) for row in rows}
 
 
 def _shown(frame: DataFrame, columns: Sequence[str]) -> list[str]:
-    """SQL of these columns under names of their own, so that a column may have any name."""
+    """SQL of these columns under generated names, so that a column may have any name."""
     types = [(column, frame.schema[column].dataType) for column in columns]
     return [f"{_plain(column, data_type)} AS value{number}" for number, (column, data_type) in enumerate(types)]
 
@@ -190,7 +190,7 @@ def _cell(row: Row, frame: DataFrame, columns: Sequence[str]) -> tuple[Any, ...]
 
 
 def _plain(name: str, data_type: DataType) -> str:
-    """SQL for a column in a form that depends on no zone, calendar or client."""
+    """SQL for a column in a form that does not depend on a time zone, calendar or client."""
     column = sql.identifier(name)
     if isinstance(data_type, TimestampType):
         return f"unix_micros({column})"
@@ -206,7 +206,7 @@ def _plain(name: str, data_type: DataType) -> str:
 
 
 def _read(value: Any, name: str, data_type: DataType) -> Any:
-    """A value from the form that `_plain` gives it."""
+    """The value of a column from the form that `_plain` selects."""
     if value is None:
         return None
     try:
@@ -224,7 +224,7 @@ def _read(value: Any, name: str, data_type: DataType) -> Any:
 
 
 def coalesced(parts: Iterable[Values | Interval]) -> list[Values | Interval]:
-    """The same values in few parts: intervals that touch become one, and so do dates that follow each other."""
+    """The same values in fewer parts: adjacent intervals become one, and so do consecutive dates."""
     values: dict[Any, None] = {}
     intervals: list[Interval] = []
     for part in parts:
@@ -236,13 +236,13 @@ def coalesced(parts: Iterable[Values | Interval]) -> list[Values | Interval]:
     runs = [run for run in _runs(days) if len(run) >= SHORTEST_INTERVAL and run[-1] < dt.date.max]
     intervals += [Interval(run[0], run[-1] + dt.timedelta(days=1)) for run in runs]
     within_runs = {day for run in runs for day in run}
-    # In their order, so that the same keys make the same predicate however they came.
+    # Sorted, so that the same keys make the same predicate in whatever order they come.
     single = sorted((v for v in values if v not in within_runs), key=_order)
     return [*_joined(intervals), *([Values(tuple(single))] if single else [])]
 
 
 def _order(value: Any) -> tuple[bool, bool, Any]:
-    """The place of a value: NaN, which has none among numbers, after them, and NULL last."""
+    """The sort key of a value: NaN, which numbers don't order, comes after them, and NULL comes last."""
     return value is None, isinstance(value, float) and math.isnan(value), value
 
 
@@ -267,10 +267,9 @@ def _joined(intervals: list[Interval]) -> list[Interval]:
 
 
 def partition_value(text: str | None, data_type: DataType) -> Any:
-    """A partition value as the log spells it, as a value of its column; None for NULL.
+    """The value of a partition column from its text in the log (Delta protocol, "Partition Value Serialization").
 
-    Spelled as the Delta protocol says, "Partition Value Serialization". Timestamps are in UTC, with a zone where
-    the column's type has one.
+    None for NULL. Timestamps are in UTC; the value has a time zone if the column's type has one.
     """
     if text is None:
         return None
@@ -291,7 +290,7 @@ def partition_value(text: str | None, data_type: DataType) -> Any:
 
 
 def _datetime(text: str) -> dt.datetime:
-    """Python 3.10 reads neither a trailing Z nor a fraction of other than three or six digits."""
+    """Parse an ISO timestamp: Python 3.10 reads neither a final Z nor a fraction of other than three or six digits."""
     whole, _, rest = text.removesuffix("Z").partition(".")
-    read = dt.datetime.fromisoformat(f"{whole}.{rest[:6].ljust(6, '0')}" if rest else whole)
-    return read.replace(tzinfo=dt.timezone.utc) if text.endswith("Z") else read
+    parsed = dt.datetime.fromisoformat(f"{whole}.{rest[:6].ljust(6, '0')}" if rest else whole)
+    return parsed.replace(tzinfo=dt.timezone.utc) if text.endswith("Z") else parsed
