@@ -205,9 +205,9 @@ def property_problems(properties: Iterable[tuple[str, str]], said: Mapping[str, 
     delta_properties = {name.lower() for name in KNOWN_PROPERTIES}
     for name, _ in properties:
         low = name.lower()
-        if low in folded:
-            yield f"{name} is what {folded[low]} says; remove it from properties"
-        if low.startswith("delta.") and low not in known and not low.startswith(_OPEN):
+        if low in field_by_property:
+            yield f"{name} is what {field_by_property[low]} says; remove it from properties"
+        if low.startswith("delta.") and low not in delta_properties and not low.startswith(_OPEN):
             yield f"Delta 4.4.0 has no table property {name}{_meant(name, KNOWN_PROPERTIES)}"
 
 

@@ -105,11 +105,11 @@ def _gaps(declared: tuple[Dataset, ...]) -> Iterator[str]:
     by_name = {dataset.name: dataset for dataset in declared}
     for dataset in declared:
         for source in dataset.reads:
-            if source not in known:
-                yield f"{dataset.name} reads {_undeclared(source, known)}"
+            if source not in by_name:
+                yield f"{dataset.name} reads {_undeclared(source, by_name)}"
         for expectation in dataset.expectations:
             if isinstance(expectation, References):
-                yield from _unreferable(dataset, expectation, known)
+                yield from _reference_problems(dataset, expectation, by_name)
 
 
 def _undeclared(source: str, known: Iterable[str]) -> str:
@@ -119,7 +119,7 @@ def _undeclared(source: str, known: Iterable[str]) -> str:
     return f"{shown}, which nobody declared" + (f"; d{question[1:]}" if question else "")
 
 
-def _unreferable(dataset: Dataset, expectation: References, known: Mapping[str, Dataset]) -> Iterator[str]:
+def _reference_problems(dataset: Dataset, expectation: References, known: Mapping[str, Dataset]) -> Iterator[str]:
     other = known.get(expectation.dataset)
     if other is None:
         yield f"{dataset.name} refers to {_undeclared(expectation.dataset, known)}"
@@ -165,12 +165,12 @@ def load_datasets(reference: str | None) -> tuple[Dataset, ...]:
         if error.name is None or not (module_name == error.name or module_name.startswith(f"{error.name}.")):
             raise
         raise SettingsError(setting="datasets", problem=f"no module {error.name!r}", expected=expected) from error
-    found = getattr(module, attribute, None)
-    if found is None:
-        names = [name for name, value in vars(module).items() if isinstance(value, tuple | list)]
+    value = getattr(module, attribute, None)
+    if value is None:
+        names = [name for name, kept in vars(module).items() if isinstance(kept, tuple | list)]
         problem = f"the module {module_name} has nothing of the name {attribute!r}. {did_you_mean(attribute, names)}"
         raise SettingsError(setting="datasets", problem=problem.strip(), expected=expected)
-    datasets = tuple(found) if isinstance(found, Iterable) and not isinstance(found, str | bytes) else ()
+    datasets = tuple(value) if isinstance(value, Iterable) and not isinstance(value, str | bytes) else ()
     if not datasets or not all(isinstance(dataset, Dataset) for dataset in datasets):
         raise SettingsError(
             setting="datasets", problem=f"{reference} holds {type(value).__name__}, not datasets", expected=expected

@@ -1,1 +1,1 @@
-"""A table against its declaration: opened, created, compared, and the plan between the two."""
+"""A dataset's table: open it, create it, compare it with its declaration, and plan and apply the differences."""

@@ -1,7 +1,7 @@
-"""Taking the steps of a plan: each one statement and one commit, after everything that may refuse them was looked at.
+"""Apply the steps of a plan: each is one statement and one commit.
 
-Here belong the look at declared SQL and at the rows that are there, and the loop over the steps. Which steps there are
-is `plan`'s.
+Here belong the loop over the steps, and the checks before it: of declared SQL, and of the rows in the table. Which
+steps a table needs belongs to `plan`.
 """
 
 from __future__ import annotations
@@ -30,13 +30,16 @@ from pipeline.errors import (
     TableMismatchError,
 )
 
-# How many of the rows in the way an error shows.
+# How many of the rows that break a new constraint an error shows.
 NAMED_ROWS = 3
 
 
 @dataclass(frozen=True, kw_only=True)
 class Applied:
-    """A table before and after steps that were taken, by whoever took them; `overwrites` is a write's to settle."""
+    """A table before and after the steps, which another process may have taken.
+
+    `overwrites` is whether the write must replace the table's schema by its own.
+    """
 
     before: TableState
     after: TableState
@@ -52,37 +55,37 @@ def apply(
     *,
     automatic: bool = False,
 ) -> Applied:
-    """Take the steps from `state` to the declaration; those alone that the schema policy allows where `automatic`.
+    """Take the steps from `state` to the declaration; if `automatic`, only those that the schema policy allows.
 
-    After a conflict, or a step that somebody else has taken, the table is looked at anew.
+    After a conflict, or if another process has taken a step, the table's state is read again.
 
     Args:
-        look: the table's state at the time of the call.
+        look: reads the current state of the table.
 
     Raises:
         TableMismatchError, DeclarationError, ExpressionError, ExistingRowsError: nothing was changed.
-        ConformError: Delta refused a step; those before it stand.
+        ConformError: Delta refused a step; the steps before it are committed.
         CommitConflictError: other commits came first, at every attempt.
     """
-    taken: list[str] = []
+    taken_steps: list[str] = []
 
     def attempt(number: int) -> TableState:
-        now = state if number == 1 else look()
-        found = plan(dataset, now)
-        if found.problems:
-            differences = tuple(shape_differences(dataset, now))
+        current = state if number == 1 else look()
+        current_plan = plan(dataset, current)
+        if current_plan.problems:
+            differences = tuple(shape_differences(dataset, current))
             raise TableMismatchError(
-                dataset=dataset.name, location=now.location, version=now.version, differences=differences,
+                dataset=dataset.name, location=current.location, version=current.version, differences=differences,
                 is_settled_by_steps=False,
             )  # fmt: skip
-        steps = [step for step in found.steps if step.automatic or not automatic]
+        steps = [step for step in current_plan.steps if step.automatic or not automatic]
         if not steps:
-            return now
-        _refuse(session, dataset, now, steps)
-        return _take(session, dataset, now, steps, look=look, taken=taken)
+            return current
+        _refuse(session, dataset, current, steps)
+        return _take(session, dataset, current, steps, look=look, taken_steps=taken_steps)
 
     after = with_retries(attempt, RetryPolicy(), dataset.name)
-    return Applied(before=state, after=after, steps=tuple(taken))
+    return Applied(before=state, after=after, steps=tuple(taken_steps))
 
 
 def _take(
@@ -92,7 +95,7 @@ def _take(
     steps: list[Step],
     *,
     look: Callable[[], TableState],
-    taken: list[str],
+    taken_steps: list[str],
 ) -> TableState:
     note = CommitNote(mark=Mark(writer=f"{dataset.name}/conform"))
     with private_session(session, write_confs(note, session, dataset.fingerprint)) as clone:
@@ -101,8 +104,9 @@ def _take(
                 clone.sql(step.statement(state.location)).collect()
             except SPARK_ERRORS as error:
                 failure = failure_of(error)
-                left = {str(other) for other in plan(dataset, look()).steps}
-                if failure.is_conflict or str(step) not in left:  # another one has changed the table, maybe to this
+                open_steps = {str(other) for other in plan(dataset, look()).steps}
+                # If the step is not open any more, another process has taken it.
+                if failure.is_conflict or str(step) not in open_steps:
                     raise CommitConflictError(
                         dataset=dataset.name, location=state.location, condition=failure.condition
                     ) from error
@@ -111,12 +115,12 @@ def _take(
                 raise ConformError(
                     dataset=dataset.name, location=state.location, step=str(step), reason=failure.summary
                 ) from error
-            taken.append(str(step))
+            taken_steps.append(str(step))
     return look()
 
 
 def _refuse(session: SparkSession, dataset: Dataset, state: TableState, steps: list[Step]) -> None:
-    """Refuse before anything is changed: SQL that can't be used, and rows that break what is added."""
+    """Refuse, before anything is changed, invalid SQL and rows of the table that break an added constraint."""
     added = {step.name: step.condition for step in steps if isinstance(step, AddCheck)}
     added |= {step.check: step.condition for step in steps if isinstance(step, SetNotNull)}
     if added or any(isinstance(step, SetDefault) for step in steps):
@@ -143,7 +147,7 @@ def _refuse(session: SparkSession, dataset: Dataset, state: TableState, steps: l
 
 
 def _as_declared(session: SparkSession, dataset: Dataset, state: TableState, steps: list[Step]) -> DataFrame:
-    """The table's rows under the declared names, types and columns, as they will be once the schema is."""
+    """The table's rows with the declared names, types and columns, as after the steps that change the schema."""
     rows = session.read.format("delta").option("versionAsOf", state.version).load(state.location)
     for step in steps:
         if isinstance(step, RenameColumn) and len(step.path) == 1:
@@ -155,25 +159,25 @@ def _as_declared(session: SparkSession, dataset: Dataset, state: TableState, ste
 
 
 def _empty(session: SparkSession, dataset: Dataset) -> DataFrame:
-    """No rows of the declared columns, all of which may be NULL."""
+    """A frame without rows that has the declared columns; each of them may be NULL."""
     columns = (f"CAST(NULL AS {sql.bare_type(f.dataType)}) AS {sql.identifier(f.name)}" for f in dataset.schema.fields)
     return session.range(0).selectExpr(*columns)
 
 
 def refuse_bad_expressions(session: SparkSession, dataset: Dataset) -> None:
-    """Look at the SQL of checks, generated columns and defaults; no Spark job.
+    """Refuse SQL of checks, generated columns and defaults that Spark can't analyse; no Spark job.
 
     Raises:
-        DeclarationError: a check does not parse, names no column, or is no condition; all of them at once.
-        ExpressionError: a generated column or a default.
+        DeclarationError: with every check that does not parse, names an unknown column, or is not boolean.
+        ExpressionError: Spark can't analyse a generated column or a default.
     """
     constraints.refuse_unusable_checks(session, dataset)
     parts = (("generated column", dataset.features.generated), ("default of", dataset.features.defaults))
-    for part, column, said in ((part, column, said) for part, pairs in parts for column, said in pairs):
+    for part, column, expression in ((part, column, text) for part, pairs in parts for column, text in pairs):
         try:
-            value = f"CAST(({said}) AS {sql.bare_type(dataset.field(column).dataType)})"
+            value = f"CAST(({expression}) AS {sql.bare_type(dataset.field(column).dataType)})"
             _empty(session, dataset).selectExpr(value).schema  # noqa: B018  analyses
         except SPARK_ERRORS as error:
             raise ExpressionError(
-                dataset=dataset.name, part=f"{part} {column!r}", expression=said, reason=failure_of(error).summary
+                dataset=dataset.name, part=f"{part} {column!r}", expression=expression, reason=failure_of(error).summary
             ) from error

@@ -1,8 +1,8 @@
-"""Which programs read and write a table of which features: the one table of it.
+"""Which programs can read and write tables with which features.
 
-Here belong the known clients at the versions that were looked at, with the place where each fact stands. A client
-reads a table whose reader features it knows, all of them, and writes one of which it knows every feature (Delta
-protocol, "Table Features").
+Here belong the known clients, each at the version that was examined and with the source of its features. A client can
+read a table if it knows all of the table's reader features, and can write to it if it knows all of the table's
+features (Delta protocol, "Table Features").
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 
-# Features that a reader must know too; all others concern writers only (Delta protocol, "Valid Feature Names").
+# Features that a reader must know as well; all others concern writers only (Delta protocol, "Valid Feature Names").
 READER_FEATURES = frozenset(
     {
         "columnMapping", "deletionVectors", "timestampNtz", "typeWidening", "v2Checkpoint", "vacuumProtocolCheck",
@@ -23,18 +23,18 @@ _LEGACY = frozenset({"appendOnly", "invariants", "checkConstraints", "changeData
 
 @dataclass(frozen=True, kw_only=True)
 class Client:
-    """A program at one version, with the features that it knows as a reader and as a writer; `writes` None: never."""
+    """A program at one version, with the features that it can read and write; `writes` is None if it never writes."""
 
     name: str
     reads: frozenset[str]
     writes: frozenset[str] | None
 
     def can_read(self, features: Collection[str]) -> bool:
-        """Whether it reads a table of these features."""
+        """Whether the client can read a table with these features."""
         return READER_FEATURES & set(features) <= self.reads
 
     def can_write(self, features: Collection[str]) -> bool:
-        """Whether it writes to a table of these features."""
+        """Whether the client can write to a table with these features."""
         return self.writes is not None and set(features) <= self.writes and self.can_read(features)
 
 
@@ -42,7 +42,7 @@ def _delta(version: str, reads: Iterable[str], writes: Iterable[str]) -> Client:
     return Client(name=f"Delta {version} on Spark", reads=frozenset(reads), writes=_LEGACY | {*reads, *writes})
 
 
-# Delta's own documentation, "How does Delta Lake manage feature compatibility?" (versioning.mdx), says since when.
+# Source: Delta's documentation, "How does Delta Lake manage feature compatibility?" (versioning.mdx).
 _IN_2_4 = ("columnMapping", "deletionVectors", "timestampNtz")
 _IN_3_2 = (*_IN_2_4, "v2Checkpoint", "vacuumProtocolCheck")
 _WRITES_3_2 = (
@@ -72,7 +72,7 @@ CLIENTS = (
         reads=frozenset({"timestampNtz", "deletionVectors", "variantType", "v2Checkpoint", "columnMapping"}),
         writes=_LEGACY | {"timestampNtz", "variantType", "v2Checkpoint", "columnMapping", "deletionVectors"},
     ),
-    # deltalake/table.py, SUPPORTED_READER_FEATURES: to_pyarrow_dataset and to_pandas read by themselves.
+    # deltalake/table.py, SUPPORTED_READER_FEATURES: to_pyarrow_dataset and to_pandas have readers of their own.
     Client(name="deltalake 1.6 as pyarrow or pandas", reads=frozenset({"timestampNtz", "variantType"}), writes=None),
     # polars/io/delta/_dataset.py, _SUPPORTED_FEATURES; it writes through deltalake.
     Client(
@@ -144,7 +144,7 @@ CLIENTS = (
 
 @dataclass(frozen=True, kw_only=True)
 class Loss:
-    """What a change of the protocol takes from known clients, by name."""
+    """The names of the known clients that a change of the protocol excludes."""
 
     readers: tuple[str, ...] = ()
     writers: tuple[str, ...] = ()
@@ -153,13 +153,13 @@ class Loss:
         return bool(self.readers or self.writers)
 
     def __str__(self) -> str:
-        """The loss in one line; empty where there is none."""
+        """The loss in one line; empty if there is none."""
         parts = [("no longer read by", self.readers), ("no longer written by", self.writers)]
-        return "; ".join(f"{words} {', '.join(names)}" for words, names in parts if names)
+        return "; ".join(f"{label} {', '.join(names)}" for label, names in parts if names)
 
 
 def clients_lost(before: Collection[str], after: Collection[str]) -> Loss:
-    """The clients that read, or wrote, a table of the features before and don't once it has those after."""
+    """The clients that can use a table with the features `before` and can't use it with the features `after`."""
     return Loss(
         readers=tuple(c.name for c in CLIENTS if c.can_read(before) and not c.can_read(after)),
         writers=tuple(c.name for c in CLIENTS if c.can_write(before) and not c.can_write(after)),

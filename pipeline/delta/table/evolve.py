@@ -1,7 +1,7 @@
-"""The schema of a table against the declared one: the steps from one to the other, and what no step settles.
+"""The differences between a table's schema and the declared one: the steps that resolve them, and the problems left.
 
-Here belong the comparison of schemas at every depth and the written rules of the schema policy. A rename or a drop is
-never guessed: what is not declared as such is a column that the table has and the declaration does not.
+Here belong the comparison of schemas at every depth and the rules of the schema policy. A rename or a drop is never
+guessed: without a declared rename or drop, it is a problem that the table has a column that is not declared.
 """
 
 from __future__ import annotations
@@ -42,8 +42,8 @@ from pipeline.delta.table.steps import (
     shown_path,
 )
 
-# The rules: which steps a write makes by itself, by the mode of the schema policy. All others wait for
-# `pipeline conform apply`; under "overwrite" a write that replaces the whole table brings its own schema.
+# The kinds of steps that a write takes by itself, by the mode of the schema policy. All others need
+# `pipeline conform apply`; with "overwrite" a write that replaces the whole table replaces its schema as well.
 ALLOWED: dict[str, frozenset[str]] = {
     "exact": frozenset(),
     "add columns": frozenset({AddColumn.kind}),
@@ -51,8 +51,8 @@ ALLOWED: dict[str, frozenset[str]] = {
     "evolve": frozenset({AddColumn.kind, WidenColumn.kind, RelaxNotNull.kind, RenameColumn.kind}),
     "overwrite": frozenset(),
 }
-# Digits that the values of an integral type may need, and those that Delta asks a decimal to have for them
-# (`TypeWidening.scala`).
+# The digits that values of an integral type may need, and the whole digits that a decimal needs for Delta to widen the
+# type to it (`TypeWidening.scala`).
 _DIGITS: dict[type[DataType], int] = {ByteType: 3, ShortType: 5, IntegerType: 10, LongType: 19}
 _DECIMAL_DIGITS: dict[type[DataType], int] = {ByteType: 10, ShortType: 10, IntegerType: 10, LongType: 20}
 
@@ -61,7 +61,7 @@ Edit = Callable[[list[StructField], int], list[StructField]]
 
 @dataclass(frozen=True, kw_only=True)
 class SchemaSteps:
-    """What leads from a table's schema to the declared one; `problems` is what no step settles, in words."""
+    """The steps from a table's schema to the declared one; `problems` are messages about what no step resolves."""
 
     steps: tuple[Step, ...]
     problems: tuple[str, ...]
@@ -73,13 +73,13 @@ def schema_steps(
     """Compare schemas at every depth.
 
     Args:
-        widening: whether the table's types may be widened.
-        held: names of the checks by which NOT NULL of a column is held.
+        widening: whether type widening is enabled in the table.
+        held: names of the checks that enforce NOT NULL of a column.
     """
     differ = _Differ(policy=policy, widening=widening, held=held)
     differ.struct((), declared, differ.renamed_and_dropped(declared, found))
     allowed = ALLOWED[policy.mode]
-    # Drops come last: a struct can't lose its only field before it has another.
+    # Drops come last: Delta can't drop the only field of a struct before another one is added.
     ordered = sorted(differ.steps, key=lambda step: isinstance(step, DropColumn))
     steps = tuple(replace(step, automatic=step.kind in allowed) for step in ordered)
     return SchemaSteps(steps=steps, problems=tuple(differ.problems))
@@ -94,7 +94,7 @@ class _Differ:
     problems: list[str] = field(default_factory=list)
 
     def renamed_and_dropped(self, declared: StructType, found: StructType) -> StructType:
-        """The table's schema once declared renames and drops are made."""
+        """Add the steps of declared renames and drops; returns the table's schema after them."""
         for old, new in self.policy.renames:
             path = tuple(old.split("."))
             target = (*path[:-1], new)
@@ -110,28 +110,30 @@ class _Differ:
         return found
 
     def struct(self, path: Path, declared: StructType, found: StructType) -> None:
-        there = {f.name: f for f in found.fields}
+        by_name = {f.name: f for f in found.fields}
         by_folded = {casefolded(f.name): f.name for f in found.fields}
         self.problems += [
             f"column {shown_path((*path, name))}: the table has it, the declaration does not"
-            for name in there
+            for name in by_name
             if name not in declared.names
         ]
         order, previous = list(found.names), None
         for item in declared.fields:
-            here = (*path, item.name)
-            if item.name in there:
-                self.field(here, item, there[item.name])
+            item_path = (*path, item.name)
+            if item.name in by_name:
+                self.field(item_path, item, by_name[item.name])
             elif casefolded(item.name) in by_folded:
                 other = by_folded[casefolded(item.name)]
                 self.problems.append(
-                    f"column {shown_path(here)}: the table has it as {other}, which differs by case only"
+                    f"column {shown_path(item_path)}: the table has it as {other}, which differs by case only"
                 )
             elif holds_not_null(item):
-                self.problems.append(f"column {shown_path(here)}: NOT NULL, and the table's rows have no value for it")
+                self.problems.append(
+                    f"column {shown_path(item_path)}: NOT NULL, and the table's rows have no value for it"
+                )
             else:
-                bare = sql.type_name(item.dataType)
-                self.steps.append(AddColumn(path=here, field=item, type=bare, after=previous))
+                type_name = sql.type_name(item.dataType)
+                self.steps.append(AddColumn(path=item_path, field=item, type=type_name, after=previous))
                 order.insert(0 if previous is None else order.index(previous) + 1, item.name)
             previous = item.name if item.name in order else previous
         self._order(path, [name for name in declared.names if name in order], order)
@@ -151,10 +153,10 @@ class _Differ:
             self.steps.append(RelaxNotNull(path=path, check=check if check in self.held else None))
         if not declared.nullable and found.nullable:
             self.steps.append(SetNotNull(path=path))
-        said = (declared.metadata or {}).get("comment")
+        comment = (declared.metadata or {}).get("comment")
         before = (found.metadata or {}).get("comment")
-        if said is not None and said != before:
-            self.steps.append(SetComment(path=path, comment=said, before=before))
+        if comment is not None and comment != before:
+            self.steps.append(SetComment(path=path, comment=comment, before=before))
         self.type(path, declared.dataType, found.dataType)
 
     def type(self, path: Path, declared: DataType, found: DataType) -> None:
@@ -179,23 +181,23 @@ class _Differ:
         if not widens(found, declared):
             self.problems.append(f"column {shown_path(path)}: declared {to}, the table has {before}")
         elif not self.widening:
-            wanted = "features.type_widening"
+            feature = "features.type_widening"
             self.problems.append(
-                f"column {shown_path(path)}: declared {to}, the table has {before}; {wanted} would widen it"
+                f"column {shown_path(path)}: declared {to}, the table has {before}; {feature} would widen it"
             )
         else:
             self.steps.append(WidenColumn(path=path, type=to, before=before))
 
 
 def stored_alike(given: DataType, declared: DataType) -> bool:
-    """Whether two types without fields are stored alike."""
+    """Whether Delta stores two types without fields in the same way."""
     if is_string(given) and is_string(declared):
         return True
     return type(given) is type(declared) and given.simpleString() == declared.simpleString()
 
 
 def widens(found: DataType, declared: DataType) -> bool:
-    """Whether Delta can widen the type, and no value changes by it."""
+    """Whether Delta can widen the type without a change of any value."""
     if type(found) in _DIGITS and type(declared) in _DIGITS:
         return _DIGITS[type(found)] < _DIGITS[type(declared)]
     if isinstance(found, FloatType) and isinstance(declared, DoubleType):
@@ -209,7 +211,7 @@ def widens(found: DataType, declared: DataType) -> bool:
 
 
 def holds_not_null(item: StructField) -> bool:
-    """Whether a field, or a struct's field inside it, is NOT NULL."""
+    """Whether a field, or a field of a struct inside it, is NOT NULL."""
     if not item.nullable:
         return True
     inner = item.dataType
@@ -219,14 +221,14 @@ def holds_not_null(item: StructField) -> bool:
 
 
 def field_at(data_type: DataType, path: Path) -> StructField | None:
-    """The field at a path; None where there is none."""
-    found = StructField("", data_type)
+    """The field at a path; None if there is none."""
+    current = StructField("", data_type)
     for part in path:
-        inner = dict(_children(found.dataType))
-        if part not in inner:
+        children = dict(_children(current.dataType))
+        if part not in children:
             return None
-        found = inner[part]
-    return found
+        current = children[part]
+    return current
 
 
 def _children(data_type: DataType) -> Iterator[tuple[str, StructField]]:
@@ -268,5 +270,5 @@ def _edited_inside(data_type: DataType, path: Path, edit: Edit) -> DataType:
 
 
 def with_not_null(schema: StructType, path: Path) -> StructType:
-    """The schema with that column NOT NULL."""
+    """The schema with the column at this path declared NOT NULL."""
     return _edited(schema, path, lambda fields, at: _with(fields, at, nullable=False))

@@ -1,8 +1,7 @@
-"""A dataset's table on disk: observed, opened, created.
+"""A dataset's table: read its state, open it, create it.
 
-Here belong the reading of what a table is and its making. Opening commits nothing, unless the dataset's schema policy
-allows a change that the table needs; creating makes exactly one commit, version 0, with everything that is declared.
-Only "there is no table here" may lead to creating one.
+Opening commits nothing, unless the table needs a change that the dataset's schema policy allows. Creating makes exactly
+one commit, version 0, with everything that is declared. A table is created only if the location has no table.
 """
 
 from __future__ import annotations
@@ -66,29 +65,29 @@ __all__ = [
 ]
 
 
-# How long a process waits that finds another one at the creation of its table, before it looks again.
+# How long a process waits before it looks again, if another process is creating the table.
 _LOOK_SECONDS = 0.2
 
 
 def declared_properties(dataset: Dataset) -> dict[str, str]:
-    """The table properties that the declaration asks for, checks included."""
+    """The declared table properties, with those of checks."""
     checks = {f"{CONSTRAINT_PREFIX}{check.name}": check.condition for check in dataset.checks}
     return plain_properties(dataset) | checks
 
 
 def _properties_at_creation(dataset: Dataset) -> dict[str, str]:
     declared = declared_properties(dataset)
-    named = {name.lower() for name in declared}
-    defaults = {name: value for name, value in DEFAULT_PROPERTIES.items() if name.lower() not in named}
+    declared_names = {name.lower() for name in declared}
+    defaults = {name: value for name, value in DEFAULT_PROPERTIES.items() if name.lower() not in declared_names}
     return defaults | declared | {f"{SUPPORTED}{name}": "supported" for name in wanted_features(dataset.features)}
 
 
 @door
 def table_state_with_sizes(session: SparkSession, dataset: Dataset, location: str) -> TableState | None:
-    """The table's state now, sizes included; None where there is no table. Makes no commit.
+    """The table's current state with its sizes; None if there is no table. Makes no commit.
 
     Raises:
-        DamagedTableError: what is there is damaged.
+        DamagedTableError: the table is damaged.
         StorageError: the storage can't be read.
     """
     return observe_at(session, dataset.name, location)
@@ -100,7 +99,7 @@ def observe_at(session: SparkSession, name: str, location: str) -> TableState | 
         with of_dataset(name):
             _require_sound_newest(location)
         detail = session.sql(f"DESCRIBE DETAIL {sql.path_table(location)}").collect()[0]
-        # The schema is read at the version that is reported, so that both speak of one commit.
+        # The schema is read at the reported version, so that both are of one commit.
         number = latest_version(session, location)
         schema = rows_at(session, location, number).schema
     except SPARK_ERRORS as error:
@@ -126,13 +125,13 @@ def observe_at(session: SparkSession, name: str, location: str) -> TableState | 
 
 @door
 def table_state(session: SparkSession, dataset: Dataset, location: str) -> TableState | None:
-    """The table's state now without its sizes; None where there is no table.
+    """The table's current state without its sizes; None if there is no table.
 
-    On this machine's disk it is read from the newest entries of the log, which is a hundred times faster than
-    asking Spark. What the log's files don't say plainly is Spark's to say, and so is that there is no table.
+    On this machine's disk it is read from the newest entries of the log, which is a hundred times faster than Spark.
+    If that fails, Spark reads the state; only Spark decides that there is no table.
 
     Raises:
-        DamagedTableError: what is there is damaged.
+        DamagedTableError: the table is damaged.
         StorageError: the storage can't be read.
     """
     return state_at_location(session, dataset.name, location)
@@ -140,7 +139,7 @@ def table_state(session: SparkSession, dataset: Dataset, location: str) -> Table
 
 @door
 def state_at_location(session: SparkSession, name: str, location: str) -> TableState | None:
-    """As `table_state`, of a table that nothing is declared of; `name` is for the errors."""
+    """As `table_state`, for a table without a declaration; `name` is the dataset's name in errors."""
     with of_dataset(name):
         state = state_from_log(location)
     return state or observe_at(session, name, location)
@@ -148,35 +147,35 @@ def state_at_location(session: SparkSession, name: str, location: str) -> TableS
 
 def _require_sound_newest(location: str) -> None:
     folder = local_folder(location)
-    there = commit_versions(str(folder)) if folder is not None else []
-    if there:
-        require_sound(location, there[-1])
+    versions = commit_versions(str(folder)) if folder is not None else []
+    if versions:
+        require_sound(location, versions[-1])
 
 
 def state_from_log(location: str) -> TableState | None:
-    """What the newest entries of a log on this machine's disk say; None where they are of a form that we don't read.
+    """The table's state from the newest entries of a log on this machine's disk, without Spark.
 
-    No Spark.
+    None if the log is elsewhere, has no commits, or can't be read here.
 
     Raises:
-        DamagedTableError: the log is not what its commits have made.
+        DamagedTableError: the log is damaged.
     """
     folder = local_folder(location)
     if folder is None:
         return None
     try:
-        there = commit_versions(str(folder))
-        if there:
-            require_sound(location, there[-1])
-        facts = table_facts(folder, there[-1]) if there else None
-    except (OSError, KeyError, NotImplementedError):  # not ours to read, or in a form that we don't read
+        versions = commit_versions(str(folder))
+        if versions:
+            require_sound(location, versions[-1])
+        facts = table_facts(folder, versions[-1]) if versions else None
+    except (OSError, KeyError, NotImplementedError):  # the log can't be read, or has a form that we don't read
         return None
     if facts is None:
         return None
     return TableState(
         location=location,
         table_id=facts.table_id,
-        version=there[-1],
+        version=versions[-1],
         schema=StructType.fromJson(dict(facts.schema)),
         partition_by=facts.partition_by,
         properties=facts.properties,
@@ -189,10 +188,10 @@ def state_from_log(location: str) -> TableState | None:
 
 @door
 def require_table(session: SparkSession, dataset: Dataset, location: str) -> TableState:
-    """The state of a table that must be there, without its sizes.
+    """The state of a table that must exist, without its sizes.
 
     Raises:
-        TableNotFoundError: it was never written.
+        TableNotFoundError: there is no table.
     """
     state = table_state(session, dataset, location)
     if state is None:
@@ -203,9 +202,9 @@ def require_table(session: SparkSession, dataset: Dataset, location: str) -> Tab
 def latest_version(session: SparkSession, location: str) -> int:
     """The newest version in the log."""
     folder = local_folder(location)
-    there = commit_versions(str(folder)) if folder is not None else []
-    if there:
-        return there[-1]
+    versions = commit_versions(str(folder)) if folder is not None else []
+    if versions:
+        return versions[-1]
     row = session.sql(f"DESCRIBE HISTORY {sql.path_table(location)} LIMIT 1").select("version").collect()[0]
     return int(row["version"])
 
@@ -214,7 +213,7 @@ def rows_at(session: SparkSession, location: str, number: int) -> DataFrame:
     """The table at one version, lazily.
 
     Raises:
-        DamagedTableError: on this machine, where the log up to that version is not what its commits have made.
+        DamagedTableError: the log up to that version is damaged; only checked on this machine's disk.
     """
     require_sound(location, number)
     return session.read.format("delta").option("versionAsOf", number).load(location)
@@ -222,17 +221,17 @@ def rows_at(session: SparkSession, location: str, number: int) -> DataFrame:
 
 @door
 def plan_of(session: SparkSession, dataset: Dataset, location: str) -> Plan:
-    """What leads from the table to its declaration; changes nothing.
+    """The plan that leads from the table to its declaration; changes nothing.
 
     Raises:
-        TableNotFoundError: it was never written.
+        TableNotFoundError: there is no table.
         DeclarationError, ExpressionError: a check, a generated column or a default can't be used.
     """
     state = require_table(session, dataset, location)
-    found = plan(dataset, state)
-    if brings_sql(dataset, state, found):
+    table_plan = plan(dataset, state)
+    if brings_sql(dataset, state, table_plan):
         refuse_bad_expressions(session, dataset)
-    return found
+    return table_plan
 
 
 @door
@@ -264,12 +263,12 @@ def plan_in_log(dataset: Dataset, location: str) -> Plan | None:
 def conform(session: SparkSession, dataset: Dataset, location: str) -> Applied:
     """Take every step that leads from the table to its declaration, each a commit of its own.
 
-    Idempotent. Two that run at once come to one result.
+    Idempotent. Two calls at the same time lead to one result.
 
     Raises:
-        TableMismatchError: something differs that no step settles; nothing was changed.
+        TableMismatchError: no step resolves a difference; nothing was changed.
         TableNotFoundError, DeclarationError, ExpressionError, ExistingRowsError: nothing was changed.
-        ConformError: Delta refused a step; those before it stand.
+        ConformError: Delta refused a step; the steps before it are committed.
     """
     state = require_table(session, dataset, location)
     return apply(session, dataset, state, partial(require_table, session, dataset, location))
@@ -277,47 +276,50 @@ def conform(session: SparkSession, dataset: Dataset, location: str) -> Applied:
 
 @door
 def open_with_steps(session: SparkSession, dataset: Dataset, location: str, *, replaced: bool = False) -> Applied:
-    """As `open_or_create`, with the table as it was and the steps that were taken."""
+    """As `open_or_create`, with the state of the table before, and the steps that were taken.
+
+    With `replaced`, for a write that replaces the whole table, the schema policy may let the write replace the schema.
+    """
     state = table_state(session, dataset, location)
     if state is None:
         state = _create(session, dataset, location)
-    found = plan(dataset, state)
-    if found.is_automatic:
-        if not any(step.needed for step in found.steps):
+    table_plan = plan(dataset, state)
+    if table_plan.is_automatic:
+        if not any(step.needed for step in table_plan.steps):
             return Applied(before=state, after=state, steps=())
         return apply(session, dataset, state, partial(require_table, session, dataset, location), automatic=True)
     if replaced and dataset.schema_policy.mode == "overwrite":
         return Applied(before=state, after=state, steps=(), overwrites=True)
     raise TableMismatchError(
         dataset=dataset.name, location=location, version=state.version,
-        differences=tuple(shape_differences(dataset, state)), is_settled_by_steps=not found.problems,
+        differences=tuple(shape_differences(dataset, state)), is_settled_by_steps=not table_plan.problems,
     )  # fmt: skip
 
 
 @door
 def open_or_create(session: SparkSession, dataset: Dataset, location: str) -> TableState:
-    """The table, made with the full declaration where there is none.
+    """The table's state; a missing table is created with the full declaration.
 
-    Two processes that create at once get one table; the one that came second opens it.
+    If two processes create it at the same time, there is one table; the second process opens it.
 
     Raises:
-        TableMismatchError: the table differs from the declaration in a way that the schema policy does not allow, with
+        TableMismatchError: the table differs from the declaration in a way that the schema policy does not allow; with
             every difference.
         NotADeltaTableError: the location holds files but no log.
         DeclarationError, ExpressionError: a check, a generated column or a default can't be used; nothing was created.
-        DamagedTableError: what is there is damaged.
+        DamagedTableError: the table is damaged.
         StorageError: the root can't be written.
     """
     return open_with_steps(session, dataset, location).after
 
 
 def _create(session: SparkSession, dataset: Dataset, location: str) -> TableState:
-    """Make the table; what stands there then, if somebody else has made it in the meantime.
+    """Create the table and return its state, or that of the table that another process has created in the meantime.
 
-    A log without a commit is one that another process makes at this moment, or one of a process that was killed. The
-    first is waited for, the second removed.
+    If the log has no commit, another process is creating the table, or was killed while it created it. This function
+    waits for the first, and removes the empty log of the second.
     """
-    ends = time.monotonic() + CREATION_SECONDS + _LOOK_SECONDS
+    deadline = time.monotonic() + CREATION_SECONDS + _LOOK_SECONDS
     while True:
         try:
             note = CommitNote(mark=Mark(writer=f"{dataset.name}/create"))
@@ -326,7 +328,7 @@ def _create(session: SparkSession, dataset: Dataset, location: str) -> TableStat
                 clone.sql(sql.create_table(dataset, location, _properties_at_creation(dataset)))
             return require_table(session, dataset, location)
         except SPARK_ERRORS as error:
-            # Whatever was refused: if a table stands there now, somebody else has created it.
+            # Whatever the error is: if there is a table now, another process has created it.
             state = table_state_with_sizes(session, dataset, location)
             if state is not None:
                 return state
@@ -334,14 +336,13 @@ def _create(session: SparkSession, dataset: Dataset, location: str) -> TableStat
             if not failure.has(NOT_EMPTY_LOCATION):
                 raise storage_failure(dataset.name, location, failure) from error
             if _holds_files(session, location):
-                state = table_state_with_sizes(
-                    session, dataset, location
-                )  # the files may be the first rows of that table
+                # The files may be the first rows of a table that another process has just created.
+                state = table_state_with_sizes(session, dataset, location)
                 if state is not None:
                     return state
                 raise NotADeltaTableError(dataset=dataset.name, location=location) from error
             removed = remove_empty_log(location)
-            if time.monotonic() > ends or not (removed or _is_begun(location)):
+            if time.monotonic() > deadline or not (removed or _is_begun(location)):
                 raise storage_failure(dataset.name, location, failure) from error
             if not removed:
                 time.sleep(_LOOK_SECONDS)
@@ -350,11 +351,11 @@ def _create(session: SparkSession, dataset: Dataset, location: str) -> TableStat
 def _is_begun(location: str) -> bool:
     try:
         return has_log_folder(location)
-    except (OSError, ValueError):  # a storage that only Spark reaches
+    except (OSError, ValueError):  # only Spark can reach the storage
         return False
 
 
 def _holds_files(session: SparkSession, location: str) -> bool:
-    """Whether anything lies there that a reader would see."""
+    """Whether the location has files that a Spark reader lists."""
     files = session.read.format("binaryFile").option("recursiveFileLookup", "true").load(sql.path_pattern(location))
     return bool(files.select("path").limit(1).collect())

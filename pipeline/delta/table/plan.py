@@ -1,8 +1,8 @@
-"""What is declared against what is there: both as values of one type, and their difference as a list of steps.
+"""The difference between a declaration and a table: both as values of one type, and the list of steps between them.
 
-Here belong `Shape`, read from a declaration or from a table, and `Plan`, which is shown, stored as JSON and applied
-from the same list. Nothing is read and nothing is changed here. What the declaration does not speak of is no
-difference: further properties, features, comments.
+Here belong `Shape`, made from a declaration or from a table, and `Plan`, whose list of steps is shown, stored as JSON
+and applied. This module reads and changes no table. Properties, features and comments that are not declared are no
+difference.
 """
 
 from __future__ import annotations
@@ -54,18 +54,18 @@ from pipeline.delta.table.steps import (
 from pipeline.spelling import told_apart
 
 CHANGE_FEED = "delta.enableChangeDataFeed"
-# What a table gets when it is created, unless the declaration says otherwise; one that lacks it is as good.
-# Transaction identifiers are forgotten no later than the log forgets a restore, which makes them new.
+# Properties of a new table, unless the declaration sets them; a table without them is no difference.
+# Transaction identifiers expire no later than the log entry of a restore, after which writes use new identifiers.
 DEFAULT_PROPERTIES = {"delta.setTransactionRetentionDuration": "interval 30 days"}
 CONSTRAINT_PREFIX = "delta.constraints."
-# Where Delta keeps them in the metadata of a field.
+# The keys in the metadata of a field under which Delta keeps its generation expression and its default.
 GENERATION = "delta.generationExpression"
 DEFAULT = "CURRENT_DEFAULT"
 RETENTIONS = ("delta.deletedFileRetentionDuration", "delta.logRetentionDuration")
-# What a property that is not set means, by its name in lower case.
+# The effective value of a property that is not set, by its name in lower case.
 _UNSET = {switch.property.lower(): switch.off for switch in SWITCHES.values()} | {MAPPING_MODE.lower(): "none"}
 _WIDENING = SWITCHES["type_widening"]
-# The steps that a comparison of whole columns tells already.
+# The kinds of steps that `_schema_differences` reports already.
 SCHEMA_KINDS = frozenset(
     step.kind for step in (AddColumn, WidenColumn, RelaxNotNull, SetNotNull, RenameColumn, DropColumn, MoveColumn)
 )
@@ -73,10 +73,11 @@ SCHEMA_KINDS = frozenset(
 
 @dataclass(frozen=True, kw_only=True)
 class Shape:
-    """What a table is but for its rows, as declared or as observed.
+    """The definition of a table, without its rows, as declared or as observed.
 
-    NOT NULL that is held by a check counts as the column's own; `held` names those checks. `cluster_by` is None, and a
-    property, default or feature left out, where nothing is said of it. `unwanted` are features that must not be there.
+    NOT NULL that a check enforces counts as the column's own; `held` names those checks. If the declaration does not
+    define clustering, `cluster_by` is None; properties, defaults and features that it does not define are left out.
+    `unwanted` are features that the table must not have.
     """
 
     schema: StructType
@@ -91,19 +92,19 @@ class Shape:
     held: frozenset[str] = frozenset()
 
     def property(self, name: str) -> str | None:
-        """A property's value; names are compared without regard to case, and None means it is not set."""
+        """A property's value, None if it is not set; names are compared without regard to case."""
         return next((value for key, value in self.properties.items() if key.lower() == name.lower()), None)
 
 
 def plain_properties(dataset: Dataset) -> dict[str, str]:
-    """The table properties that the declaration asks for, checks left out."""
+    """The declared table properties, without those of checks."""
     feed = {CHANGE_FEED: "true"} if dataset.change_feed else {}
-    asked = storage_properties(dataset.storage) | feature_properties(dataset.features)
-    return dict(dataset.properties) | asked | feed
+    derived = storage_properties(dataset.storage) | feature_properties(dataset.features)
+    return dict(dataset.properties) | derived | feed
 
 
 def declared_shape(dataset: Dataset) -> Shape:
-    """The shape that the declaration asks for."""
+    """The shape of the declaration."""
     features = dataset.features
     return Shape(
         schema=dataset.schema,
@@ -119,16 +120,16 @@ def declared_shape(dataset: Dataset) -> Shape:
 
 
 def observed_shape(state: TableState) -> Shape:
-    """The shape that a table has."""
-    there = {
+    """The shape of a table."""
+    constraints = {
         name[len(CONSTRAINT_PREFIX) :]: value
         for name, value in state.properties.items()
         if name.lower().startswith(CONSTRAINT_PREFIX)
     }
     schema, held = state.schema, set()
-    may_hold = any(name.startswith(NOT_NULL_PREFIX) for name in there)
-    for path, condition in _not_null_paths(schema) if may_hold else ():
-        if there.get(check := not_null_check(path)) == condition:
+    has_not_null = any(name.startswith(NOT_NULL_PREFIX) for name in constraints)
+    for path, condition in _nullable_paths(schema) if has_not_null else ():
+        if constraints.get(check := not_null_check(path)) == condition:
             schema = with_not_null(schema, path)
             held.add(check)
     metadata = {field.name: field.metadata or {} for field in state.schema.fields}
@@ -137,16 +138,16 @@ def observed_shape(state: TableState) -> Shape:
         partition_by=state.partition_by,
         cluster_by=state.cluster_by,
         properties={n: v for n, v in state.properties.items() if not n.lower().startswith(CONSTRAINT_PREFIX)},
-        checks={name: value for name, value in there.items() if name not in held},
-        generated={name: said[GENERATION] for name, said in metadata.items() if GENERATION in said},
-        defaults={name: said[DEFAULT] for name, said in metadata.items() if DEFAULT in said},
+        checks={name: value for name, value in constraints.items() if name not in held},
+        generated={name: entries[GENERATION] for name, entries in metadata.items() if GENERATION in entries},
+        defaults={name: entries[DEFAULT] for name, entries in metadata.items() if DEFAULT in entries},
         features=frozenset(state.features),
         held=frozenset(held),
     )
 
 
-def _not_null_paths(schema: StructType) -> Iterator[tuple[tuple[str, ...], str]]:
-    """Columns that may be NULL, with what a check that holds NOT NULL says."""
+def _nullable_paths(schema: StructType) -> Iterator[tuple[tuple[str, ...], str]]:
+    """The columns that may be NULL, each with the condition of a check that would enforce NOT NULL."""
     for dotted, field in walk(schema):
         path = tuple(dotted.split("."))
         if field.nullable and field_at(schema, path) is not None:
@@ -155,9 +156,9 @@ def _not_null_paths(schema: StructType) -> Iterator[tuple[tuple[str, ...], str]]
 
 @dataclass(frozen=True, kw_only=True)
 class Plan:
-    """The difference between a table and its declaration, in the order in which the steps are applied.
+    """The difference between a table and its declaration; the steps are in the order in which they are applied.
 
-    `problems` is what no step settles, in words; `features` are those of the table before the first step.
+    `problems` are messages about what no step resolves; `features` are those of the table before the first step.
     """
 
     dataset: str
@@ -169,33 +170,33 @@ class Plan:
 
     @property
     def differs(self) -> bool:
-        """Whether the table is not as declared."""
+        """Whether the table differs from the declaration."""
         return bool(self.steps or self.problems)
 
     @property
     def is_automatic(self) -> bool:
-        """Whether a write may settle all of it that would refuse the write."""
+        """Whether a write may resolve every difference that would otherwise refuse it."""
         return not self.problems and all(step.automatic or not step.needed for step in self.steps)
 
     def losses(self) -> tuple[Loss, ...]:
-        """By step, the clients that lose the table by it."""
-        found, before = [], set(self.features)
+        """For each step, the clients that it excludes from the table."""
+        losses, before = [], set(self.features)
         for step in self.steps:
             after = before | set(step.gains)
             after -= {step.name} if isinstance(step, DropFeature) else set()
-            found.append(clients_lost(before, after))
+            losses.append(clients_lost(before, after))
             before = after
-        return tuple(found)
+        return tuple(losses)
 
     def document(self) -> dict[str, Any]:
-        """The plan in JSON's types."""
+        """The plan as JSON types."""
         steps = [
             step.document(self.location)
             | {
                 "raises_protocol": bool(step.gains),
-                "loses": {"readers": list(lost.readers), "writers": list(lost.writers)},
+                "loses": {"readers": list(loss.readers), "writers": list(loss.writers)},
             }
-            for step, lost in zip(self.steps, self.losses(), strict=True)
+            for step, loss in zip(self.steps, self.losses(), strict=True)
         ]
         return {
             "dataset": self.dataset,
@@ -207,7 +208,7 @@ class Plan:
 
 
 def plan(dataset: Dataset, state: TableState) -> Plan:
-    """What leads from the table to its declaration; reads nothing but its arguments."""
+    """The plan that leads from the table to its declaration; it depends on the arguments alone."""
     want, have = declared_shape(dataset), _as_renamed(dataset, observed_shape(state))
     by_schema = _by_schema(dataset, want, have)
     problems = [*_layout_problems(want, have), *by_schema.problems, *_mapping_problems(want, have)]
@@ -236,24 +237,24 @@ def brings_sql(dataset: Dataset, state: TableState, found: Plan) -> bool:
 
 
 def _as_renamed(dataset: Dataset, have: Shape) -> Shape:
-    """The shape with the columns of its layout under the names that they are declared to get."""
-    to = {old: new for old, new in dataset.schema_policy.renames if new not in have.schema.names}
+    """The shape with declared renames applied to its partition and clustering columns."""
+    new_names = {old: new for old, new in dataset.schema_policy.renames if new not in have.schema.names}
 
-    def named(columns: tuple[str, ...]) -> tuple[str, ...]:
-        return tuple(to.get(column, column) for column in columns)
+    def renamed(columns: tuple[str, ...]) -> tuple[str, ...]:
+        return tuple(new_names.get(column, column) for column in columns)
 
-    cluster_by = None if have.cluster_by is None else named(have.cluster_by)
-    return replace(have, partition_by=named(have.partition_by), cluster_by=cluster_by)
+    cluster_by = None if have.cluster_by is None else renamed(have.cluster_by)
+    return replace(have, partition_by=renamed(have.partition_by), cluster_by=cluster_by)
 
 
 def _by_schema(dataset: Dataset, want: Shape, have: Shape) -> SchemaSteps:
-    asked = want.property(_WIDENING.property)
-    is_on = (asked if asked is not None else have.property(_WIDENING.property) or _WIDENING.off) == _WIDENING.on
+    declared = want.property(_WIDENING.property)
+    is_on = (declared if declared is not None else have.property(_WIDENING.property) or _WIDENING.off) == _WIDENING.on
     return schema_steps(want.schema, have.schema, dataset.schema_policy, widening=is_on, held=have.held)
 
 
 def _ordered(want: Shape, have: Shape, by_schema: tuple[Step, ...]) -> Iterator[Step]:
-    """Every step, each behind what it depends on; what is switched off comes last."""
+    """Every step, each after those that it depends on; steps that disable something come last."""
     changed = [name for name, value in have.checks.items() if want.checks.get(name) != value]
     yield from (DropCheck(name=name, before=have.checks[name]) for name in sorted(changed))
     off = {n for n, v in want.properties.items() if n.lower() in _UNSET and v == _UNSET[n.lower()]}
@@ -283,13 +284,13 @@ def _ordered(want: Shape, have: Shape, by_schema: tuple[Step, ...]) -> Iterator[
 def _properties(want: Shape, have: Shape) -> Iterator[SetProperty]:
     for name, value in want.properties.items():
         before = have.property(name)
-        is_there = (before if before is not None else _UNSET.get(name.lower(), "")).lower() == value.lower()
-        if not is_there or (before is None and name.lower() not in _UNSET):
+        is_equal = (before if before is not None else _UNSET.get(name.lower(), "")).lower() == value.lower()
+        if not is_equal or (before is None and name.lower() not in _UNSET):
             yield SetProperty(name=name, value=value, before=before, along=tuple(_along(name, want, have)))
 
 
 def _along(name: str, want: Shape, have: Shape) -> Iterator[tuple[str, str]]:
-    """The other one of the two retentions: Delta refuses files that are kept for longer than the log."""
+    """If `name` is one of the two retentions, the other one: Delta refuses to keep files for longer than the log."""
     for other in RETENTIONS:
         value = want.property(other) or have.property(other)
         is_pair = name.lower() in {retention.lower() for retention in RETENTIONS} and name.lower() != other.lower()
@@ -307,7 +308,7 @@ def _brought(step: Step) -> Collection[str]:
     if isinstance(step, SetClustering):
         return with_required(("clustering",))
     if isinstance(step, DropFeature) and step.name in READER_FEATURES:
-        return ("checkpointProtection",)  # older versions still need the feature to be read
+        return ("checkpointProtection",)  # to read older versions still needs the feature
     return ()
 
 
@@ -315,17 +316,17 @@ def _layout_problems(want: Shape, have: Shape) -> Iterator[str]:
     if want.partition_by != have.partition_by:
         yield (f"partition columns: declared {_tuple(want.partition_by)}, the table has {_tuple(have.partition_by)}")
     for column, expression in want.generated.items():
-        found = have.generated.get(column)
-        if _sql(found) != _sql(expression):
-            there = "is not generated" if found is None else f"is generated as {found}"
-            yield f"column {column}: declared as generated by {expression}, in the table it {there}"
+        actual = have.generated.get(column)
+        if _sql(actual) != _sql(expression):
+            state = "is not generated" if actual is None else f"is generated as {actual}"
+            yield f"column {column}: declared as generated by {expression}, in the table it {state}"
 
 
 def _mapping_problems(want: Shape, have: Shape) -> Iterator[str]:
-    asked, found = want.property(MAPPING_MODE), have.property(MAPPING_MODE) or "none"
-    if asked == "id" and found != "id":
-        yield f"property {MAPPING_MODE}: declared 'id', which only a new table can have; the table has {found!r}"
-    if asked == "name" and found == "id":
+    declared, actual = want.property(MAPPING_MODE), have.property(MAPPING_MODE) or "none"
+    if declared == "id" and actual != "id":
+        yield f"property {MAPPING_MODE}: declared 'id', which only a new table can have; the table has {actual!r}"
+    if declared == "name" and actual == "id":
         yield f"property {MAPPING_MODE}: declared 'name', the table has 'id', which it keeps"
 
 
@@ -334,15 +335,15 @@ def _sql(text: str | None) -> str | None:
 
 
 def shape_differences(dataset: Dataset, state: TableState) -> list[str]:
-    """Every way in which a table differs from its declaration, in words; empty where it does not."""
-    want, have, found = declared_shape(dataset), _as_renamed(dataset, observed_shape(state)), plan(dataset, state)
-    known = {problem for problem in found.problems if not problem.startswith("column ")}
+    """Messages about every difference between a table and its declaration; empty if there is none."""
+    want, have, difference = declared_shape(dataset), _as_renamed(dataset, observed_shape(state)), plan(dataset, state)
+    reported = {problem for problem in difference.problems if not problem.startswith("column ")}
     by_schema = _schema_differences(want.schema, have.schema)
     if not by_schema:
-        known |= set(found.problems)
-    steps = [step for step in found.steps if step.needed and step.kind not in SCHEMA_KINDS]
+        reported |= set(difference.problems)
+    steps = [step for step in difference.steps if step.needed and step.kind not in SCHEMA_KINDS]
     others = [step.difference() for step in steps if not (isinstance(step, DropCheck) and step.name in want.checks)]
-    return [*(problem for problem in found.problems if problem in known), *by_schema, *others]
+    return [*(problem for problem in difference.problems if problem in reported), *by_schema, *others]
 
 
 def _tuple(columns: tuple[str, ...]) -> str:
@@ -351,10 +352,10 @@ def _tuple(columns: tuple[str, ...]) -> str:
 
 def _schema_differences(declared: StructType, found: StructType) -> list[str]:
     differences = []
-    there = {field.name: field for field in found.fields}
-    shown = told_apart((*declared.names, *there))
+    by_name = {field.name: field for field in found.fields}
+    shown = told_apart((*declared.names, *by_name))
     for field in declared.fields:
-        other = there.get(field.name)
+        other = by_name.get(field.name)
         if other is None:
             differences.append(
                 f"column {shown(field.name)}: declared {sql.column_definition(field)}, the table lacks it"
@@ -364,7 +365,7 @@ def _schema_differences(declared: StructType, found: StructType) -> list[str]:
                 f"column {field.name}: declared {sql.type_name(field.dataType)}{_null(field.nullable)}, "
                 f"the table has {sql.type_name(other.dataType)}{_null(other.nullable)}"
             )
-    extra = [name for name in there if name not in declared.names]
+    extra = [name for name in by_name if name not in declared.names]
     differences += [f"column {shown(name)}: the table has it, the declaration does not" for name in extra]
     if not differences and declared.names != found.names:
         differences.append(

@@ -1,6 +1,6 @@
-"""The steps by which a table becomes what is declared: each a value, its statement, and one line that says it.
+"""The steps that turn a table into what is declared: each is a value with its statement and a description in one line.
 
-Here belong the kinds of steps. Which of them a table needs is `plan`'s, and those of its schema `evolve`'s.
+Here belong the kinds of steps. `plan` decides which of them a table needs, and `evolve` those of its schema.
 """
 
 from __future__ import annotations
@@ -14,21 +14,21 @@ from pipeline.dataset.features import SUPPORTED
 from pipeline.delta import sql
 
 Path = tuple[str, ...]
-# NOT NULL of a column that was made without it: Delta can't alter a column so, and holds it as a check of this name.
+# Delta can't add NOT NULL to an existing column. A check constraint with this prefix enforces it instead.
 NOT_NULL_PREFIX = "not_null_"
 
 
 def shown_path(path: Path) -> str:
-    """A path as people write it."""
+    """A path as text, its parts joined by dots."""
     return ".".join(path)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Step:
-    """One change of a table, one statement and one commit.
+    """One change of a table: one statement and one commit.
 
-    `gains` are the features that the protocol has afterwards and had not before; `automatic` is whether the schema
-    policy lets a write make it, and `needed` whether a table that lacks it refuses a write.
+    `gains` are the features that the step adds to the protocol. `automatic` is whether the schema policy lets a write
+    take the step, and `needed` whether a write is refused without it.
     """
 
     kind: ClassVar[str] = ""
@@ -37,11 +37,11 @@ class Step:
     needed: ClassVar[bool] = True
 
     def action(self) -> str:
-        """What follows the table's name in ALTER TABLE."""
+        """The clause after the table's name in ALTER TABLE."""
         raise NotImplementedError
 
     def statement(self, location: str) -> str:
-        """The statement for a table at that location."""
+        """The full statement for a table at this location."""
         return f"ALTER TABLE {sql.path_table(location)} {self.action()}"
 
     def __str__(self) -> str:
@@ -49,21 +49,21 @@ class Step:
         raise NotImplementedError
 
     def difference(self) -> str:
-        """What differs, as a refused write says it."""
+        """The difference in the error of a refused write."""
         return str(self)
 
     def document(self, location: str) -> dict[str, Any]:
-        """The step in JSON's types."""
+        """The step as JSON types."""
         fields = {name: value for name, value in asdict(self).items() if name != "field"}
-        named = {"step": self.kind, "description": str(self), "statement": self.statement(location)}
-        return named | fields
+        return {"step": self.kind, "description": str(self), "statement": self.statement(location)} | fields
 
 
 @dataclass(frozen=True, kw_only=True)
 class SetProperty(Step):
-    """A table property gets a value; `before` is None where it had none.
+    """A table property gets a value; `before` is None if it was not set.
 
-    `along` are properties that Delta judges it by, as the table has or will have them: it looks at one statement alone.
+    `along` are properties that Delta validates together with this one, with the values that the table has or will have:
+    Delta validates each statement on its own.
     """
 
     kind = "set property"
@@ -85,7 +85,7 @@ class SetProperty(Step):
 
 @dataclass(frozen=True, kw_only=True)
 class UnsetProperty(Step):
-    """A table property that is ours and no longer declared goes; a table that has it takes writes all the same."""
+    """One of our own table properties is removed, as it is no longer declared; a write is not refused without it."""
 
     kind = "unset property"
     needed = False
@@ -101,7 +101,7 @@ class UnsetProperty(Step):
 
 @dataclass(frozen=True, kw_only=True)
 class EnableFeature(Step):
-    """A feature that has no property of its own is put in force."""
+    """A feature that has no property of its own is enabled."""
 
     kind = "enable feature"
     name: str
@@ -115,7 +115,7 @@ class EnableFeature(Step):
 
 @dataclass(frozen=True, kw_only=True)
 class DropFeature(Step):
-    """A feature leaves the protocol; Delta rewrites the files that need it first."""
+    """A feature is dropped from the protocol; Delta first rewrites the files that need it."""
 
     kind = "drop feature"
     name: str
@@ -129,7 +129,7 @@ class DropFeature(Step):
 
 @dataclass(frozen=True, kw_only=True)
 class AddColumn(Step):
-    """A column or nested field comes, NULL in every row that is there; `after` None puts it first."""
+    """A column or nested field is added, NULL in every existing row; if `after` is None, it comes first."""
 
     kind = "add column"
     path: Path
@@ -148,7 +148,7 @@ class AddColumn(Step):
 
 @dataclass(frozen=True, kw_only=True)
 class WidenColumn(Step):
-    """A type becomes a wider one; files stay as they are."""
+    """A column's type is widened; no file is rewritten."""
 
     kind = "widen column"
     path: Path
@@ -164,7 +164,7 @@ class WidenColumn(Step):
 
 @dataclass(frozen=True, kw_only=True)
 class RelaxNotNull(Step):
-    """A column may hold NULL from now on; `check` is the constraint that held it, None where the column did itself."""
+    """A column may be NULL from now on; `check` enforced NOT NULL before, None if the column's own schema did."""
 
     kind = "relax not null"
     path: Path
@@ -181,19 +181,19 @@ class RelaxNotNull(Step):
 
 @dataclass(frozen=True, kw_only=True)
 class SetNotNull(Step):
-    """A column may not hold NULL any more; held by a check, since Delta can't tighten a column."""
+    """A column may not be NULL any more; a check enforces it, since Delta can't add NOT NULL to a column."""
 
     kind = "set not null"
     path: Path
 
     @property
     def check(self) -> str:
-        """The name of the check that holds it."""
+        """The name of the check that enforces NOT NULL."""
         return not_null_check(self.path)
 
     @property
     def condition(self) -> str:
-        """SQL that holds for a row that keeps it."""
+        """SQL that is true for a row without NULL in the column."""
         return f"{sql.names_path(self.path)} IS NOT NULL"
 
     def action(self) -> str:  # noqa: D102
@@ -204,13 +204,13 @@ class SetNotNull(Step):
 
 
 def not_null_check(path: Path) -> str:
-    """The name of the check that holds NOT NULL of a column."""
+    """The name of the check that enforces NOT NULL of a column."""
     return NOT_NULL_PREFIX + "_".join(path)
 
 
 @dataclass(frozen=True, kw_only=True)
 class RenameColumn(Step):
-    """A column or nested field gets another name and keeps its values."""
+    """A column or nested field is renamed and keeps its values."""
 
     kind = "rename column"
     path: Path
@@ -225,7 +225,7 @@ class RenameColumn(Step):
 
 @dataclass(frozen=True, kw_only=True)
 class DropColumn(Step):
-    """A column or nested field goes, and its values with it: a later one of that name has none of them."""
+    """A column or nested field is dropped with its values: a later column of the same name has none of them."""
 
     kind = "drop column"
     path: Path
@@ -239,7 +239,7 @@ class DropColumn(Step):
 
 @dataclass(frozen=True, kw_only=True)
 class MoveColumn(Step):
-    """A column or nested field gets another place; `after` None puts it first."""
+    """A column or nested field gets another position; if `after` is None, it comes first."""
 
     kind = "move column"
     path: Path
@@ -255,7 +255,7 @@ class MoveColumn(Step):
 
 @dataclass(frozen=True, kw_only=True)
 class AddCheck(Step):
-    """A check constraint comes; refused where rows that are there break it."""
+    """A check constraint is added; refused if existing rows break it."""
 
     kind = "add check"
     name: str
@@ -274,7 +274,7 @@ class AddCheck(Step):
 
 @dataclass(frozen=True, kw_only=True)
 class DropCheck(Step):
-    """A check constraint goes that is not declared, or is declared otherwise."""
+    """A check constraint is dropped that is not declared, or is declared with another condition."""
 
     kind = "drop check"
     name: str
@@ -292,7 +292,7 @@ class DropCheck(Step):
 
 @dataclass(frozen=True, kw_only=True)
 class SetClustering(Step):
-    """The columns that OPTIMIZE arranges by; none where empty."""
+    """The clustering columns change; an empty tuple ends clustering."""
 
     kind = "set clustering"
     columns: tuple[str, ...]
@@ -307,7 +307,7 @@ class SetClustering(Step):
 
 @dataclass(frozen=True, kw_only=True)
 class SetDefault(Step):
-    """What a column holds that a write leaves out; None takes the default away. Rows that are there stay."""
+    """The default of a column that a write leaves out changes; None removes the default. Existing rows stay."""
 
     kind = "set default"
     column: str
@@ -324,7 +324,7 @@ class SetDefault(Step):
 
 @dataclass(frozen=True, kw_only=True)
 class SetComment(Step):
-    """A column's description; a table that has another one takes writes all the same."""
+    """A column's comment changes; a write is not refused without it."""
 
     kind = "set comment"
     needed = False
