@@ -37,7 +37,7 @@ def show(ctx: click.Context, name: str | None, as_json: bool) -> None:
     print_json([table.document() for table in described]) if as_json else _print_all(described)
     others = tables.undeclared()
     if others:
-        click.echo(f"Nothing is declared of {listed(others)}, which lie there too: pipeline show TABLE.", err=True)
+        click.echo(f"Below {root} nothing is declared of {listed(others)}; pipeline show TABLE shows one.", err=True)
     unread = [table.problem for table in described if table.problem is not None]
     for problem in unread:
         click.echo(f"Error: {problem}", err=True)
