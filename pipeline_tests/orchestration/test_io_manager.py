@@ -1,5 +1,7 @@
 """What a user sees of the IO manager: rows in the table, metadata in Dagster, named errors, nothing half written."""
 
+import re
+
 import pytest
 from dagster import (
     AssetExecutionContext,
@@ -71,6 +73,24 @@ def test_the_metadata_names_the_table_its_commit_and_its_schema(project: Project
     commit = entry_identity_at(DAYS.location(project.root), 1)
     assert commit is not None
     assert metadata["tags"]["dagster/data_version"] == f"{metadata['delta/table_id']}/1/{commit[:12]}"
+
+
+def test_a_run_s_log_has_one_line_a_commit_and_its_metadata_begins_with_what_is_asked_first(project: Project) -> None:
+    result = project.run_range("2026-01-02", "2026-01-03", days_asset({"2026-01-02": 2, "2026-01-03": 1}))
+    entries = project.instance.all_logs(result.run_id)
+    lines = [entry.user_message for entry in entries if entry.user_message.startswith("feed/days: ")]
+    assert len(lines) == 1
+    assert re.fullmatch(
+        r"feed/days: version 1 \(WRITE\), 3 rows written, partitions: day .*2026-01-0[23].*, \d+\.\d s", lines[0]
+    )
+    for key, rows in (("2026-01-02", 2), ("2026-01-03", 1)):
+        metadata = materializations(result, DAYS)[key]
+        assert metadata["delta/rows_written"] == rows
+        assert {"delta/rows_written", "delta/version", "dagster/row_count"} < set(list(metadata)[:8])
+        head, rule, *sample = metadata["delta/sample"].splitlines()
+        assert (head, rule) == ("| `n` | `day` |", "| --- | --- |")
+        assert set(sample) <= {"| `0` | `2026-01-02` |", "| `1` | `2026-01-02` |", "| `0` | `2026-01-03` |"}
+        assert sample
 
 
 def test_the_same_partition_again_replaces_it_in_one_new_version_and_leaves_the_others(project: Project) -> None:

@@ -138,7 +138,9 @@ def report_output(context: OutputContext, step: StepExecutionContext | None, rep
         only = next(iter(report.by_key.values())) if len(report.by_key) == 1 else {}
         context.add_output_metadata(foremost_first(report.shared | report.together | only))
         return
-    context.add_output_metadata(foremost_first(report.shared))
+    # Dagster adds what one key has behind what all have, unless all have it too: then it keeps that place.
+    of_all = {name: total for name, total in report.together.items() if all(name in o for o in report.by_key.values())}
+    context.add_output_metadata(foremost_first(report.shared | (of_all if report.by_key else {})))
     step.set_data_version(context.asset_key, told)
     for key, own in report.by_key.items():
         step.add_asset_metadata(foremost_first(own), context.asset_key, key)
