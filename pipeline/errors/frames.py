@@ -65,13 +65,15 @@ class ExpressionFailedError(PipelineError):
 
 @dataclass(eq=False, kw_only=True)
 class TextError(PipelineError):
-    """A text is none that can be stored: it holds half of a surrogate pair, which has no form in UTF-8."""
+    """A text is none that can be stored: it holds half of a surrogate pair, which has no form in UTF-8.
+
+    `text` is that part of it.
+    """
 
     dataset: str
     text: str
-    position: int
 
-    sentence = "{text!r} can't be used for dataset {dataset!r}: character {position} is half of a surrogate pair."
+    sentence = "A text can't be used for dataset {dataset!r}, half of a surrogate pair stands alone in it: {text!r}"
     next_step = "Decode the text as what it is, or replace that character."
 
 

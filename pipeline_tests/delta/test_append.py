@@ -10,7 +10,6 @@ from typing import Any
 
 import deltalake
 import pytest
-from pyspark.errors import ArithmeticException, PySparkException, PythonException
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F  # noqa: N812  the name that everybody knows it by
 from pyspark.sql.types import (
@@ -34,6 +33,7 @@ from pipeline.delta.write.result import WriteResult
 from pipeline.delta.write.write import write
 from pipeline.errors import (
     CheckViolationError,
+    FrameFailedError,
     FrameMismatchError,
     NullViolationError,
     PartitionValueError,
@@ -349,37 +349,37 @@ def test_an_append_refuses_rows_outside_its_slice_null_included(spark: SparkSess
 
 
 @pytest.mark.both_modes
-def test_a_users_own_division_by_zero_comes_through_as_itself(spark: SparkSession, strict: str) -> None:
+def test_a_users_own_division_by_zero_is_told_as_an_error_of_the_frame(spark: SparkSession, strict: str) -> None:
     query = STRICT_ROW.replace("1 AS amount", "CAST(1 DIV (id - id) AS INT) AS amount").replace("1L AS id", "id")
     query += " FROM RANGE(3)"
 
-    error = refused(spark, strict, query, ArithmeticException)
+    error = refused(spark, strict, query, FrameFailedError)
 
-    assert error.getCondition() == "DIVIDE_BY_ZERO"
+    assert (error.dataset, error.condition) == (STRICT.name, "DIVIDE_BY_ZERO")
 
 
-def test_an_error_that_the_users_frame_raises_itself_comes_through_as_itself(spark: SparkSession, strict: str) -> None:
+def test_an_error_that_the_users_frame_raises_is_told_as_one_of_the_frame(spark: SparkSession, strict: str) -> None:
     """It has the condition of our own guards, and must not be taken for one of them."""
     query = STRICT_ROW.replace("1 AS amount", "CAST(raise_error('mine') AS INT) AS amount")
 
-    error = refused(spark, strict, query, PySparkException)
+    error = refused(spark, strict, query, FrameFailedError)
 
-    assert error.getCondition() == "USER_RAISED_EXCEPTION"
-    assert "mine" in str(error)
+    assert error.condition == "USER_RAISED_EXCEPTION"
+    assert "mine" in error.reason
 
 
 @pytest.mark.both_modes
 @pytest.mark.exhaustive
-def test_an_error_inside_a_users_function_comes_through_as_itself(spark: SparkSession, strict: str) -> None:
+def test_an_error_inside_a_users_function_is_told_by_its_last_line(spark: SparkSession, strict: str) -> None:
     def fails(value):  # no hints: Spark would infer a kind of function from them
         raise LookupError(f"no entry for {value}")
 
     frame = spark.sql(STRICT_ROW).withColumn("amount", F.udf(fails, IntegerType())("id"))
 
-    with pytest.raises(PythonException) as caught:
+    with pytest.raises(FrameFailedError) as caught:
         write(frame, dataset=STRICT, location=STRICT.location(strict), note=note())
 
-    assert "LookupError: no entry for 1" in str(caught.value)
+    assert caught.value.reason == "LookupError: no entry for 1"
     assert versions_of(STRICT, strict) == [0, 1]
 
 

@@ -34,7 +34,7 @@ from pipeline.delta.table.open_table import open_or_create
 from pipeline.delta.write import write as write_module
 from pipeline.delta.write.result import WriteResult
 from pipeline.delta.write.write import write
-from pipeline.errors import CommitUnknownError, NullViolationError
+from pipeline.errors import CommitUnknownError, FrameFailedError, NullViolationError
 from pipeline_tests.conftest import close, connect
 from pipeline_tests.delta.sample import (
     APPENDED,
@@ -244,7 +244,7 @@ def test_nothing_stays_behind_in_the_callers_session(
     with pytest.raises(NullViolationError):
         put(spark, APPENDED, root, [(day(1), None, "a")])
     after_refusal = traces()
-    with pytest.raises(PySparkException):
+    with pytest.raises(FrameFailedError):
         write(
             spark.sql("SELECT DATE'2026-01-01' AS day, 1L DIV (id - id) AS id, 'x' AS text FROM RANGE(2)"),
             dataset=APPENDED, location=APPENDED.location(root), note=note(),

@@ -14,11 +14,10 @@ from pipeline.delta.log.mark import CommitNote, Mark
 from pipeline.delta.maintain.maintain import optimize
 from pipeline.delta.maintain.restore import plan_restore, restore
 from pipeline.delta.read.version import ReadOptions
-from pipeline.delta.spark.failures import SPARK_ERRORS
 from pipeline.delta.sql.slices import of_values
 from pipeline.delta.write.quarantine import remove_batch
 from pipeline.delta.write.write import write
-from pipeline.errors import DamagedTableError, VersionVacuumedError
+from pipeline.errors import DamagedTableError, FrameFailedError, VersionVacuumedError
 from pipeline_tests.delta.sample import frame_of, note, put, versions_of
 
 SCHEMA = StructType([StructField("k", LongType()), StructField("n", LongType())])
@@ -141,6 +140,6 @@ def test_a_damaged_file_of_another_table_that_the_frame_reads_is_not_told_as_dam
     put(classic, read, root, [(1, 1)])
     file_of(read, root).unlink()
     frame = classic.read.format("delta").load(read.location(root))
-    with pytest.raises(SPARK_ERRORS):
+    with pytest.raises(FrameFailedError):
         write(frame, dataset=APPENDED, location=APPENDED.location(root), note=note())
     assert versions_of(APPENDED, root) == [0]

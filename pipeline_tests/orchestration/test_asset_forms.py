@@ -38,6 +38,7 @@ from pipeline.orchestration import DeltaIOManager, DeltaSparkResource, dataset_a
 from pipeline.orchestration.dataset_asset import IO_MANAGER, dataset_metadata, dataset_out
 from pipeline_tests.delta.sample import rows_of, versions_of
 from pipeline_tests.orchestration.conftest import Project, materializations
+from pipeline_tests.refusals import refused
 
 NUMBERS = StructType([StructField("n", LongType())])
 classic_only = pytest.mark.parametrize("spark_resource", ["classic"], indirect=True)
@@ -129,19 +130,19 @@ def test_an_annotation_that_is_no_frame_is_named_and_a_large_input_is_refused(pr
     def large(source: pd.DataFrame) -> pa.Table:
         return table()
 
-    with pytest.raises(FrameKindError) as caught:
+    with refused(FrameKindError) as caught:
         project.run(source, wrong)
     assert (caught.value.dataset, caught.value.annotation) == ("source", "builtins.dict")
     assert "polars.LazyFrame" in caught.value.kinds
     small = DeltaIOManager(root=project.root, spark=project.spark, local_frame_max_bytes=100)
-    with pytest.raises(FrameTooLargeError) as refused:
+    with refused(FrameTooLargeError) as too_large:
         materialize(
             [source, large],
             selection=[large],
             resources={"spark": project.spark, IO_MANAGER: small},
             instance=project.instance,
         )
-    assert (refused.value.kind, refused.value.limit_bytes) == ("pandas.DataFrame", 100)
+    assert (too_large.value.kind, too_large.value.limit_bytes) == ("pandas.DataFrame", 100)
 
 
 @classic_only
@@ -228,10 +229,10 @@ def test_nothing_to_store_never_reaches_spark(root: str) -> None:
         job = define_asset_job("observe", selection=[observed])
         definitions = Definitions(assets=[observed], jobs=[job], resources=resources)
         assert definitions.resolve_job_def("observe").execute_in_process(instance=instance).success
-        with pytest.raises(FrameMismatchError) as caught:
+        with refused(FrameMismatchError) as caught:
             materialize([forgotten], resources=resources, instance=instance)
         assert "-> None" in caught.value.differences[0]
-        with pytest.raises(FrameMismatchError):
+        with refused(FrameMismatchError):
             materialize([wrong_frame], resources=resources, instance=instance)
 
 

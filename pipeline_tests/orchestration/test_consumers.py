@@ -56,6 +56,7 @@ from pipeline_tests.conftest import brief_conf
 from pipeline_tests.delta.sample import actions_of, day, put, rows_of, versions_of
 from pipeline_tests.orchestration.conftest import Project, materializations
 from pipeline_tests.orchestration.consumer_datasets import LOG, NAMES, PER_DAY, SEEN
+from pipeline_tests.refusals import refused
 
 SOURCES: list[AssetSpec] = [dataset_spec(SEEN), dataset_spec(NAMES)]
 
@@ -341,12 +342,12 @@ def test_a_slice_of_a_table_that_is_made_anew_and_one_of_an_append_are_refused(l
     def sliced(seen: Changes) -> Touched:
         return Touched(seen.frame.selectExpr("n", "_change_type AS kind"), within=of_values("n", [3]))
 
-    with pytest.raises(TouchedSliceError) as caught:
+    with refused(TouchedSliceError) as caught:
         run(logged, blind)
     assert (caught.value.dataset, caught.value.slice) == ("per_day", "day = 2026-01-02")
     assert not Path(PER_DAY.location(logged.root)).exists()
     see(logged, 2, 4)
-    with pytest.raises(TouchedSliceError) as caught:
+    with refused(TouchedSliceError) as caught:
         run(logged, sliced)
     assert "Append" in caught.value.problem
     assert versions_of(LOG, logged.root) == [0, 1]
@@ -357,7 +358,7 @@ def test_a_source_without_feed_is_named_with_its_property_or_read_whole_where_th
     spark.sql(
         f"ALTER TABLE delta.`{SEEN.location(seen.root)}` SET TBLPROPERTIES (delta.enableChangeDataFeed = false)"
     ).collect()
-    with pytest.raises(ChangeFeedOffError) as caught:
+    with refused(ChangeFeedOffError) as caught:
         run(seen, log)
     assert (caught.value.dataset, caught.value.consumer) == ("feed/seen", "log")
     assert "SET TBLPROPERTIES (delta.enableChangeDataFeed = true)" in str(caught.value)
@@ -378,7 +379,7 @@ def test_a_consumer_can_t_take_another_annotation_than_changes(seen: Project) ->
     def framed(seen: DataFrame) -> DataFrame:
         return seen.selectExpr("n", "'x' AS kind")
 
-    with pytest.raises(FrameKindError) as caught:
+    with refused(FrameKindError) as caught:
         run(seen, framed)
     assert caught.value.kinds == ("pipeline.delta.read.changes.Changes",)
 

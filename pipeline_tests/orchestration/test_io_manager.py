@@ -23,6 +23,7 @@ from pipeline.errors import (
 )
 from pipeline.orchestration import DeltaSparkResource, dataset_asset, dataset_spec
 from pipeline_tests.orchestration.conftest import DAYS, TOTAL, Project, day, materializations
+from pipeline_tests.refusals import refused
 
 DAILY = DailyPartitionsDefinition("2026-01-01", end_date="2026-02-01")
 
@@ -111,7 +112,7 @@ def test_a_run_without_a_partition_key_is_refused_and_does_not_take_the_whole_ta
 
     project.run_range("2026-01-02", "2026-01-03", days_asset({"2026-01-02": 2, "2026-01-03": 1}))
     before = project.rows(DAYS)
-    with pytest.raises(PartitionKeyError) as caught:
+    with refused(PartitionKeyError) as caught:
         project.run(days)
     assert caught.value.dataset == "feed/days"
     assert project.rows(DAYS) == before
@@ -138,7 +139,7 @@ def test_emptying_an_empty_partition_makes_no_commit_and_says_so(project: Projec
 @pytest.mark.case("P-STRAY-ROWS")
 def test_rows_of_another_day_fail_the_step_with_their_values_and_write_nothing(project: Project) -> None:
     project.run(days_asset({"2026-01-02": 1}), partition_key="2026-01-02")
-    with pytest.raises(StrayRowsError) as caught:
+    with refused(StrayRowsError) as caught:
         project.run(days_asset({"2026-01-02": 1}, stray="2026-01-03"), partition_key="2026-01-02")
     assert caught.value.counts == {"day = 2026-01-03": 1}
     assert project.version(DAYS) == 1
@@ -149,7 +150,7 @@ def test_rows_of_another_day_fail_the_step_with_their_values_and_write_nothing(p
 def test_an_append_refuses_rows_of_another_day_as_a_replace_does(project: Project) -> None:
     dataset = Dataset(name="feed/appended", schema=DAYS.schema, partition_by=("day",), write=Append())
     project.run(days_asset({"2026-01-02": 1}, dataset), partition_key="2026-01-02")
-    with pytest.raises(StrayRowsError):
+    with refused(StrayRowsError):
         project.run(days_asset({"2026-01-02": 1}, dataset, stray="2026-01-03"), partition_key="2026-01-02")
     assert project.rows(dataset) == [(0, day("2026-01-02"))]
 
@@ -194,7 +195,7 @@ def test_a_foreign_commit_between_two_steps_does_not_change_what_the_second_read
 
 
 def test_a_source_that_was_never_written_is_named(project: Project) -> None:
-    with pytest.raises(TableNotFoundError) as caught:
+    with refused(TableNotFoundError) as caught:
         project.run(days_asset({}), total, selection=[total])
     assert caught.value.dataset == "feed/days"
 
@@ -228,7 +229,7 @@ def test_nothing_returned_is_a_clear_error_and_no_table(project: Project) -> Non
     def nothing(spark: DeltaSparkResource):
         return None
 
-    with pytest.raises(FrameMismatchError) as caught:
+    with refused(FrameMismatchError) as caught:
         project.run(nothing)
     assert "None" in caught.value.differences[0]
     assert table_state_with_sizes(project.spark.spark_session, TOTAL, TOTAL.location(project.root)) is None

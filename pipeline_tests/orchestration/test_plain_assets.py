@@ -31,6 +31,7 @@ from pipeline.errors import DeclarationError, FrameMismatchError, TableNotFoundE
 from pipeline.orchestration import DeltaIOManager, DeltaSparkResource
 from pipeline.settings import SparkSettings
 from pipeline_tests.delta.sample import ordered
+from pipeline_tests.refusals import refused
 
 DAILY = DailyPartitionsDefinition("2026-01-01", end_date="2026-01-08")
 BY_DAY = {"partition_expr": "day"}
@@ -131,7 +132,7 @@ def test_a_partitioned_asset_s_table_follows_its_frame_and_its_partition_expr_an
 def test_the_table_is_the_declaration_of_every_later_frame(foreign: Foreign) -> None:
     """A frame of other columns would change the table by accident; one that fits by value is written."""
     foreign.run(plain(pd.DataFrame({"n": [1, 2], "text": ["a", "b"]})))
-    with pytest.raises(FrameMismatchError) as caught:
+    with refused(FrameMismatchError) as caught:
         foreign.run(plain(pd.DataFrame({"n": ["x"], "more": [1]})))
     assert caught.value.table_declares
     assert [difference.split(":")[0] for difference in caught.value.differences] == [
@@ -169,7 +170,7 @@ def test_what_can_t_be_derived_is_told_and_leaves_nothing_behind(
     foreign: Foreign, frame: Any, metadata: dict[str, Any], partitions_def: Any, said: str
 ) -> None:
     key = {"partition_key": "2026-01-01"} if partitions_def is not None else {}
-    with pytest.raises(DeclarationError) as caught:
+    with refused(DeclarationError) as caught:
         foreign.run(plain(frame, metadata=metadata, partitions_def=partitions_def), **key)
     assert caught.value.dataset == "readings"
     assert any(said in problem for problem in caught.value.problems)
@@ -177,7 +178,7 @@ def test_what_can_t_be_derived_is_told_and_leaves_nothing_behind(
 
 
 def test_no_frame_is_told_as_for_any_other_asset(foreign: Foreign) -> None:
-    with pytest.raises(FrameMismatchError) as caught:
+    with refused(FrameMismatchError) as caught:
         foreign.run(plain({"n": 1}))
     assert "builtins.dict" in caught.value.differences[0]
     assert not foreign.is_there("readings")
@@ -191,7 +192,7 @@ def test_the_metadata_says_the_write_mode_and_the_keys(foreign: Foreign) -> None
     by_name = {field.name: field.nullable for field in foreign.table("readings").schema().fields}
     assert by_name == {"day": True, "value": False}
     assert foreign.table("readings").metadata().partition_columns == ["day"]
-    with pytest.raises(DeclarationError) as caught:
+    with refused(DeclarationError) as caught:
         foreign.run(plain(readings(1, 1.0), metadata={"partition_expr": "value"}))
     assert "its table is partitioned by (day)" in caught.value.problems[0]
 
@@ -240,7 +241,7 @@ def test_a_table_of_somebody_else_is_read_and_one_that_is_not_there_is_named(for
     def other(missing: pa.Table) -> pa.Table:
         return missing
 
-    with pytest.raises(TableNotFoundError) as caught:
+    with refused(TableNotFoundError) as caught:
         foreign.run(AssetSpec("missing"), other, selection=[other])
     assert (caught.value.dataset, caught.value.location) == ("missing", f"{foreign.root}/missing")
 

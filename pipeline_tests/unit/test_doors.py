@@ -237,7 +237,7 @@ def test_a_text_that_py4j_could_not_send_is_told_as_that_text() -> None:
 
     with pytest.raises(TextError) as caught:
         act(D, ELSEWHERE)
-    assert (caught.value.text, caught.value.position) == ("a\ud800", 2)
+    assert caught.value.text == "a\ud800"
     str(caught.value).encode()
 
 

@@ -205,7 +205,7 @@ def test_a_users_collection_may_lie_in_a_package(write_module: WriteModule) -> N
 @pytest.mark.parametrize(
     ("attribute", "kind"),
     [
-        ("absent", "NoneType"),
+        ("absent", "has nothing of the name 'absent'"),
         ("empty", "tuple"),
         ("mixed", "tuple"),
         ("by_name", "dict"),
@@ -221,7 +221,7 @@ def test_an_attribute_that_is_no_collection_of_datasets_is_refused(
     with pytest.raises(SettingsError) as caught:
         load_datasets(f"registry_case:{attribute}")
     assert caught.value.setting == "datasets"
-    assert f"registry_case:{attribute}" in caught.value.problem
+    assert "registry_case" in caught.value.problem
     assert kind in caught.value.problem
 
 

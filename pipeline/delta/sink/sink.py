@@ -182,7 +182,7 @@ class DeltaSink:
             raise self._late(timeout)
         self._receiver.journal.close()
         self._leave_sigterm()
-        failure = self._failure or self._receiver.failure
+        failure = self._receiver.failure or self._failure  # a receiver that ends by itself is the reason
         if failure is not None:
             raise copy(failure)
 

@@ -37,6 +37,8 @@ _P = ParamSpec("_P")
 _T = TypeVar("_T")
 # By the module that has to be there before one of them can be raised.
 _LIBRARIES = {"pyarrow": "ArrowException", "grpc": "RpcError", "google.protobuf.message": "Error"}
+# How many characters of a text are told on each side of the one at fault.
+_AROUND = 20
 # Less room than this is none: Delta's smallest commit and its files take some of it.
 _ROOM_BYTES = 1 << 20
 
@@ -150,7 +152,8 @@ def _unicode_error_in(error: BaseException) -> UnicodeError | None:
 
 def _text_error(error: UnicodeError, dataset: str) -> PipelineError:
     if isinstance(error, UnicodeEncodeError):
-        return TextError(dataset=dataset, text=error.object, position=error.start + 1)
+        around = error.object[max(error.start - _AROUND, 0) : error.start + _AROUND]
+        return TextError(dataset=dataset, text=around)
     return FrameFailedError(dataset=dataset, condition=type(error).__name__, reason=str(error))
 
 

@@ -137,9 +137,12 @@ class Failure:
     @property
     def is_of_rows(self) -> bool:
         """Whether it is said of a value, or of a function that a user has given."""
-        by_class = any(name.rpartition(".")[2] == _OF_FUNCTIONS for name in self.classes)
         by_state = any(state.startswith(_OF_ROWS) for state in self.sql_states)
-        return (by_class or by_state) and not self.has(UNKNOWN_TYPE)
+        return (by_state or self._is_of_function) and not self.has(UNKNOWN_TYPE)
+
+    @property
+    def _is_of_function(self) -> bool:
+        return any(name.rpartition(".")[2] == _OF_FUNCTIONS for name in self.classes)
 
     @property
     def is_of_statement(self) -> bool:
@@ -166,11 +169,9 @@ class Failure:
 
     @property
     def summary(self) -> str:
-        """The first line of the innermost message; with the last where that only leads to it, as to a stack trace."""
-        lines = self.message.strip().splitlines()
-        if not lines:
-            return self.condition
-        return f"{lines[0]} {lines[-1].strip()}" if lines[0].endswith(":") and len(lines) > 1 else lines[0]
+        """The first line of the innermost message; of a function of Python the last, behind its stack trace."""
+        lines = self.message.strip().splitlines() or [self.condition]
+        return (lines[-1] if self._is_of_function else lines[0]).strip()
 
 
 def failure_of(error: BaseException) -> Failure:
