@@ -1,4 +1,4 @@
-"""What Spark, Delta and a disk refuse is told as what it is: of the storage, the rows, what is declared or the table."""
+"""What Spark, Delta and a disk refuse is told as what it is: of the storage, the rows, the declaration or the table."""
 
 from __future__ import annotations
 

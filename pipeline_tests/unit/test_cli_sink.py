@@ -110,14 +110,13 @@ def test_a_reading_thread_that_ends_without_a_word_is_told_by_an_exit_status(
     def breaks(self: Tail, *arguments: object) -> None:
         raise LookupError("a mistake of ours")
 
-    unhandled = list[str]()
+    unhandled, before = list[str](), set(threading.enumerate())
     monkeypatch.setattr(threading, "excepthook", lambda said: unhandled.append(str(said.exc_value)))
 
     monkeypatch.setattr(Tail, "follow", breaks)
     shown = run("run", "positions", "--from", record_in(tmp_path / "in"))
-    for thread in threading.enumerate():
-        if thread.name.endswith("(_read)"):
-            thread.join()
+    for thread in set(threading.enumerate()) - before:
+        thread.join()
     assert (shown.exit_code, unhandled) == (1, ["a mistake of ours"])
     assert shown.stderr.strip().startswith("Error: ")
 
