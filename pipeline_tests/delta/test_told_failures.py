@@ -188,7 +188,7 @@ def test_a_type_in_the_log_that_spark_has_not_is_told_and_no_frame_is_blamed(
     text = first.read_text(encoding="utf-8")
     first.write_text(text.replace('\\"type\\":\\"long\\"', f'\\"type\\":{json.dumps(json.dumps(kind))[1:-1]}'))
     for file in (*log.glob("*.crc"), *log.glob(".*.crc")):
-        file.unlink()
+        file.unlink(missing_ok=True)
     location = NUMBERS.location(root)
     for act in (
         lambda: read(classic, NUMBERS, location),

@@ -44,9 +44,19 @@ _INTEGERS: tuple[tuple[type[DataType], int, str], ...] = (
 )
 
 
+def sendable(text: str) -> str:
+    """The text itself; py4j would take one that has no form in UTF-8 for a connection that failed.
+
+    Raises:
+        UnicodeEncodeError: half of a surrogate pair stands alone in it.
+    """
+    text.encode()
+    return text
+
+
 def identifier(name: str) -> str:
     """A column, field or table name, quoted."""
-    return "`" + name.replace("`", "``") + "`"
+    return "`" + sendable(name).replace("`", "``") + "`"
 
 
 def column(name: str, of: str = "") -> str:
@@ -66,7 +76,7 @@ def path_table(location: str) -> str:
 
 def string(value: str) -> str:
     """A string literal, under Spark's default escaping; a `$` is escaped so that Spark substitutes no variable."""
-    escaped = value.replace("\\", "\\\\").replace("'", "\\'").replace("\n", "\\n").replace("\r", "\\r")
+    escaped = sendable(value).replace("\\", "\\\\").replace("'", "\\'").replace("\n", "\\n").replace("\r", "\\r")
     return "'" + escaped.replace("$", "\\u0024") + "'"
 
 
