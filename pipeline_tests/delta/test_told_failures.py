@@ -19,6 +19,7 @@ from pipeline.dataset import Append, Check, Dataset, Features, Merge, Replace, S
 from pipeline.delta.frames.convert import to_spark
 from pipeline.delta.inspect.describe import describe
 from pipeline.delta.read.version import ReadOptions, read
+from pipeline.delta.sink.sink import DeltaSink
 from pipeline.delta.sql.slices import of_values
 from pipeline.delta.table.open_table import conform, plan_of, table_state
 from pipeline.delta.write.result import WriteResult
@@ -35,7 +36,9 @@ from pipeline.errors import (
     TextError,
     VersionNotFoundError,
 )
+from pipeline.settings import Settings
 from pipeline_tests.delta.sample import note, rows_of, versions_of
+from pipeline_tests.delta.test_sink import BY_HAND, PATIENCE
 
 NUMBERS = Dataset(name="numbers", schema=StructType([StructField("n", LongType())]), write=Append())
 PARTED = Dataset(
@@ -100,6 +103,25 @@ def test_a_full_disk_is_told_and_once_there_is_room_the_same_write_is_made(
     (small_disk / "filler").unlink()
     put(spark, NUMBERS, root, "SELECT 2L AS n")
     assert rows_of(NUMBERS, root) == [(1,), (2,)]
+
+
+@pytest.mark.exhaustive
+def test_a_sink_waits_for_room_and_goes_on_by_itself(
+    classic: SparkSession, settings: Settings, small_disk: Path
+) -> None:
+    """Its journal lies on the same disk, so that neither half of it can do anything."""
+    with DeltaSink(NUMBERS, "test", replace(settings, root=str(small_disk)), BY_HAND) as sink:
+        sink.submit({"n": 1})
+        sink.flush(PATIENCE)
+        fill(small_disk)
+        waiting = sink.submit({"n": 2})
+        with pytest.raises(TimeoutError):
+            sink.flush(2)
+        assert (sink.is_running, waiting.done()) == (True, False)
+        (small_disk / "filler").unlink()
+        sink.flush(PATIENCE)
+        assert waiting.result(PATIENCE).rows == 1
+    assert rows_of(NUMBERS, str(small_disk)) == [(1,), (2,)]
 
 
 @pytest.mark.exhaustive

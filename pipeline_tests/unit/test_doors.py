@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import inspect
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from importlib import import_module
 from pathlib import Path
 from types import SimpleNamespace
@@ -222,6 +222,17 @@ def test_what_an_error_becomes_is_said_by_what_it_is(kind: str) -> None:
     }  # fmt: skip
     assert type(caught.value) is told.get(kind, type(caught.value))
     assert isinstance(caught.value.__cause__, foreign())
+
+
+@pytest.mark.parametrize("kind", ["full disk", "arrow", "text"])
+def test_what_fails_while_a_local_frame_is_made_is_the_frames_and_not_the_folders(kind: str, tmp_path: Path) -> None:
+    def batches() -> Iterator[pa.RecordBatch]:
+        yield pa.record_batch({"n": [1]})
+        raise ERRORS[kind][0]()
+
+    reader = pa.RecordBatchReader.from_batches(pa.schema([("n", pa.int64())]), batches())
+    with pytest.raises(FrameFailedError):
+        entered(to_spark(reader, D, lambda: opens(AssertionError()), str(tmp_path)))
 
 
 def test_a_text_that_py4j_could_not_send_is_told_as_that_text() -> None:

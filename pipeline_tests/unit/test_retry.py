@@ -9,8 +9,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pipeline.delta.log import retry as retry_module
-from pipeline.delta.log.retry import RetryPolicy, with_retries
-from pipeline.errors import CommitConflictError, NullViolationError, PipelineError, SettingsError
+from pipeline.delta.log.retry import RetryPolicy, outlasted, with_retries
+from pipeline.errors import (
+    CommitConflictError,
+    JournalError,
+    NullViolationError,
+    PipelineError,
+    SettingsError,
+    StorageError,
+)
 
 CONFLICT = CommitConflictError(dataset="d", location="/d", condition="DELTA_CONCURRENT_APPEND")
 REFUSAL = NullViolationError(dataset="d", counts={"id": 1})
@@ -94,3 +101,37 @@ def test_bounds_of_another_type_are_refused(arguments: dict[str, Any], named: st
     with pytest.raises(SettingsError) as caught:
         RetryPolicy(**arguments)
     assert caught.value.setting == f"RetryPolicy.{named}"
+
+
+def test_a_call_is_repeated_while_its_error_may_pass_and_once_more_when_it_is_to_end() -> None:
+    calls, waits = list[int](), list[float]()
+
+    def act() -> str:
+        calls.append(len(calls))
+        if len(calls) < 4:
+            raise StorageError(dataset="d", location="/d", reason="full")
+        return "done"
+
+    def outlast(*, ends_at: int) -> tuple[str, int]:
+        calls.clear()
+        return outlasted(
+            act, RetryPolicy(), passes=lambda error: error.may_pass, is_last=lambda: len(calls) >= ends_at,
+            wait=lambda _, seconds: waits.append(seconds),
+        )  # fmt: skip
+
+    assert outlast(ends_at=9) == ("done", 4)
+    assert len(waits) == 3
+    with pytest.raises(StorageError):
+        outlast(ends_at=1)
+    assert calls == [0, 1]
+
+
+def test_an_error_that_does_not_pass_is_not_waited_for() -> None:
+    def act() -> None:
+        raise JournalError(dataset="d", path="/j", reason="it is cut off")
+
+    with pytest.raises(JournalError):
+        outlasted(
+            act, RetryPolicy(), passes=lambda error: error.may_pass, is_last=lambda: False,
+            wait=lambda *_: pytest.fail("waited"),
+        )  # fmt: skip

@@ -20,10 +20,10 @@ from pyspark.sql.types import StructField, StructType
 from pipeline.dataset import Dataset
 from pipeline.delta.frames.arrow_types import storage_type
 from pipeline.delta.log.commits import file_system
-from pipeline.delta.spark.doors import look_at_disk
+from pipeline.delta.spark.doors import foreign, look_at_disk
 from pipeline.delta.spark.failures import SPARK_ERRORS, failure_of
 from pipeline.delta.sql.quoting import path_pattern
-from pipeline.errors import StagingError
+from pipeline.errors import FrameFailedError, StagingError
 
 STAGING = "_staging"
 # Large enough for Parquet, small enough that a file of some row groups can be read by several tasks.
@@ -59,7 +59,9 @@ class Staging:
     def write(self, batches: Iterable[Any], schema: Any, fit: Callable[[Any], Any]) -> None:
         """One Parquet file of the batches, a row group at a time; no more than that is held.
 
-        Whatever the batches raise while they are made comes through as it is.
+        Raises:
+            FrameFailedError: the batches can't be made; an error of the user's own comes through as it is.
+            StagingError: the folder can't be written.
         """
         import pyarrow as pa
         import pyarrow.parquet as pq
@@ -75,12 +77,20 @@ class Staging:
         except OSError as error:
             raise self._error(error) from error
         with writer:
-            for group in _row_groups(batches):
+            for group in _row_groups(self._made(batches)):
                 table = pa.Table.from_batches(map(fit, group), schema)
                 try:
                     writer.write_table(table, row_group_size=ROW_GROUP_ROWS)
                 except OSError as error:
                     raise self._error(error) from error
+
+    def _made(self, batches: Iterable[Any]) -> Iterator[Any]:
+        """The batches; a file or a value that fails while they are made is the frame's, and not the folder's."""
+        try:
+            yield from batches
+        except foreign() as error:
+            condition, reason = type(error).__name__, str(error)
+            raise FrameFailedError(dataset=self.dataset.name, condition=condition, reason=reason) from error
 
     def read(self, session: SparkSession) -> DataFrame:
         """What was written, in the declared types, as Spark sees it; columns that only the frame has in theirs."""
