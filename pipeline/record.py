@@ -184,7 +184,7 @@ def write_record(
 
     Raises:
         FileAccessError: the record could not be written.
-        StorageError, OSError: the log could not be read.
+        StorageError: the log could not be read.
     """
     facts, commit = _observed(session, dataset, result)
     note = commit_note(commit.user_metadata) or {}

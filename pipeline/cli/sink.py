@@ -17,6 +17,7 @@ from pipeline.delta.log.epochs import epochs as read_epochs
 from pipeline.delta.sink.ndjson import Tail, submit_lines
 from pipeline.delta.sink.receiver import SinkSettings
 from pipeline.delta.sink.sink import DeltaSink
+from pipeline.delta.spark.doors import through_door
 from pipeline.errors import PipelineError, SinkStoppedError, SourceFileError, TableNotFoundError
 from pipeline.settings import load_settings
 
@@ -91,8 +92,10 @@ def epochs(name: str, writer: str | None, as_json: bool) -> None:
     settings = load_settings()
     dataset = declared(settings).get(name)
     location = dataset.location(settings.root)
-    found = read_epochs(location, writer)
-    if not found and not commit_versions(location):
+    with through_door(name, location):
+        found = read_epochs(location, writer)
+        is_there = bool(found or commit_versions(location))
+    if not is_there:
         raise TableNotFoundError(dataset=name, location=location)
     if as_json:
         print_json([asdict(epoch) | {"timestamp": epoch.timestamp.isoformat()} for epoch in found])

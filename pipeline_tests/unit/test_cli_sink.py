@@ -55,6 +55,14 @@ def test_a_table_that_was_never_written_has_no_epochs_to_show(run) -> None:
     assert "Error: Dataset 'positions' has no table yet" in shown.stderr
 
 
+def test_a_log_that_can_t_be_listed_is_told_without_a_stack(run, tmp_path: Path) -> None:
+    table = tmp_path / ".pipeline" / "tables" / "positions"
+    table.mkdir(parents=True)
+    (table / "_delta_log").write_text("a file where the log is to be", encoding="utf-8")
+    shown = run("epochs", "positions")
+    assert (shown.exit_code, shown.stderr.startswith("Error: ")) == (1, True)
+
+
 def test_a_source_that_is_no_folder_is_wrong_usage_and_nothing_is_made(run, tmp_path: Path) -> None:
     shown = run("run", "positions", "--from", "nowhere")
     assert shown.exit_code == 2

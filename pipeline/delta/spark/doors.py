@@ -233,7 +233,7 @@ def look_at_disk(location: str) -> str:
 
 
 @contextmanager
-def telling_damage(dataset: str, location: str) -> Iterator[None]:
+def door_of_write(dataset: str, location: str) -> Iterator[None]:
     """The block of a write of a table, out of which no foreign error comes.
 
     A file of the table that is missing or damaged is told as such. A file that lies elsewhere is read for the frame,

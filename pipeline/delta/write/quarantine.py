@@ -26,7 +26,7 @@ from pipeline.delta import sql
 from pipeline.delta.log.commits import Commit
 from pipeline.delta.log.mark import CommitNote, own_commit, private_session, write_confs
 from pipeline.delta.log.retry import RetryPolicy, with_retries
-from pipeline.delta.spark.doors import telling_damage
+from pipeline.delta.spark.doors import door_of_write
 from pipeline.delta.spark.failures import LOST_OR_REFUSED, failure_of
 from pipeline.delta.sql import constraints
 from pipeline.delta.sql.slices import Box, Slice, Unaddressable, Values, rows_by_values
@@ -297,5 +297,5 @@ def _delete(
                 ) from error
             return own_commit(clone, quarantine.name, location, note.mark, ())
 
-    with telling_damage(quarantine.name, location):
+    with door_of_write(quarantine.name, location):
         return with_retries(attempt, RetryPolicy(attempts=DELETE_ATTEMPTS), quarantine.name)

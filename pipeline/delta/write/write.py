@@ -35,7 +35,7 @@ from pipeline.delta.log.mark import (
 )
 from pipeline.delta.log.retry import RetryPolicy, with_retries
 from pipeline.delta.log.snapshot import local_folder
-from pipeline.delta.spark.doors import door, telling_damage
+from pipeline.delta.spark.doors import door, door_of_write
 from pipeline.delta.spark.failures import (
     CAUSE_UNTOLD,
     CHECK_BROKEN,
@@ -103,7 +103,7 @@ def write(
         AfterCommitError: the rows are committed, and something that follows the commit failed.
     """
     with (
-        telling_damage(dataset.name, location),
+        door_of_write(dataset.name, location),
         _conformed(frame, dataset, note.mark) as conformed,
         telling_expressions(conformed, dataset),
         split_violations(conformed, dataset, within) as split,
