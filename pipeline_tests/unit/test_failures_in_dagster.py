@@ -19,12 +19,16 @@ from dagster import (
 )
 from pyspark.sql.types import LongType, StructField, StructType
 
+from pipeline import errors
 from pipeline.dataset import Dataset
 from pipeline.errors import FrameMismatchError, SourceFileError
 from pipeline.orchestration import DeltaIOManager, DeltaSparkResource, dataset_asset, dataset_metadata
 from pipeline.orchestration.failures import failure_of
+from pipeline.orchestration.io import io_manager
 from pipeline.settings import SparkSettings
+from pipeline_tests.tiers import first_is_quick
 from pipeline_tests.unit.sink_sample import NOBODY
+from pipeline_tests.unit.test_doors import ERRORS
 from pipeline_tests.unit.test_errors import CONCRETE, built, fields_of
 
 NUMBERS = Dataset(name="numbers", schema=StructType([StructField("n", LongType())]))
@@ -73,6 +77,19 @@ def test_a_refusal_inside_of_the_assets_function_is_not_tried_again_and_an_error
     assert (failure_in(refused).description.splitlines()[0], tried) == ("a.csv: it is missing", 1)
     failed, tried = run(tmp_path, LookupError("no entry"))
     assert (failed.success, tried) == (False, 3)
+
+
+@pytest.mark.parametrize("kind", first_is_quick(["disk in Java", "rpc", "text"]))
+def test_every_foreign_error_under_the_io_manager_ends_the_step_as_a_failure(
+    kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails(*arguments: Any, **named: Any) -> Any:
+        raise ERRORS[kind][0]()
+
+    monkeypatch.setattr(io_manager, "declared_dataset", fails)
+    result, _ = run(tmp_path, pd.DataFrame({"n": [1]}), retries=0)
+    told = failure_in(result)
+    assert told.metadata["error"].value in vars(errors)
 
 
 def test_outside_of_a_run_a_refusal_is_the_error_itself(tmp_path: Path) -> None:

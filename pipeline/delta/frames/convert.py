@@ -23,7 +23,7 @@ from pipeline.delta.frames.arrow import LEFT_OUT, fitting
 from pipeline.delta.frames.arrow_types import arrow_type, holds_variant, spark_schema
 from pipeline.delta.frames.objects import entries_of_dicts, refuse_loss
 from pipeline.delta.frames.staging import Staging
-from pipeline.delta.spark.doors import door_of_block, through_door
+from pipeline.delta.spark.doors import door_of_block, making_frame, through_door
 from pipeline.errors import FrameKindError, FrameMismatchError, FrameTooLargeError
 
 SPARK = "pyspark.sql.DataFrame"
@@ -112,7 +112,9 @@ def arrow_reader(obj: object, name: str, declared: StructType) -> Any:
     if kind == PANDAS:
         return _from_pandas(frame, name, declared).to_reader()
     if kind in (POLARS, POLARS_LAZY):
-        return _from_polars(frame.collect() if kind == POLARS_LAZY else frame, name).to_reader()
+        with making_frame(name):
+            eager = frame.collect() if kind == POLARS_LAZY else frame
+        return _from_polars(eager, name).to_reader()
     what = "nothing (None)" if obj is None else f"a {type(obj).__module__}.{type(obj).__qualname__}"
     raise FrameMismatchError(
         dataset=name,

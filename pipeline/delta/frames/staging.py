@@ -20,10 +20,10 @@ from pyspark.sql.types import StructField, StructType
 from pipeline.dataset import Dataset
 from pipeline.delta.frames.arrow_types import storage_type
 from pipeline.delta.log.commits import file_system
-from pipeline.delta.spark.doors import foreign, look_at_disk
+from pipeline.delta.spark.doors import look_at_disk, making_frame
 from pipeline.delta.spark.failures import SPARK_ERRORS, failure_of
 from pipeline.delta.sql.quoting import path_pattern
-from pipeline.errors import FrameFailedError, StagingError
+from pipeline.errors import StagingError
 
 STAGING = "_staging"
 # Large enough for Parquet, small enough that a file of some row groups can be read by several tasks.
@@ -85,12 +85,9 @@ class Staging:
                     raise self._error(error) from error
 
     def _made(self, batches: Iterable[Any]) -> Iterator[Any]:
-        """The batches; a file or a value that fails while they are made is the frame's, and not the folder's."""
-        try:
+        """The batches; what fails while they are made is the frame's, and not the folder's."""
+        with making_frame(self.dataset.name):
             yield from batches
-        except foreign() as error:
-            condition, reason = type(error).__name__, str(error)
-            raise FrameFailedError(dataset=self.dataset.name, condition=condition, reason=reason) from error
 
     def read(self, session: SparkSession) -> DataFrame:
         """What was written, in the declared types, as Spark sees it; columns that only the frame has in theirs."""

@@ -114,6 +114,19 @@ def through_door(dataset: str, location: str) -> Iterator[None]:
         raise as_ours(error, dataset, location) from error
 
 
+@contextmanager
+def making_frame(dataset: str) -> Iterator[None]:
+    """The block in which a frame of the user's is computed: a file or a value that fails there is the frame's.
+
+    Raises:
+        FrameFailedError: from a foreign error; an error of the user's own comes through as it is.
+    """
+    try:
+        yield
+    except foreign() as error:
+        raise FrameFailedError(dataset=dataset, condition=type(error).__name__, reason=str(error)) from error
+
+
 def as_ours(error: BaseException, dataset: str, location: str) -> PipelineError:
     """What to raise in place of a foreign error of a call that was about that table."""
     text = _unicode_error_in(error)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import datetime as dt
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import replace
 from typing import Any
 
@@ -115,8 +115,12 @@ class DeltaIOManager(ConfigurableIOManager):
             Failure: either of them, inside of a run.
         """
         step = step_of(context)
-        with nullcontext() if step is None else told_as_failure():
+        with nullcontext() if step is None else told_as_failure(), self._door(context):
             self._handle_output(context, step, obj)
+
+    def _door(self, context: OutputContext | InputContext) -> AbstractContextManager[None]:
+        name = "/".join(context.asset_key.path)
+        return through_door(name, table_location(self.root, name))
 
     def _handle_output(self, context: OutputContext, step: StepExecutionContext | None, obj: object) -> None:
         keys = output_keys(context)
@@ -190,7 +194,7 @@ class DeltaIOManager(ConfigurableIOManager):
             Failure: any of them, inside of a run.
         """
         step = step_of(context)
-        with nullcontext() if step is None else told_as_failure():
+        with nullcontext() if step is None else told_as_failure(), self._door(context):
             return self._load_input(context, step)
 
     def _load_input(self, context: InputContext, step: StepExecutionContext | None) -> Any:
