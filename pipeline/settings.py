@@ -36,14 +36,17 @@ LOCAL_FRAME_MAX_BYTES = 1 << 30
 
 @dataclass(frozen=True, kw_only=True)
 class SparkSettings:
-    """Where and how Spark runs. `remote` (from `SPARK_REMOTE`) wins over `master`; `conf` wins over our own confs."""
+    """Where and how Spark runs. `remote` (from `SPARK_REMOTE`) wins over `master`; `conf` wins over our own confs.
+
+    What may hold a secret is left out of the text of this value.
+    """
 
     master: str = "local[*]"
-    remote: str | None = None
+    remote: str | None = field(default=None, repr=False)
     driver_memory: str = "2g"
     cache: Path = field(default_factory=lambda: Path.home() / ".cache" / "delta-first-pipeline")
-    maven_repository: str | None = None
-    conf: tuple[tuple[str, str], ...] = ()
+    maven_repository: str | None = field(default=None, repr=False)
+    conf: tuple[tuple[str, str], ...] = field(default=(), repr=False)
 
     def __post_init__(self) -> None:
         refuse_other_types(self)
@@ -182,6 +185,20 @@ def _is_uri(value: str) -> bool:
         return False
 
 
+def _repository(setting: str, value: Any) -> str:
+    """The address of a Maven repository; it may hold a user and a password, and is not repeated."""
+    text = _text(setting, value)
+    try:
+        parts = urlsplit(text)
+        is_address = parts.port != 0 and bool(parts.hostname) == (parts.scheme != "file")
+    except ValueError:
+        is_address = False
+    if not is_address or not re.fullmatch(r"(https?|file):[!-~]+", text) or re.search("[?#]", text):
+        expected = "https://host/path, http://host/path or file:///path, with %20 for a space"
+        raise SettingsError(setting=setting, problem="it is not the address of a repository", expected=expected)
+    return text
+
+
 def _text(setting: str, value: Any) -> str:
     if not isinstance(value, str) or not value.strip():
         raise SettingsError(setting=setting, problem=f"got {value!r}", expected="a text that is not empty")
@@ -244,7 +261,7 @@ _READERS: Mapping[str, Callable[[str, Any], Any]] = {
     "master": _text,
     "driver_memory": _memory,
     "cache": _text,
-    "maven_repository": _text,
+    "maven_repository": _repository,
     "spark_conf": _conf,
 }
 _ONLY_IN_PROJECT = frozenset({"spark_conf"})

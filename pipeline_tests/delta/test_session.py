@@ -18,10 +18,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pipeline.delta.spark.install import JARS, MINIMUM_JAVA, Java, delta_jars, find_java, jar_path
 from pyspark.sql import SparkSession
 
 from pipeline.delta.log.mark import clone_session
-from pipeline.delta.spark.install import JARS, MINIMUM_JAVA, Java, delta_jars, find_java, jar_path
 from pipeline.delta.spark.session import (
     DELTA_CATALOG,
     DELTA_EXTENSION,
