@@ -32,11 +32,14 @@ from pipeline.errors.frames import (
     ViolationError,
 )
 from pipeline.errors.machine import (
+    CacheFolderError,
+    JarRefusedError,
     JarsUnavailableError,
     JavaNotFoundError,
     ServerError,
     SessionConfError,
     SparkUnavailableError,
+    WrongJarError,
 )
 from pipeline.errors.requests import (
     DemoError,
@@ -83,6 +86,7 @@ from pipeline.errors.tables import (
 
 __all__ = [
     "AfterCommitError",
+    "CacheFolderError",
     "ChangeFeedOffError",
     "ChangelogError",
     "ChangesUnreadableError",
@@ -106,6 +110,7 @@ __all__ = [
     "FrameKindError",
     "FrameMismatchError",
     "FrameTooLargeError",
+    "JarRefusedError",
     "JarsUnavailableError",
     "JavaNotFoundError",
     "JournalError",
@@ -151,5 +156,6 @@ __all__ = [
     "VersionNotFoundError",
     "VersionVacuumedError",
     "ViolationError",
+    "WrongJarError",
     "rebuilt",
 ]

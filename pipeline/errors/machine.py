@@ -20,19 +20,60 @@ class JavaNotFoundError(PipelineError):
 
 @dataclass(eq=False, kw_only=True)
 class JarsUnavailableError(PipelineError):
-    """Delta's jars are not in the cache folder and could not be brought there."""
+    """A jar of Delta's is not in the cache folder and could not be fetched: no answer, or a transfer that broke off."""
 
     retryable = True
 
+    jar: str
     cache: str
-    missing: tuple[str, ...]
+    url: str
     reason: str
 
-    sentence = "Delta's jars are not in {cache} and could not be fetched: {reason}{missing}"
+    sentence = "{jar} is not in {cache} and could not be fetched from {url}: {reason}."
     next_step = (
-        "Run once with access to a Maven repository (PIPELINE_MAVEN_REPOSITORY names another than the public one), "
-        "or copy that folder from a machine that has it and point PIPELINE_CACHE at its parent."
+        "Run the same command again with access to that address (HTTPS_PROXY names a proxy, PIPELINE_MAVEN_REPOSITORY "
+        "another repository), or copy {cache} from a machine that has it and point PIPELINE_CACHE at its parent."
     )
+
+
+@dataclass(eq=False, kw_only=True)
+class JarRefusedError(PipelineError):
+    """The repository, or a proxy before it, does not give a jar of Delta's out, and would not the next time."""
+
+    jar: str
+    url: str
+    reason: str
+    advice: str
+
+    sentence = "{jar} could not be fetched from {url}: {reason}."
+    next_step = "{advice}"
+
+
+@dataclass(eq=False, kw_only=True)
+class WrongJarError(PipelineError):
+    """What was fetched as a jar of Delta's is not the published file, by its SHA-256; it was removed."""
+
+    jar: str
+    url: str
+    expected: str
+    found: str
+
+    sentence = "What came from {url} is not the published {jar} and was removed: SHA-256 {found}, and not {expected}."
+    next_step = (
+        "Look whether a proxy or a login page answers at that address, or name another repository by "
+        "PIPELINE_MAVEN_REPOSITORY, and run the same command again."
+    )
+
+
+@dataclass(eq=False, kw_only=True)
+class CacheFolderError(PipelineError):
+    """The folder that keeps Delta's jars and Java's start scripts can't be read or written, or its disk is full."""
+
+    folder: str
+    reason: str
+
+    sentence = "The cache folder {folder} can't be used: {reason}."
+    next_step = "Make it a folder that may be written, with 20 MB free, or name another one by PIPELINE_CACHE."
 
 
 @dataclass(eq=False, kw_only=True)

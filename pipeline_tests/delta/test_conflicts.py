@@ -14,7 +14,6 @@ from types import ModuleType
 from typing import Any
 
 import pytest
-from pipeline.delta.spark.install import JARS, jar_path
 from pyspark.errors import UnknownException
 from pyspark.errors.exceptions import captured, connect
 from pyspark.sql import DataFrame, SparkSession
@@ -27,6 +26,7 @@ from pipeline.delta.log.commits import commit_note
 from pipeline.delta.log.mark import clone_session, release_session
 from pipeline.delta.log.retry import NO_RETRY, RetryPolicy
 from pipeline.delta.spark.failures import CONFLICT_CLASSES, failure_of
+from pipeline.delta.spark.jars import JARS, jar_path
 from pipeline.delta.sql.slices import Slice, of_values
 from pipeline.delta.write.result import WriteResult
 from pipeline.delta.write.write import write

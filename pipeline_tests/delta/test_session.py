@@ -4,24 +4,18 @@ from __future__ import annotations
 
 import importlib.util
 import os
-import shutil
 import stat
 import subprocess
-import threading
 import time
-from collections.abc import Iterator
-from dataclasses import replace
-from functools import partial
-from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from importlib.machinery import ModuleSpec
 from pathlib import Path
 from typing import Any
 
 import pytest
-from pipeline.delta.spark.install import JARS, MINIMUM_JAVA, Java, delta_jars, find_java, jar_path
 from pyspark.sql import SparkSession
 
 from pipeline.delta.log.mark import clone_session
+from pipeline.delta.spark.java import MINIMUM_JAVA, find_java
 from pipeline.delta.spark.session import (
     DELTA_CATALOG,
     DELTA_EXTENSION,
@@ -30,7 +24,7 @@ from pipeline.delta.spark.session import (
     open_session,
     with_bounded_retries,
 )
-from pipeline.errors import JarsUnavailableError, JavaNotFoundError, SparkUnavailableError
+from pipeline.errors import CacheFolderError, JavaNotFoundError, SparkUnavailableError
 from pipeline.settings import SparkSettings
 from pipeline_tests.conftest import close, connect, connect_mode, free_port
 
@@ -281,122 +275,11 @@ def test_a_java_home_that_works_comes_first_and_gets_its_arguments_unchanged(tmp
     assert seen.read_text(encoding="utf-8").split("\n")[:-1] == kept
 
 
-# --- jars ------------------------------------------------------------------------------------------------------------
-
-
-@pytest.fixture(scope="module")
-def java(spark_settings: SparkSettings) -> Java:
-    return find_java(os.environ, spark_settings.cache)
-
-
-@pytest.fixture(scope="module")
-def cached(spark_settings: SparkSettings, java: Java) -> Path:
-    """A cache folder that holds the published jars."""
-    delta_jars(spark_settings, java)
-    return spark_settings.cache
-
-
-def copied(cached: Path, cache: Path) -> SparkSettings:
-    """Settings with a cache of their own that holds the same jars, and a repository that does not answer."""
-    shutil.copytree(cached / "jars", cache / "jars")
-    return SparkSettings(cache=cache, maven_repository=f"http://127.0.0.1:{free_port()}/")
-
-
-@pytest.fixture(autouse=True)
-def _no_proxy(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A repository on loopback is asked directly."""
-    for name in ("http_proxy", "https_proxy", "all_proxy"):
-        monkeypatch.delenv(name, raising=False)
-        monkeypatch.delenv(name.upper(), raising=False)
-
-
-def test_jars_that_cannot_be_fetched_are_named(tmp_path: Path, java: Java) -> None:
-    settings = SparkSettings(cache=tmp_path / "cache", maven_repository=f"http://127.0.0.1:{free_port()}/")
-
-    with pytest.raises(JarsUnavailableError) as caught:
-        delta_jars(settings, java)
-
-    assert caught.value.cache == str(tmp_path / "cache" / "jars")
-    assert caught.value.missing == tuple(f"{coordinate}: not there" for coordinate in JARS)
-    assert caught.value.reason
-    assert caught.value.retryable
-    assert [path.name for path in (tmp_path / "cache").iterdir()] == ["jars"]
-
-
-def test_a_good_cache_is_used_with_no_network_and_no_java_started(cached: Path, tmp_path: Path) -> None:
-    settings = copied(cached, tmp_path / "cache")
-    nothing = Java(home=tmp_path / "no java", version=21, source="JAVA_HOME")
-
-    jars = delta_jars(settings, nothing)
-
-    assert jars == [jar_path(coordinate, settings.cache) for coordinate in JARS]
-    assert all(jar.is_file() for jar in jars)
-
-
-def test_a_cache_folder_that_cannot_be_made_is_said(tmp_path: Path, java: Java) -> None:
+def test_a_folder_that_can_t_keep_the_start_script_is_named(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("", encoding="utf-8")
 
-    with pytest.raises(JarsUnavailableError) as caught:
-        delta_jars(SparkSettings(cache=tmp_path / "file" / "cache"), java)
+    with pytest.raises(CacheFolderError) as caught:
+        find_java(os.environ, tmp_path / "file")
 
-    assert str(tmp_path / "file" / "cache" / "jars") in caught.value.reason
-
-
-class _Quiet(SimpleHTTPRequestHandler):
-    def log_message(self, *_: object) -> None:
-        self.server.asked.append(self.path)  # type: ignore[attr-defined]
-
-
-@pytest.fixture
-def repository(cached: Path, tmp_path: Path) -> Iterator[tuple[str, list[str]]]:
-    """A Maven repository on loopback that holds the published jars; its URL and the paths it was asked for."""
-    folder = tmp_path / "repository"
-    for coordinate in JARS:
-        organisation, name, version = coordinate.split(":")
-        there = folder / organisation.replace(".", "/") / name / version
-        there.mkdir(parents=True)
-        shutil.copy(jar_path(coordinate, cached), there / f"{name}-{version}.jar")
-        (there / f"{name}-{version}.pom").write_text(
-            "<project><modelVersion>4.0.0</modelVersion>"
-            f"<groupId>{organisation}</groupId><artifactId>{name}</artifactId><version>{version}</version></project>",
-            encoding="utf-8",
-        )
-    server: Any = ThreadingHTTPServer(("127.0.0.1", 0), partial(_Quiet, directory=str(folder)))
-    server.asked = []
-    thread = threading.Thread(target=server.serve_forever)
-    thread.start()
-    yield f"http://127.0.0.1:{server.server_port}/", server.asked
-    server.shutdown()
-    thread.join()
-    server.server_close()
-
-
-def test_a_damaged_jar_is_fetched_again_from_the_repository_that_is_set(
-    cached: Path, tmp_path: Path, java: Java, repository: tuple[str, list[str]]
-) -> None:
-    url, asked = repository
-    settings = replace(copied(cached, tmp_path / "cache"), maven_repository=url)
-    damaged, gone = (jar_path(coordinate, settings.cache) for coordinate in list(JARS)[1:3])
-    damaged.write_bytes(damaged.read_bytes()[:-1] + b"!")
-    gone.unlink()
-
-    jars = delta_jars(settings, java)
-
-    assert [jar.read_bytes() for jar in jars] == [jar_path(coordinate, cached).read_bytes() for coordinate in JARS]
-    assert any(path.endswith("delta-storage-4.4.0.jar") for path in asked)
-
-
-def test_a_jar_that_is_not_the_published_one_is_refused(
-    cached: Path, tmp_path: Path, java: Java, repository: tuple[str, list[str]]
-) -> None:
-    """A repository, or somebody between, that serves another file under the same name."""
-    url, _ = repository
-    settings = SparkSettings(cache=tmp_path / "cache", maven_repository=url)
-    organisation, name, version = next(iter(JARS)).split(":")
-    served = tmp_path / "repository" / organisation.replace(".", "/") / name / version / f"{name}-{version}.jar"
-    served.write_bytes(served.read_bytes() + b"!")
-
-    with pytest.raises(JarsUnavailableError) as caught:
-        delta_jars(settings, java)
-
-    assert caught.value.missing == (f"{next(iter(JARS))}: is not the published file",)
+    assert caught.value.folder == str(tmp_path / "file")
+    assert caught.value.reason == "Not a directory"

@@ -7,7 +7,7 @@ import os
 from dagster import Definitions, InputContext, IOManager, OutputContext, asset, in_process_executor
 from pyspark.sql import DataFrame, SparkSession
 
-from pipeline.delta.spark.install import delta_jars, find_java
+from pipeline.delta.spark.jars import delta_jars
 from pipeline.delta.spark.session import DELTA_CATALOG, DELTA_EXTENSION
 from pipeline.settings import load_settings
 
@@ -16,7 +16,7 @@ def session() -> SparkSession:
     if os.environ.get("SPARK_REMOTE"):
         return SparkSession.builder.remote(os.environ["SPARK_REMOTE"]).getOrCreate()
     settings = load_settings().spark
-    jars = ":".join(map(str, delta_jars(settings, find_java(os.environ, settings.cache))))
+    jars = ":".join(map(str, delta_jars(settings)))
     return (
         SparkSession.builder.master("local[*]")
         .config("spark.driver.extraClassPath", jars)

@@ -1,7 +1,7 @@
 """The only place where a Spark session is built.
 
-Here belong the confs, the embedded JVM and the Connect client; which Java and which jars is `install`'s. A session is
-made when it is asked for, never at import, and one process has one.
+Here belong the confs, the embedded JVM and the Connect client. A session is made when it is asked for, never at import,
+and one process has one.
 """
 
 from __future__ import annotations
@@ -23,7 +23,8 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from pipeline.delta.spark.failures import SPARK_ERRORS, failure_of
-from pipeline.delta.spark.install import delta_jars, find_java
+from pipeline.delta.spark.jars import delta_jars
+from pipeline.delta.spark.java import find_java
 from pipeline.delta.spark.server_record import HOST, token_of
 from pipeline.errors import SparkUnavailableError
 from pipeline.settings import STATE_FOLDER, SparkSettings, find_project
@@ -103,7 +104,7 @@ def open_session(settings: SparkSettings) -> SparkSession:
     """The process's session: a Connect client where `remote` is set, else an embedded or cluster driver.
 
     Raises:
-        JavaNotFoundError, JarsUnavailableError: the machine lacks what an embedded driver needs.
+        PipelineError: the machine lacks the Java or the jars of an embedded driver; as `find_java` and `delta_jars`.
         SparkUnavailableError: nothing answers, the JVM does not start, or the session that is there has no Delta.
     """
     session = _connect(settings.remote) if settings.remote else _embedded(settings)
@@ -173,8 +174,7 @@ def _embedded(settings: SparkSettings) -> SparkSession:
     running = SparkSession.getActiveSession() if _CONNECT_MODE not in os.environ else None
     if running is not None:
         return running
-    java = find_java(os.environ, settings.cache)
-    jars = delta_jars(settings, java)
+    jars, java = delta_jars(settings), find_java(os.environ, settings.cache)
     builder = SparkSession.builder.master(settings.master)
     for name, value in confs(settings, jars).items():
         builder = builder.config(name, value)

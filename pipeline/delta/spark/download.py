@@ -1,0 +1,224 @@
+"""A published file, brought over the network: whole and checked under its name, or not there at all.
+
+Here belong the request, its attempts, and what their failures mean. Certificates and proxies are Python's own. What is
+fetched is `jars`'s. An address may hold a user and a password: only `shown_url` of it is ever told.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import http.client
+import os
+import re
+import ssl
+import tempfile
+import time
+from collections.abc import Callable, Generator, Iterator
+from contextlib import closing, contextmanager
+from dataclasses import dataclass
+from email.message import Message
+from pathlib import Path
+from typing import IO, Any
+from urllib.error import HTTPError, URLError
+from urllib.parse import unquote, urlsplit, urlunsplit
+from urllib.request import Request, build_opener, getproxies, proxy_bypass
+
+from pipeline.errors import CacheFolderError, JarRefusedError, JarsUnavailableError, WrongJarError
+
+PART = ".part"
+# The waits between attempts, and how long a server may be silent.
+WAITS_SECONDS = (0.5, 1.0, 2.0)
+SILENCE_SECONDS = 30.0
+CHUNK_BYTES = 1 << 16
+# Answers that may be others a moment later: a time-out, too early, too many requests; and all from 500 on.
+_PASSING = frozenset({408, 425, 429})
+_SERVER_ERROR = 500
+# http.client tells what a proxy answers to CONNECT in the text of a bare OSError only.
+_TUNNEL = re.compile(r"Tunnel connection failed: (\d{3})\b")
+_HOST = re.compile(r"([\w.-]+(?::\d+)?|\[[\da-fA-F:.]+\](?::\d+)?)/?")
+_PROXY_WANTS_USER = http.HTTPStatus.PROXY_AUTHENTICATION_REQUIRED
+_ELSEWHERE = "or name another repository by PIPELINE_MAVEN_REPOSITORY"
+_CERTIFICATES = f"Set SSL_CERT_FILE to a file with the certificate authorities of this network, {_ELSEWHERE}."
+_PROXY = f"Name a proxy that lets you through, by HTTPS_PROXY=http://user:password@host:port or NO_PROXY, {_ELSEWHERE}."
+_REPOSITORY = (
+    "Name a repository that has it and lets you in, by PIPELINE_MAVEN_REPOSITORY=https://user:password@host/path."
+)
+
+
+@dataclass(frozen=True)
+class Published:
+    """A file as its publisher made it."""
+
+    size: int
+    sha256: str
+
+    def is_at(self, path: Path) -> bool:
+        """Whether the file at this path is the published one; reads it."""
+        if path.stat().st_size != self.size:
+            return False
+        with path.open("rb") as file:
+            digest = hashlib.sha256()
+            while chunk := file.read(CHUNK_BYTES):
+                digest.update(chunk)
+        return digest.hexdigest() == self.sha256
+
+
+def shown_url(url: str) -> str:
+    """The address without its user and password."""
+    parts = urlsplit(url)
+    return urlunsplit(parts._replace(netloc=parts.netloc.rpartition("@")[2]))
+
+
+def fetch(url: str, target: Path, published: Published, ends: float, progress: Callable[[int], None]) -> None:
+    """Bring the file under its name, in one step, when it has come whole; after failures that pass, try again.
+
+    Args:
+        ends: the moment of `time.monotonic` at which to give up.
+        progress: called with the bytes that have come.
+
+    Raises:
+        JarsUnavailableError: no answer, a failing server, or a transfer that broke off, at each attempt.
+        JarRefusedError: the repository, or a proxy before it, does not give the file out.
+        WrongJarError: what came is not what was published.
+        CacheFolderError: the folder can't be written, or is full.
+    """
+    for wait in WAITS_SECONDS:
+        try:
+            return _attempt(url, target, published, ends, progress)
+        except JarsUnavailableError:
+            if time.monotonic() + wait > ends:
+                raise
+        time.sleep(wait)
+    return _attempt(url, target, published, ends, progress)
+
+
+def _attempt(url: str, target: Path, published: Published, ends: float, progress: Callable[[int], None]) -> None:
+    count, digest = 0, hashlib.sha256()
+    try:
+        with _becoming(target) as part, closing(_chunks(url, target, published.size, ends)) as chunks:
+            for chunk in chunks:
+                count += len(chunk)
+                digest.update(chunk)
+                if count > published.size:
+                    break
+                part.write(chunk)
+                progress(count)
+            if digest.hexdigest() != published.sha256:
+                raise WrongJarError(
+                    jar=target.name, url=shown_url(url), expected=published.sha256, found=digest.hexdigest()
+                )
+    except OSError as error:  # those of the network have become ours
+        raise CacheFolderError(folder=str(target.parent), reason=error.strerror or str(error)) from error
+
+
+@contextmanager
+def _becoming(target: Path) -> Iterator[IO[bytes]]:
+    """A file that gets its name when the block ends well, with all its bytes on the disk, and is removed otherwise."""
+    handle, name = tempfile.mkstemp(dir=target.parent, prefix=f"{target.name}.", suffix=PART)
+    try:
+        with os.fdopen(handle, "wb") as part:
+            yield part
+            part.flush()
+            os.fchmod(part.fileno(), 0o644)
+            os.fsync(part.fileno())
+        os.replace(name, target)
+    finally:
+        Path(name).unlink(missing_ok=True)
+
+
+def _chunks(url: str, target: Path, size: int, ends: float) -> Generator[bytes, None, None]:
+    """The bytes as they come; a wait is for the next piece only, so that `ends` is kept however slow they are."""
+    came = 0
+    try:
+        with _opened(url) as answer:
+            promised = _promised(answer.headers, size)
+            while chunk := answer.read1(CHUNK_BYTES):
+                came += len(chunk)
+                yield chunk
+                if time.monotonic() > ends:
+                    raise TimeoutError
+            if came < promised:
+                raise _unavailable(url, target, f"it broke off after {came} of {promised} bytes")
+    except HTTPError as error:
+        error.close()
+        raise _answered(url, target, error.code) from error
+    except URLError as error:
+        raise _not_reached(url, target, error.reason) from error
+    except (OSError, http.client.HTTPException) as error:
+        raise _not_reached(url, target, error) from error
+
+
+def _promised(headers: Message, size: int) -> int:
+    """How many bytes are to come at least; an answer without a length ends with its connection, however that ends."""
+    length = headers.get("Content-Length", "").strip()
+    if length.isdecimal():
+        return int(length)
+    return 0 if "Transfer-Encoding" in headers else size
+
+
+def _opened(url: str) -> Any:
+    """The answer of the server. A user and a password of the address go to that server alone, never to another one."""
+    parts = urlsplit(url)
+    request = Request(shown_url(url), headers={"User-Agent": "delta-first-pipeline"})  # noqa: S310  checked as a setting
+    if parts.username is not None:
+        user = f"{unquote(parts.username)}:{unquote(parts.password or '')}".encode()
+        request.add_unredirected_header("Authorization", f"Basic {base64.b64encode(user).decode('ascii')}")
+    try:
+        return build_opener().open(request, timeout=SILENCE_SECONDS)
+    except ValueError:  # its text repeats an address, with what that may hold
+        raise http.client.InvalidURL from None
+
+
+def _answered(url: str, target: Path, status: int) -> JarsUnavailableError | JarRefusedError:
+    """What a status means that is not a success."""
+    words = http.client.responses.get(status, "no status that is known")
+    proxy = _proxy(url)
+    through = f" through the proxy {proxy}" if proxy is not None else ""
+    reason = f"HTTP {status} ({words}){through}"
+    if status in _PASSING or status >= _SERVER_ERROR:
+        return _unavailable(url, target, reason)
+    is_proxys = status == _PROXY_WANTS_USER or (status == http.HTTPStatus.FORBIDDEN and proxy is not None)
+    advice = _PROXY if is_proxys else _REPOSITORY
+    return JarRefusedError(jar=target.name, url=shown_url(url), reason=reason, advice=advice)
+
+
+def _not_reached(url: str, target: Path, error: Any) -> JarsUnavailableError | JarRefusedError:
+    """What an error means that came in place of an answer, or amid one; no text of it is told that others have made."""
+    tunnel = _TUNNEL.search(str(error)) if isinstance(error, OSError) else None
+    if tunnel is not None:
+        return _answered(url, target, int(tunnel[1]))
+    refused = None
+    if isinstance(error, ssl.SSLCertVerificationError):
+        refused = (f"its certificate is not trusted ({error.verify_message})", _CERTIFICATES)
+    elif isinstance(error, http.client.InvalidURL):
+        refused = ("its address, or that of the proxy, can't be read", _PROXY)
+    elif url.startswith("file:") and isinstance(error, OSError):
+        refused = (error.strerror or "it can't be read", _REPOSITORY)
+    if refused is not None:
+        return JarRefusedError(jar=target.name, url=shown_url(url), reason=refused[0], advice=refused[1])
+    proxy = _proxy(url)
+    through = f", through the proxy {proxy}" if proxy is not None else ""
+    return _unavailable(url, target, f"{_words(error)}{through}")
+
+
+def _words(error: Any) -> str:
+    if isinstance(error, TimeoutError):
+        return "it took too long to answer"
+    if isinstance(error, http.client.HTTPException) and not isinstance(error, OSError):
+        return "it broke off, or what it answered is no HTTP"
+    return str(getattr(error, "strerror", None) or "the connection failed")
+
+
+def _unavailable(url: str, target: Path, reason: str) -> JarsUnavailableError:
+    return JarsUnavailableError(jar=target.name, cache=str(target.parent), url=shown_url(url), reason=reason)
+
+
+def _proxy(url: str) -> str | None:
+    """The host of the proxy through which an address is asked."""
+    parts = urlsplit(url)
+    named = getproxies().get(parts.scheme)
+    if not named or (parts.hostname and proxy_bypass(parts.netloc.rpartition("@")[2])):
+        return None
+    host = _HOST.fullmatch(named.partition("://")[2].rpartition("@")[2])
+    return host[1] if host is not None else "that is set"

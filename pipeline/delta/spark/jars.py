@@ -1,0 +1,173 @@
+"""Delta's jars: which they are, and their place in the cache folder, where they are brought once.
+
+A jar is used only if it is the published file, however it came there; that is asked at each start. Good jars are used
+from a folder that may not be written, and with no network.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import importlib.util
+import logging
+import os
+import re
+import time
+import zipfile
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from functools import cache
+from pathlib import Path
+
+from pipeline.delta.spark.download import PART, Published, fetch, shown_url
+from pipeline.errors import CacheFolderError, JarsUnavailableError, SparkUnavailableError
+from pipeline.settings import SparkSettings
+
+# Those that Delta needs beside what pyspark carries, by their Maven coordinates.
+JARS: Mapping[str, Published] = {
+    "io.delta:delta-spark_4.2_2.13:4.4.0": Published(
+        9515916, "27d4fd8b1f879535c573ed1c718177d6a27f24d3e626ba02e216369725721ead"
+    ),
+    "io.delta:delta-storage:4.4.0": Published(
+        113863, "c46735481fa8e326b0957be02b4420cbcab4b325bb08009b7f2045a95133f1cc"
+    ),
+    "io.delta:delta-kernel-api:4.4.0": Published(
+        2838619, "ee9b5a14ac3b7efdff4d61a58478fe8eb0e5a3fbca43889dca7290795fe79a11"
+    ),
+    "io.delta:delta-kernel-defaults:4.4.0": Published(
+        227185, "225c975199e4718b38ee5b7e6da7f19e9585024262b2cec2656b32151a856b0b"
+    ),
+    "io.delta:delta-kernel-unitycatalog:4.4.0": Published(
+        43048, "cea22dfb4ac562b3cd27bf652697750e8336009d73fb06631363aaaad5345ffa"
+    ),
+    "io.unitycatalog:unitycatalog-client:0.6.0": Published(
+        564136, "48257499a86b801a3e2372cec55ac226ca1c1c7eabe5c118e7302f29a1fdbc19"
+    ),
+    "io.unitycatalog:unitycatalog-hadoop:0.6.0": Published(
+        78389, "c47b63c961c87102b9e1d63809a0915ba4c86b7652f57c8d39ca3a05b441a150"
+    ),
+}
+FETCH_SECONDS = 900.0
+POLL_SECONDS = 0.1
+SAID_EVERY_SECONDS = 2.0
+_LOG = logging.getLogger(__name__)
+_LOCK = "lock"
+
+
+def jar_path(coordinate: str, cache: Path) -> Path:
+    """Where the jar of a Maven coordinate lies in the cache."""
+    organisation, name, version = coordinate.split(":")
+    return cache / "jars" / f"{organisation}_{name}-{version}.jar"
+
+
+def jar_url(coordinate: str, repository: str) -> str:
+    """Where a repository has the jar of a Maven coordinate."""
+    organisation, name, version = coordinate.split(":")
+    return f"{repository.rstrip('/')}/{organisation.replace('.', '/')}/{name}/{version}/{name}-{version}.jar"
+
+
+def delta_jars(settings: SparkSettings) -> list[Path]:
+    """Delta's jars in the cache folder, fetched first if they are missing or damaged; says so in the log.
+
+    Raises:
+        JarsUnavailableError: they can't be fetched now.
+        JarRefusedError: the repository, or a proxy before it, does not give them out.
+        WrongJarError: what came is not what was published.
+        CacheFolderError: the folder can't be read or written, or is full.
+    """
+    if _wanting(settings.cache):
+        ends = time.monotonic() + FETCH_SECONDS
+        repository = settings.maven_repository or public_repository()
+        with _locked(settings.cache / "jars", repository, ends):
+            _fetch_all(_wanting(settings.cache), settings.cache, repository, ends)
+    return [jar_path(coordinate, settings.cache) for coordinate in JARS]
+
+
+def _wanting(cache: Path) -> list[str]:
+    """The coordinates of which the cache does not hold the published file."""
+    try:
+        return [coordinate for coordinate, jar in JARS.items() if not _holds(jar_path(coordinate, cache), jar)]
+    except OSError as error:
+        raise _unusable(cache / "jars", error) from error
+
+
+def _holds(path: Path, jar: Published) -> bool:
+    return path.is_file() and jar.is_at(path)
+
+
+def _fetch_all(coordinates: list[str], cache: Path, repository: str, ends: float) -> None:
+    if coordinates:
+        megabytes = sum(JARS[coordinate].size for coordinate in coordinates) / 1e6
+        _LOG.info("Fetching %d jars of Delta, %.1f MB, from %s", len(coordinates), megabytes, shown_url(repository))
+    for coordinate in coordinates:
+        target, published = jar_path(coordinate, cache), JARS[coordinate]
+        fetch(jar_url(coordinate, repository), target, published, ends, _saying(target.name, published.size))
+        _LOG.info("%s: %.1f MB, checked", target.name, published.size / 1e6)
+
+
+def _saying(name: str, size: int) -> Callable[[int], None]:
+    """Something that is told how many bytes have come, and says it now and then."""
+    said = time.monotonic()
+
+    def say(count: int) -> None:
+        nonlocal said
+        if time.monotonic() - said >= SAID_EVERY_SECONDS:
+            said = time.monotonic()
+            _LOG.info("%s: %.1f of %.1f MB", name, count / 1e6, size / 1e6)
+
+    return say
+
+
+@contextmanager
+def _locked(folder: Path, repository: str, ends: float) -> Iterator[None]:
+    """One process at a time fetches; the lock ends with the process that holds it, and what a killed one left goes."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        lock = (folder / _LOCK).open("a")
+    except OSError as error:
+        raise _unusable(folder, error) from error
+    with lock:
+        while not _is_locked(lock.fileno(), folder):
+            if time.monotonic() > ends:
+                reason = "another process that fetches them does not come to its end"
+                raise JarsUnavailableError(
+                    jar="Delta's jars", cache=str(folder), url=shown_url(repository), reason=reason
+                )
+            time.sleep(POLL_SECONDS)
+        try:
+            for left in folder.glob(f"*{PART}"):
+                left.unlink(missing_ok=True)
+        except OSError as error:
+            raise _unusable(folder, error) from error
+        yield
+
+
+def _is_locked(handle: int, folder: Path) -> bool:
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    except OSError as error:
+        raise _unusable(folder, error) from error
+    return True
+
+
+def _unusable(folder: Path, error: OSError) -> CacheFolderError:
+    return CacheFolderError(folder=str(folder), reason=error.strerror or str(error))
+
+
+@cache
+def public_repository() -> str:
+    """The repository that Spark itself asks if it is told of no other: its Ivy carries the address.
+
+    Raises:
+        SparkUnavailableError: pyspark has no such Ivy.
+    """
+    spec = importlib.util.find_spec("pyspark")
+    folder = Path(spec.submodule_search_locations[0]) / "jars" if spec and spec.submodule_search_locations else Path()
+    for path in sorted(folder.glob("ivy-*.jar")):
+        with zipfile.ZipFile(path) as jar:
+            constants = jar.read("org/apache/ivy/plugins/resolver/IBiblioResolver.class")
+        found = re.search(rb"https://[\w.-]+/maven2/", constants)
+        if found is not None:
+            return found[0].decode("ascii")
+    raise SparkUnavailableError(where=os.fspath(folder), reason="pyspark is installed without its jars")
