@@ -8,8 +8,10 @@ command is called, so that help needs neither Spark nor Dagster.
 from __future__ import annotations
 
 import importlib
+import logging
 import traceback
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 import click
@@ -19,6 +21,8 @@ from pipeline.spelling import did_you_mean
 
 FAILED = 1
 INTERRUPTED = 130
+# Who says that Delta's jars are fetched, and how far that is.
+_FETCHES = "pipeline.delta.spark.jars"
 
 # By command, the module that holds it under the same name, and the line that help shows of it.
 _COMMANDS: Mapping[str, tuple[str, str]] = {
@@ -87,8 +91,23 @@ class PipelineGroup(click.Group):
 @click.group(cls=PipelineGroup, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(package_name="delta-first-pipeline", prog_name="pipeline")
 @click.option("--verbose", is_flag=True, help="Show stack traces and what child processes print.")
-def main(verbose: bool) -> None:
+def main(verbose: bool) -> None:  # noqa: ARG001  read by `invoke`
     """A Delta-first data pipeline on Dagster and Spark.
 
     Settings come from PIPELINE_* variables and from [tool.pipeline] in pyproject.toml.
     """
+    click.get_current_context().with_resource(_told(_FETCHES))
+
+
+@contextmanager
+def _told(logger: str) -> Iterator[None]:
+    """What that logger says goes to standard error, from INFO on."""
+    handler, source = logging.StreamHandler(), logging.getLogger(logger)
+    before = source.level
+    source.addHandler(handler)
+    source.setLevel(logging.INFO)
+    try:
+        yield
+    finally:
+        source.setLevel(before)
+        source.removeHandler(handler)

@@ -24,6 +24,7 @@ from typing import TextIO
 
 import psutil
 
+from pipeline.delta.spark.jars import delta_jars
 from pipeline.delta.spark.server_record import (
     HOST,
     TOKEN_VARIABLE,
@@ -84,6 +85,7 @@ def start(
 
     Raises:
         ServerError: one runs already, the port is taken, or it did not come up; its log is named.
+        JarsUnavailableError: and the other errors of `delta_jars`.
     """
     with _locked(folder):
         found = running(folder)
@@ -93,6 +95,7 @@ def start(
             _end(folder, found)
         if not _is_free(port):
             raise ServerError(folder=str(folder), reason=f"port {port} is taken by somebody else")
+        delta_jars(load_settings().spark)  # so that it is told what this lacks, and waits for no download
         log = folder / "server.log"
         child = _spawn(folder, port, idle_minutes, log)
         server = Server(
