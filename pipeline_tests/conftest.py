@@ -23,7 +23,8 @@ from hypothesis import settings as property_settings
 from pyspark import SparkContext
 from pyspark.sql import SparkSession
 
-from pipeline.delta.spark.session import confs, is_connect, open_session
+from pipeline.delta.spark.confs import confs
+from pipeline.delta.spark.session import is_connect, open_session
 from pipeline.settings import Settings, SparkSettings, load_settings
 
 TESTS = Path(__file__).parent

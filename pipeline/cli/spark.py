@@ -13,7 +13,7 @@ import click
 from rich.console import Console
 
 from pipeline.delta.spark import server as servers
-from pipeline.delta.spark.session import CONNECT_PORT
+from pipeline.delta.spark.connect import CONNECT_PORT
 from pipeline.settings import STATE_FOLDER, load_settings
 
 SAID_EVERY_SECONDS = 10.0

@@ -16,7 +16,7 @@ import click
 
 from pipeline.cli.spark import state_folder, waiting
 from pipeline.delta.spark import server as servers
-from pipeline.delta.spark.session import CONNECT_PORT, shown_remote
+from pipeline.delta.spark.connect import CONNECT_PORT, shown_remote
 from pipeline.errors import UpError
 from pipeline.settings import Settings, load_settings
 

@@ -15,8 +15,9 @@ import pytest
 
 from pipeline.delta.spark import server as servers
 from pipeline.delta.spark import server_record as records
+from pipeline.delta.spark.connect import clone_connect, end_connect
 from pipeline.delta.spark.server_record import Server, beginning, token_of
-from pipeline.delta.spark.session import clone_connect, end_connect, open_session
+from pipeline.delta.spark.session import open_session
 from pipeline.errors import ServerError, SparkUnavailableError
 from pipeline.settings import STATE_FOLDER, SparkSettings
 from pipeline_tests.conftest import connect_mode, free_port

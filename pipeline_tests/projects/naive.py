@@ -7,8 +7,8 @@ import os
 from dagster import Definitions, InputContext, IOManager, OutputContext, asset, in_process_executor
 from pyspark.sql import DataFrame, SparkSession
 
+from pipeline.delta.spark.confs import DELTA_CATALOG, DELTA_EXTENSION
 from pipeline.delta.spark.jars import delta_jars
-from pipeline.delta.spark.session import DELTA_CATALOG, DELTA_EXTENSION
 from pipeline.settings import load_settings
 
 

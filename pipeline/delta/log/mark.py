@@ -34,9 +34,10 @@ from pipeline.delta.log.commits import (
     read_commit_file,
 )
 from pipeline.delta.log.snapshot import local_folder
+from pipeline.delta.spark.connect import clone_connect, end_connect
 from pipeline.delta.spark.failures import LOST_OR_REFUSED, NOTHING_TO_READ, SPARK_ERRORS, failure_of
 from pipeline.delta.spark.meaning import hold_session_confs
-from pipeline.delta.spark.session import clone_connect, end_connect, is_connect
+from pipeline.delta.spark.session import is_connect
 from pipeline.errors import AfterCommitError, CommitUnknownError
 
 # How far back the history is searched for a mark that the newest own commit does not carry.

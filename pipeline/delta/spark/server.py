@@ -24,6 +24,7 @@ from typing import TextIO
 
 import psutil
 
+from pipeline.delta.spark.connect import CONNECT_PORT
 from pipeline.delta.spark.jars import delta_jars
 from pipeline.delta.spark.server_record import (
     HOST,
@@ -38,7 +39,7 @@ from pipeline.delta.spark.server_record import (
     read_record,
     remember,
 )
-from pipeline.delta.spark.session import CONNECT_PORT, embedded_environment, open_session
+from pipeline.delta.spark.session import embedded_environment, open_session
 from pipeline.errors import ServerError
 from pipeline.settings import SparkSettings, load_settings
 

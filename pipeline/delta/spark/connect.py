@@ -1,0 +1,232 @@
+"""Sessions on a Spark Connect server: the way there, our bounds on its client's patience, and their end.
+
+Here belongs all that is the client's; a server of our own is started by `server`.
+"""
+
+from __future__ import annotations
+
+import atexit
+import os
+import re
+import socket
+from functools import cache
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+from pyspark.errors import PySparkException
+from pyspark.sql import SparkSession
+
+from pipeline.delta.spark.confs import SEMANTICS, STATEMENTS, WRITES
+from pipeline.delta.spark.failures import failure_of
+from pipeline.delta.spark.server_record import HOST, token_of
+from pipeline.errors import SparkUnavailableError
+from pipeline.settings import STATE_FOLDER, find_project
+
+CONNECT_PORT = 15002  # Spark Connect's own default
+CONNECT_SECONDS = 5.0
+# About 15 s in all: a restart of a local server is survived, a dead one is told within a step's patience.
+CONNECT_ATTEMPTS = 8
+CONNECT_BACKOFF_MILLISECONDS = 4000
+# How its conditions begin where a server was started anew, or has ended a session that was idle for too long.
+_NO_SESSION = "INVALID_HANDLE.SESSION_"
+_REFUSED = (
+    "it answers only who has its token. One of this project (pipeline spark start) is used from the project's folder; "
+    "another's token goes behind the address, sc://host:port/;token=..."
+)
+_NO_ADDRESS = "SPARK_REMOTE must look like sc://host:port"
+_LOST = "the server no longer has this run's session"
+# By this variable `pyspark.sql.functions` decides whether a Column is a classic or a Connect one.
+CONNECT_MODE = "SPARK_CONNECT_MODE_ENABLED"
+
+
+def open_connect(remote: str) -> SparkSession:
+    """A session on the server at this address, with our bounds and confs; the process's own if it has one there.
+
+    Raises:
+        SparkUnavailableError: nothing answers there, or it refuses.
+    """
+    _answer(remote)
+    from pyspark.sql.connect.session import SparkSession as ConnectSession
+
+    builder = ConnectSession.builder.channelBuilder(_channel(remote))
+    try:
+        session: Any = builder.getOrCreate()
+        try:
+            _prepare(session)
+        except SparkUnavailableError as error:
+            if error.reason not in (_LOST, _REFUSED):
+                raise
+            # The process had one, of a server that was started anew since, with another token, or has ended it.
+            session.release_session_on_close = False
+            session.stop()
+            session = builder.getOrCreate()
+            _prepare(session)
+    except PySparkException as error:
+        raise SparkUnavailableError(where=shown_remote(remote), reason=failure_of(error).summary) from error
+    os.environ[CONNECT_MODE] = "1"
+    atexit.register(_end_if_answered, session, remote)
+    return session  # type: ignore[no-any-return]
+
+
+def _channel(remote: str) -> Any:
+    """The way to a server. To one on this machine a token goes without TLS, as pyspark lets it for `localhost` alone.
+
+    A token in the address wins; else the project's own server is given its own.
+    """
+    import grpc
+    from pyspark.sql.connect.client import DefaultChannelBuilder
+
+    class Channel(DefaultChannelBuilder):
+        def toChannel(self) -> Any:  # noqa: N802  pyspark's name
+            host = self.host.strip("[]")
+            if self.token is None or self.use_ssl or not (host in ("localhost", "::1") or host.startswith("127.")):
+                return super().toChannel()
+            local = grpc.local_channel_credentials(grpc.LocalConnectionType.LOCAL_TCP)
+            credentials = grpc.composite_channel_credentials(local, grpc.access_token_call_credentials(self.token))
+            return self._secure_channel(self.endpoint, credentials)
+
+    try:
+        channel = Channel(remote)
+    except PySparkException:  # its text repeats the address with the token
+        raise SparkUnavailableError(where=shown_remote(remote), reason=_NO_ADDRESS) from None
+    host, _, port = channel.endpoint.rpartition(":")
+    if host == HOST and channel.getDefault(Channel.PARAM_TOKEN, None) is None:
+        token = token_of(find_project(Path.cwd()) / STATE_FOLDER / "spark", int(port))
+        if token is not None:
+            channel.set(Channel.PARAM_TOKEN, token)
+    return channel
+
+
+def _prepare(session: Any) -> None:
+    """Give a session our bounds and confs; the first calls to the server."""
+    bounded(session)
+    for name, value in (SEMANTICS | WRITES).items():
+        session.conf.set(name, value)
+    hold_statements(session)
+    _patience(_where(session)).max_retries = CONNECT_ATTEMPTS  # it answers
+
+
+def _where(session: Any) -> str:
+    return f"sc://{session.client._builder.endpoint}"
+
+
+def hold_statements(session: SparkSession) -> None:
+    """Give a session the confs of `STATEMENTS` where its caller has set others; some warn when they are set at all."""
+    for name, value in STATEMENTS.items():
+        if session.conf.get(name, value) != value:
+            session.conf.set(name, value)
+
+
+def bounded(session: SparkSession) -> SparkSession:
+    """The Connect session with an end to its patience: as it comes it asks a server that is gone for ten minutes.
+
+    At that end any call raises `SparkUnavailableError`. That also holds for the process's exit, where the client would
+    ask once more; ours asks only a server that answers.
+    """
+    client: Any = session.client
+    client.set_retry_policies([_patience(_where(session))])
+    atexit.unregister(client._on_exit)
+    return session
+
+
+@cache
+def _patience(where: str) -> Any:
+    """A server's retry policy, which names what it gave up on; after that one attempt must do, in all its sessions.
+
+    It is asked with every failed call of a client, the caller's own included, so nothing comes out as a gRPC error, and
+    no clean-up waits for a server that is known to be gone.
+    """
+    import grpc
+    from pyspark.sql.connect.client.retries import DefaultPolicy, RetryPolicyState
+
+    class Asking(RetryPolicyState):
+        def next_attempt(self, exception: BaseException | None = None) -> int | None:
+            wait = super().next_attempt(exception)
+            if wait is None:
+                self.policy.max_retries = 0
+                details = getattr(exception, "details", lambda: None)()
+                raise SparkUnavailableError(where=where, reason=details or "it does not answer") from exception
+            return wait
+
+    class Patience(DefaultPolicy):
+        def to_state(self) -> RetryPolicyState:
+            return Asking(self)
+
+        def can_retry(self, e: BaseException) -> bool:
+            if any(condition.startswith(_NO_SESSION) for condition in _conditions(e)):
+                raise SparkUnavailableError(where=where, reason=_LOST) from e
+            if isinstance(e, grpc.RpcError) and e.code() == grpc.StatusCode.UNAUTHENTICATED:
+                raise SparkUnavailableError(where=where, reason=_REFUSED) from e
+            return super().can_retry(e)
+
+    return Patience(max_retries=CONNECT_ATTEMPTS, max_backoff=CONNECT_BACKOFF_MILLISECONDS)
+
+
+def clone_connect(session: SparkSession) -> SparkSession:
+    """A clone of a Connect session. The client asks for it past its retries and its reading of errors."""
+    from grpc import RpcError
+
+    parent: Any = session
+    where = _where(parent)
+    try:
+        session.conf.get(next(iter(SEMANTICS)))  # the server knows of a session from its first call on
+        clone = parent.cloneSession()
+    except PySparkException as error:
+        raise SparkUnavailableError(where=where, reason=failure_of(error).summary) from error
+    except RpcError as error:
+        raise SparkUnavailableError(where=where, reason=error.details()) from error
+    return bounded(clone)
+
+
+def _conditions(error: BaseException) -> list[str]:
+    """Spark's error conditions in a gRPC error, which no client has read yet."""
+    from google.rpc.error_details_pb2 import ErrorInfo
+    from grpc_status import rpc_status
+
+    status = rpc_status.from_call(error) if hasattr(error, "trailing_metadata") else None
+    infos = [ErrorInfo.FromString(d.value) for d in status.details if d.Is(ErrorInfo.DESCRIPTOR)] if status else []
+    return [info.metadata.get("errorClass", "") for info in infos]
+
+
+def end_connect(session: SparkSession) -> None:
+    """Release a Connect session's state on the server and close its channel; a server that is gone keeps nothing."""
+    client: Any = session.client
+    if client.is_closed:
+        return
+    try:
+        client.release_session()
+    except (PySparkException, SparkUnavailableError):
+        pass
+    finally:
+        client.close()
+
+
+def _end_if_answered(session: SparkSession, remote: str) -> None:
+    try:
+        _answer(remote)
+    except SparkUnavailableError:
+        return
+    end_connect(session)
+
+
+def shown_remote(remote: str) -> str:
+    """The address without its parameters and its user, which may hold a token."""
+    scheme, colon, rest = remote.partition("://") if "://" in remote else ("", "", remote)
+    return f"{scheme}{colon}{re.split('[/;?#]', rest, maxsplit=1)[0].rpartition('@')[2]}"
+
+
+def _answer(remote: str) -> None:
+    """Ask whether anything listens, since the client itself would go on trying for minutes."""
+    try:
+        parts = urlsplit(remote.split(";", maxsplit=1)[0])
+        host, port = parts.hostname, parts.port or CONNECT_PORT
+    except ValueError:  # its text repeats a part of the address
+        raise SparkUnavailableError(where=shown_remote(remote), reason=_NO_ADDRESS) from None
+    if parts.scheme != "sc" or not host:
+        raise SparkUnavailableError(where=shown_remote(remote), reason=_NO_ADDRESS)
+    try:
+        with socket.create_connection((host, port), timeout=CONNECT_SECONDS):
+            pass
+    except OSError as error:
+        raise SparkUnavailableError(where=shown_remote(remote), reason=error.strerror or str(error)) from error
