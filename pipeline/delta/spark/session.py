@@ -1,15 +1,13 @@
 """The only place where a Spark session is built.
 
-Here belongs which kind a session is, and the embedded one; a client's is `connect`'s. A session is made when it is asked
-for, never at import, and one process has one.
+Here belongs which kind a session is, and the embedded one; a client's is `connect`'s. A session is made when it is
+asked for, never at import, and one process has one.
 """
 
 from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 
 from pyspark.sql import SparkSession
 
@@ -18,6 +16,7 @@ from pipeline.delta.spark.connect import CONNECT_MODE, open_connect, shown_remot
 from pipeline.delta.spark.failures import SPARK_ERRORS, failure_of
 from pipeline.delta.spark.jars import delta_jars
 from pipeline.delta.spark.java import find_java
+from pipeline.delta.spark.launch import environment, start_jvm
 from pipeline.errors import SparkUnavailableError
 from pipeline.settings import SparkSettings
 
@@ -51,39 +50,23 @@ def _embedded(settings: SparkSettings) -> SparkSession:
     running = SparkSession.getActiveSession() if CONNECT_MODE not in os.environ else None
     if running is not None:
         return running
-    jars, java = delta_jars(settings), find_java(os.environ, settings.cache)
-    builder = SparkSession.builder.master(settings.master)
-    for name, value in confs(settings, jars).items():
-        builder = builder.config(name, value)
+    java = find_java(os.environ, settings.cache)
+    ours = {"spark.master": settings.master} | confs(settings, delta_jars(settings))
     # Functions of the user run in Python processes of their own; on this machine they must be of this very Python.
     python = os.environ.get("PYSPARK_PYTHON") or (sys.executable if settings.master.startswith("local") else None)
-    with _environment(JAVA_HOME=str(java.home), SPARK_REMOTE=None, PYSPARK_PYTHON=python):
+    with environment(JAVA_HOME=str(java.home), SPARK_REMOTE=None, PYSPARK_PYTHON=python):
         try:
-            return builder.getOrCreate()
+            start_jvm(ours)
+            return SparkSession.builder.config(map={**ours}).getOrCreate()
         except (*SPARK_ERRORS, RuntimeError) as error:
             # pyspark reports a JVM that ends while it starts as a bare RuntimeError of its own.
             raise SparkUnavailableError(where=settings.master, reason=failure_of(error).summary) from error
+        except OSError as error:
+            raise SparkUnavailableError(
+                where=settings.master, reason=f"its confs can't be handed over: {error}"
+            ) from error
 
 
 def embedded_environment() -> dict[str, str]:
     """The environment for a child process that runs Spark itself, whatever server this process uses."""
     return {name: value for name, value in os.environ.items() if name not in ("SPARK_REMOTE", CONNECT_MODE)}
-
-
-@contextmanager
-def _environment(**values: str | None) -> Iterator[None]:
-    """Environment variables for the time in which the JVM is launched."""
-    before = {name: os.environ.get(name) for name in values}
-    try:
-        _set_environment(values)
-        yield
-    finally:
-        _set_environment(before)
-
-
-def _set_environment(values: dict[str, str | None]) -> None:
-    for name, value in values.items():
-        if value is None:
-            os.environ.pop(name, None)
-        else:
-            os.environ[name] = value
