@@ -21,6 +21,9 @@ from pipeline.delta.spark.session import open_session
 from pipeline.errors import ServerError, SparkUnavailableError
 from pipeline.settings import STATE_FOLDER, SparkSettings
 from pipeline_tests.conftest import connect_mode, free_port
+from pipeline_tests.delta.processes import watched
+
+SECRET_NAME, SECRET = "spark.hadoop.fs.azure.account.key.a.dfs.core.windows.net", "s3cret-of-a-conf"
 
 
 @pytest.fixture
@@ -74,12 +77,18 @@ def family(server: Server) -> list[psutil.Process]:
 
 @pytest.mark.exhaustive
 def test_a_server_is_started_once_serves_delta_and_leaves_nothing_when_it_is_stopped(folder: Path) -> None:
-    server = servers.start(folder, free_port())
+    project = folder.parent.parent / "pyproject.toml"
+    project.write_text(f'[tool.pipeline.spark_conf]\n"{SECRET_NAME}" = "{SECRET}"\n', encoding="utf-8")
+    with watched(SECRET) as seen:
+        server = servers.start(folder, free_port())
+    assert seen == set()
+    assert [path.name for path in folder.iterdir() if SECRET.encode() in path.read_bytes()] == []
     assert servers.running(folder) == server
     assert servers.answers(server)
     with pytest.raises(ServerError):
         servers.start(folder, free_port())
     with opened(server.remote) as session:
+        assert session.conf.get(SECRET_NAME) == SECRET
         table = folder.parent / "table"
         session.sql(f"CREATE TABLE delta.`{table}` USING delta AS SELECT 1 AS n").collect()
         clone = clone_connect(session)  # it goes the same way, with the same token
