@@ -23,7 +23,9 @@ from typing import Any
 
 import psutil
 import pytest
+from click.testing import CliRunner
 
+from pipeline.cli import main
 from pipeline.delta.spark import download, jars
 from pipeline.delta.spark.download import Published
 from pipeline.delta.spark.jars import delta_jars, jar_path, jar_url, public_repository
@@ -230,15 +232,35 @@ def test_the_jars_are_fetched_once_by_their_coordinates_told_in_the_log_and_used
     assert not (cache / "jars" / "lock").exists(), "a good cache is not written"
 
 
-def test_the_sizes_and_digests_are_those_of_the_jars_that_an_earlier_version_has_left_in_the_cache(
-    monkeypatch: pytest.MonkeyPatch,
+def test_a_slow_download_says_how_far_it_is(
+    cache: Path, repository: Served, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.undo()
-    cache = load_settings().spark.cache
-    for coordinate, published in jars.JARS.items():
-        path = jar_path(coordinate, cache)
-        assert len(published.sha256) == 64
-        assert not path.exists() or published.is_at(path)
+    monkeypatch.setattr(jars, "SAID_EVERY_SECONDS", 0.0)
+    with caplog.at_level(logging.INFO, logger=jars.__name__):
+        delta_jars(using(cache, repository))
+    said = [line.partition(": ")[2] for line in caplog.messages if line.startswith(jar_path(ONE, cache).name)]
+    assert len(said) > 2
+    assert said[-2:] == ["307 of 307 kB", "307 kB, checked"]
+
+
+def test_a_command_shows_what_is_fetched_and_what_is_in_the_way_and_starts_no_server(
+    tmp_path: Path, repository: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "pyproject.toml").touch()
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PIPELINE_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setenv("PIPELINE_MAVEN_REPOSITORY", f"http://me:{SECRET}@{repository.address}")
+    repository.answers = [jar]
+    repository.otherwise = status(404)
+    result = CliRunner().invoke(main, ["spark", "start", "--port", str(free_port())])
+    assert result.exit_code == 1
+    lines = result.stderr.splitlines()
+    assert lines[0] == f"Fetching 2 jars of Delta, 0.3 MB, from {repository.url}"
+    assert lines[1].endswith("one-4.4.0.jar: 307 kB, checked")
+    assert "HTTP 404 (Not Found)" in lines[2]
+    assert SECRET not in result.output
+    assert {path.name for path in (tmp_path / ".pipeline" / "spark").iterdir()} == {"lock"}
+    assert logging.getLogger(jars.__name__).handlers == []
 
 
 def test_a_damaged_jar_is_fetched_again_and_a_good_one_is_kept(cache: Path, repository: Served) -> None:

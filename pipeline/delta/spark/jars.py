@@ -101,7 +101,7 @@ def _fetch_all(coordinates: list[str], cache: Path, repository: str, ends: float
     for coordinate in coordinates:
         target, published = jar_path(coordinate, cache), JARS[coordinate]
         fetch(jar_url(coordinate, repository), target, published, ends, _saying(target.name, published.size))
-        _LOG.info("%s: %.1f MB, checked", target.name, published.size / 1e6)
+        _LOG.info("%s: %d kB, checked", target.name, published.size // 1000)
 
 
 def _saying(name: str, size: int) -> Callable[[int], None]:
@@ -112,7 +112,7 @@ def _saying(name: str, size: int) -> Callable[[int], None]:
         nonlocal said
         if time.monotonic() - said >= SAID_EVERY_SECONDS:
             said = time.monotonic()
-            _LOG.info("%s: %.1f of %.1f MB", name, count / 1e6, size / 1e6)
+            _LOG.info("%s: %d of %d kB", name, count // 1000, size // 1000)
 
     return say
 
