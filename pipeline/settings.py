@@ -13,7 +13,7 @@ import os
 import re
 import sys
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any, Literal
 from urllib.parse import urlsplit
@@ -79,13 +79,18 @@ class Settings:
 def refuse_other_types(settings: Any) -> None:
     """Hold a dataclass of settings that is made by hand to its types, as those are that are read.
 
+    The value is told, unless the field is one that is left out of the text of its settings.
+
     Raises:
         SettingsError: of the first field whose value is not of its type.
     """
+    told = {one.name for one in fields(settings) if one.repr}
     for wrong in type_problems(settings):
-        expected = f"{wrong.expected}; did you mean {wrong.near_miss}?" if wrong.near_miss else wrong.expected
-        setting = f"{type(settings).__name__}.{wrong.path}"
-        raise SettingsError(setting=setting, problem=f"got {wrong.got}", expected=expected)
+        expected, problem = wrong.expected, "it is of another type"
+        if re.split(r"[.\[]", wrong.path, maxsplit=1)[0] in told:
+            expected += f"; did you mean {wrong.near_miss}?" if wrong.near_miss else ""
+            problem = f"got {wrong.got}"
+        raise SettingsError(setting=f"{type(settings).__name__}.{wrong.path}", problem=problem, expected=expected)
 
 
 def find_project(start: Path) -> Path:
@@ -201,7 +206,8 @@ def _repository(setting: str, value: Any) -> str:
 
 def _text(setting: str, value: Any) -> str:
     if not isinstance(value, str) or not value.strip():
-        raise SettingsError(setting=setting, problem=f"got {value!r}", expected="a text that is not empty")
+        got = repr(value) if isinstance(value, str) else f"a value of type {type(value).__name__}"
+        raise SettingsError(setting=setting, problem=f"got {got}", expected="a text that is not empty")
     return value.strip()
 
 
@@ -243,10 +249,15 @@ def _bytes(setting: str, value: Any) -> int:
 
 
 def _conf(setting: str, value: Any) -> tuple[tuple[str, str], ...]:
-    if not isinstance(value, dict) or not all(isinstance(v, str | int | float | bool) for v in value.values()):
-        raise SettingsError(
-            setting=setting, problem=f"got {value!r}", expected="a table of Spark confs with text, number or true/false"
-        )
+    expected = "a table of Spark confs with text, number or true/false"
+    if not isinstance(value, dict):
+        raise SettingsError(setting=setting, problem=f"got a value of type {type(value).__name__}", expected=expected)
+    for name, conf in value.items():  # a conf may hold a secret: none is repeated
+        if not isinstance(conf, str | int | float | bool):
+            problem = f"{name} has a value of type {type(conf).__name__}"
+            if isinstance(conf, dict):
+                problem += ", as of a name with dots that is not quoted"
+            raise SettingsError(setting=setting, problem=problem, expected=expected)
     return tuple(sorted((k, str(v).lower() if isinstance(v, bool) else str(v)) for k, v in value.items()))
 
 

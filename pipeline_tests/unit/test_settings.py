@@ -297,6 +297,40 @@ def test_a_bad_value_of_the_project_is_refused_with_the_keys_name(
     assert error.expected
 
 
+@pytest.mark.parametrize(
+    ("value", "told"),
+    [
+        ('{"spark.a" = "hush", "spark.b" = ["hush"]}', "spark.b has a value of type list"),
+        ('{"spark.a" = "hush", spark.b.key = "hush"}', "spark has a value of type dict, as of a name with dots"),
+        ('["hush"]', "got a value of type list"),
+        ('"spark.a=hush"', "got a value of type str"),
+    ],
+)
+def test_a_table_of_confs_that_is_refused_repeats_none_of_them(
+    tmp_path: Path, home: Path, value: str, told: str
+) -> None:
+    error = refused(home, write_project(tmp_path / "project", f"spark_conf = {value}"))
+    assert error.problem.startswith(told)
+    assert "hush" not in str(error)
+
+
+@pytest.mark.parametrize("name", ["root", "landing", "master", "cache", "maven_repository", "driver_memory"])
+def test_what_is_no_text_is_not_repeated(tmp_path: Path, home: Path, name: str) -> None:
+    error = refused(home, write_project(tmp_path / "project", f'{name} = ["https://me:hush@host"]'))
+    assert "hush" not in str(error)
+
+
+@pytest.mark.parametrize(
+    "arguments", [{"conf": {"spark.a": "hush"}}, {"remote": ["hush"]}, {"maven_repository": b"hush"}], ids=str
+)
+def test_settings_of_spark_tell_nothing_that_may_be_a_secret(arguments: dict[str, Any]) -> None:
+    with pytest.raises(SettingsError) as caught:
+        SparkSettings(**arguments)
+    assert "hush" not in str(caught.value)
+    secret = SparkSettings(conf=(("spark.a", "hush"),), remote="sc://h/;token=hush", maven_repository="http://u:hush@h")
+    assert "hush" not in repr(secret)
+
+
 def test_a_bad_value_of_the_project_is_refused_though_the_environment_has_a_good_one(
     tmp_path: Path, home: Path
 ) -> None:
