@@ -170,15 +170,31 @@ def _uri(setting: str, value: str, project: Path, home: Path) -> str:
     return str(_path(value, project, home))
 
 
+# The address of a Connect server: behind its host stand its parameters. It has no user, and may be given one.
+_REMOTE = re.compile(
+    r"(?:(?P<scheme>\w+)://)?(?:[^/;?#]*@)?(?P<host>[\w.-]+|\[[\da-fA-F:.]+\])(?P<port>:\d+)?(?:[/;?#].*)?", re.DOTALL
+)
+
+
+def shown_remote(remote: str) -> str:
+    """The address of a Connect server without its parameters and its user, which may hold a token."""
+    address = _REMOTE.fullmatch(remote)
+    if address is None:
+        return "sc://***" if remote.startswith("sc://") else "***"
+    scheme = f"{address['scheme']}://" if address["scheme"] else ""
+    return f"{scheme}{address['host']}{address['port'] or ''}"
+
+
 def _refuse_unreachable(root: str, remote: str | None) -> None:
     """Refuse a root on this machine's disk for a Spark on another one, which would take it for its own disk's."""
     if remote is None or ("://" in root and not root.startswith("file:")):
         return
-    host = re.match(r"sc://\[?([^/;\]]*?)\]?(?::\d+)?(?:[/;].*)?$", remote)
-    if host is not None and host[1] not in ("localhost", "::1") and not host[1].startswith("127."):
+    address = _REMOTE.fullmatch(remote)
+    host = address["host"].strip("[]") if address is not None and address["scheme"] == "sc" else "localhost"
+    if host not in ("localhost", "::1") and not host.startswith("127."):
         raise SettingsError(
             setting="PIPELINE_ROOT",
-            problem=f"{root} lies on this machine, and SPARK_REMOTE runs Spark on {host[1]}",
+            problem=f"{root} lies on this machine, and SPARK_REMOTE runs Spark on {host}",
             expected="a root that both can reach, such as s3a://bucket/folder",
         )
 

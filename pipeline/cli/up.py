@@ -16,9 +16,9 @@ import click
 
 from pipeline.cli.spark import state_folder, waiting
 from pipeline.delta.spark import server as servers
-from pipeline.delta.spark.connect import CONNECT_PORT, shown_remote
+from pipeline.delta.spark.connect import CONNECT_PORT
 from pipeline.errors import UpError
-from pipeline.settings import Settings, load_settings
+from pipeline.settings import Settings, load_settings, shown_remote
 
 HOST = "127.0.0.1"
 WEB_PORT = 3000

@@ -12,7 +12,7 @@ import pytest
 
 import pipeline
 from pipeline.errors import SettingsError
-from pipeline.settings import Settings, SparkSettings, find_project, load_settings, setting_names
+from pipeline.settings import Settings, SparkSettings, find_project, load_settings, setting_names, shown_remote
 from pipeline_tests.children import loading
 
 
@@ -476,6 +476,34 @@ def test_the_remote_comes_from_spark_remote_and_leaves_the_master_as_it_is(tmp_p
 def test_the_remote_can_not_be_set_in_the_project(tmp_path: Path, home: Path) -> None:
     error = refused(home, write_project(tmp_path / "project", 'remote = "sc://127.0.0.1"'))
     assert error.setting == "[tool.pipeline] remote"
+
+
+@pytest.mark.parametrize(
+    ("remote", "shown"),
+    [
+        ("sc://h:15002", "sc://h:15002"),
+        ("sc://[::1]:15002/;token=hush@hush", "sc://[::1]:15002"),
+        ("sc://h.example;token=hush", "sc://h.example"),
+        ("sc://h/?token=hush", "sc://h"),
+        ("h:1/;token=hush", "h:1"),
+        ("http://h;token=hush", "http://h"),
+        ("sc://me:hush@h:1", "sc://h:1"),
+        ("sc://hush@h", "sc://h"),
+        ("sc://me:hush", "sc://***"),
+        ("sc://me:hush/x@h", "sc://***"),
+        ("sc:///;token=hush", "sc://***"),
+        ("me:hush", "***"),
+    ],
+)
+def test_the_address_of_a_server_is_shown_without_what_may_be_a_secret(remote: str, shown: str) -> None:
+    assert shown_remote(remote) == shown
+
+
+@pytest.mark.parametrize("remote", ["sc://me:hush@spark.example:15002", "sc://hush@spark.example"])
+def test_a_local_root_is_refused_for_another_machine_without_its_user(tmp_path: Path, home: Path, remote: str) -> None:
+    error = refused(home, tmp_path, SPARK_REMOTE=remote)
+    assert "spark.example" in error.problem
+    assert "hush" not in str(error)
 
 
 # --- when it is read --------------------------------------------------------------------------------------------------

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import atexit
 import os
-import re
 import socket
 from functools import cache
 from pathlib import Path
@@ -21,7 +20,7 @@ from pipeline.delta.spark.confs import SEMANTICS, STATEMENTS, WRITES
 from pipeline.delta.spark.failures import failure_of
 from pipeline.delta.spark.server_record import HOST, token_of
 from pipeline.errors import SparkUnavailableError
-from pipeline.settings import STATE_FOLDER, find_project
+from pipeline.settings import STATE_FOLDER, find_project, shown_remote
 
 CONNECT_PORT = 15002  # Spark Connect's own default
 CONNECT_SECONDS = 5.0
@@ -208,12 +207,6 @@ def _end_if_answered(session: SparkSession, remote: str) -> None:
     except SparkUnavailableError:
         return
     end_connect(session)
-
-
-def shown_remote(remote: str) -> str:
-    """The address without its parameters and its user, which may hold a token."""
-    scheme, colon, rest = remote.partition("://") if "://" in remote else ("", "", remote)
-    return f"{scheme}{colon}{re.split('[/;?#]', rest, maxsplit=1)[0].rpartition('@')[2]}"
 
 
 def _answer(remote: str) -> None:

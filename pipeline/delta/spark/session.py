@@ -12,13 +12,13 @@ import sys
 from pyspark.sql import SparkSession
 
 from pipeline.delta.spark.confs import DELTA_EXTENSION, confs
-from pipeline.delta.spark.connect import CONNECT_MODE, open_connect, shown_remote
+from pipeline.delta.spark.connect import CONNECT_MODE, open_connect
 from pipeline.delta.spark.failures import SPARK_ERRORS, failure_of
 from pipeline.delta.spark.jars import delta_jars
 from pipeline.delta.spark.java import find_java
 from pipeline.delta.spark.launch import environment, start_jvm
 from pipeline.errors import SparkUnavailableError
-from pipeline.settings import SparkSettings
+from pipeline.settings import SparkSettings, shown_remote
 
 
 def open_session(settings: SparkSettings) -> SparkSession:
