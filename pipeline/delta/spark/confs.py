@@ -15,7 +15,7 @@ DELTA_EXTENSION = "io.delta.sql.DeltaSparkSessionExtension"
 DELTA_CATALOG = "org.apache.spark.sql.delta.catalog.DeltaCatalog"
 # What the meaning of rows and names depends on: the same in every session, whoever runs its server. A variable would be
 # put in the place of `${x}` within quotes too, and a quoted name has no escape for `$`.
-SEMANTICS = {
+SEMANTIC_CONFS = {
     "spark.sql.session.timeZone": "UTC",
     "spark.sql.ansi.enabled": "true",
     "spark.sql.variable.substitute": "false",
@@ -38,7 +38,7 @@ _BOUNDS = {
 }
 # What the meaning of our statements depends on, each with Spark's and Delta's own default. A caller's dynamic overwrite
 # would leave old partitions, an unchecked replaceWhere would take stray rows, raw literals would address other values.
-STATEMENTS = {
+STATEMENT_CONFS = {
     "spark.sql.sources.partitionOverwriteMode": "static",
     "spark.sql.parser.escapedStringLiterals": "false",
     "spark.databricks.delta.replaceWhere.constraintCheck.enabled": "true",
@@ -46,7 +46,7 @@ STATEMENTS = {
 }
 # What a private session has beside them. Delta hands on the literals of a REPLACE WHERE as Java's old dates, which lack
 # days of 1582, unless it is told to use the new ones; instants as INT96 are read wrong by other readers.
-WRITES = {
+WRITE_CONFS = {
     "spark.sql.caseSensitive": "false",
     "spark.sql.storeAssignmentPolicy": "ANSI",
     "spark.sql.timestampType": "TIMESTAMP_LTZ",
@@ -110,4 +110,4 @@ def confs(settings: SparkSettings, jars: list[Path]) -> dict[str, str]:
         for name in ("spark.driver.host", "spark.driver.bindAddress"):
             del ours[name]
         ours["spark.jars"] = ",".join(map(str, jars))
-    return ours | SEMANTICS | STATEMENTS | WRITES | dict(settings.conf)
+    return ours | SEMANTIC_CONFS | STATEMENT_CONFS | WRITE_CONFS | dict(settings.conf)

@@ -16,7 +16,7 @@ from urllib.parse import urlsplit
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
-from pipeline.delta.spark.confs import SEMANTICS, STATEMENTS, WRITES
+from pipeline.delta.spark.confs import SEMANTIC_CONFS, STATEMENT_CONFS, WRITE_CONFS
 from pipeline.delta.spark.failures import failure_of
 from pipeline.delta.spark.server_record import HOST, token_of
 from pipeline.errors import SparkUnavailableError
@@ -99,10 +99,10 @@ def _channel(remote: str) -> Any:
 
 def _prepare(session: Any) -> None:
     """Give a session our bounds and confs; the first calls to the server."""
-    bounded(session)
-    for name, value in (SEMANTICS | WRITES).items():
+    with_bounded_retries(session)
+    for name, value in (SEMANTIC_CONFS | WRITE_CONFS).items():
         session.conf.set(name, value)
-    hold_statements(session)
+    hold_statement_confs(session)
     _patience(_where(session)).max_retries = CONNECT_ATTEMPTS  # it answers
 
 
@@ -110,15 +110,15 @@ def _where(session: Any) -> str:
     return f"sc://{session.client._builder.endpoint}"
 
 
-def hold_statements(session: SparkSession) -> None:
-    """Give a session the confs of `STATEMENTS` where its caller has set others; some warn when they are set at all."""
-    for name, value in STATEMENTS.items():
+def hold_statement_confs(session: SparkSession) -> None:
+    """Set those of `STATEMENT_CONFS` that the session's caller has changed; some warn when they are set at all."""
+    for name, value in STATEMENT_CONFS.items():
         if session.conf.get(name, value) != value:
             session.conf.set(name, value)
 
 
-def bounded(session: SparkSession) -> SparkSession:
-    """The Connect session with an end to its patience: as it comes it asks a server that is gone for ten minutes.
+def with_bounded_retries(session: SparkSession) -> SparkSession:
+    """Limit the retries of a Connect session: by default it retries a server that is gone for ten minutes.
 
     At that end any call raises `SparkUnavailableError`. That also holds for the process's exit, where the client would
     ask once more; ours asks only a server that answers.
@@ -169,13 +169,13 @@ def clone_connect(session: SparkSession) -> SparkSession:
     parent: Any = session
     where = _where(parent)
     try:
-        session.conf.get(next(iter(SEMANTICS)))  # the server knows of a session from its first call on
+        session.conf.get(next(iter(SEMANTIC_CONFS)))  # the server knows of a session from its first call on
         clone = parent.cloneSession()
     except PySparkException as error:
         raise SparkUnavailableError(where=where, reason=failure_of(error).summary) from error
     except RpcError as error:
         raise SparkUnavailableError(where=where, reason=error.details()) from error
-    return bounded(clone)
+    return with_bounded_retries(clone)
 
 
 def _conditions(error: BaseException) -> list[str]:

@@ -11,7 +11,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql.types import TimestampType
 
 from pipeline.dataset import Dataset
-from pipeline.delta.spark.confs import SEMANTICS, STATEMENTS, WRITES
+from pipeline.delta.spark.confs import SEMANTIC_CONFS, STATEMENT_CONFS, WRITE_CONFS
 from pipeline.delta.spark.session import is_connect
 from pipeline.errors import SessionConfError
 
@@ -36,7 +36,7 @@ _BY_COMPUTED = "spark.databricks.delta.generatedColumn.partitionFilterOptimizati
 def hold_session_confs(session: SparkSession) -> None:
     """Give a session of ours all that the meaning of a statement and of the files it writes depends on."""
     known: Any = session.conf.getAll if is_connect(session) else {}  # one answer from the server for all of them
-    for name, value in (SEMANTICS | STATEMENTS | WRITES).items():
+    for name, value in (SEMANTIC_CONFS | STATEMENT_CONFS | WRITE_CONFS).items():
         if (known.get(name) if known else session.conf.get(name, None)) != value:
             session.conf.set(name, value)
     names = list(known) if known else _settings(session)
