@@ -36,9 +36,16 @@ LOCAL_FRAME_MAX_BYTES = 1 << 30
 
 @dataclass(frozen=True, kw_only=True)
 class SparkSettings:
-    """Where and how Spark runs. `remote` (from `SPARK_REMOTE`) wins over `master`; `conf` wins over our own confs.
+    """Where and how Spark runs. The text of this value leaves out what may hold a secret.
 
-    What may hold a secret is left out of the text of this value.
+    Args:
+        master: the Spark master of an embedded Spark. A cluster's master needs a root that the cluster reaches.
+        remote: a Spark Connect server with Delta, as `sc://host:port`. If it is set, no Spark starts here and `master`
+            is not used.
+        driver_memory: the memory of an embedded Spark.
+        cache: the folder of Delta's jars and of start scripts for Java.
+        maven_repository: the Maven repository that the jars come from, if not the public one.
+        conf: further Spark confs, a table of names and values; they win over the confs that the pipeline sets.
     """
 
     master: str = "local[*]"
@@ -56,10 +63,18 @@ class SparkSettings:
 class Settings:
     """Everything an operator can set.
 
-    `root` is the URI under which the tables live, resolved where Spark runs. `source_tree` is the folder of Python
-    files of the code graph, the installed `dagster` package where None. `running` are the schedules and sensors
-    that run unless somebody switches them off in Dagster. `local_frame_max_bytes` is what one input may take in the
-    memory of a run's own process.
+    Args:
+        project: the folder of the project; it is found and not set.
+        root: the URI or folder under which the tables lie. Spark resolves it, so it must be reachable where Spark runs.
+        landing: the URI or folder where input files arrive.
+        source_tree: the folder of Python files of the code graph, the installed `dagster` package if not set. The path
+            must be the same wherever Spark's Python workers run.
+        datasets: the collection of declared datasets, as `package.module:name`.
+        vacuum: whether the schedule `vacuum_weekly` lists files (`dry`) or removes them (`apply`).
+        running: the schedules and sensors that run without being switched on in Dagster. In the environment, names
+            with commas between them.
+        local_frame_max_bytes: how much memory of the run's own process one input in pandas, polars or pyarrow may take.
+        spark: where and how Spark runs.
     """
 
     project: Path
@@ -295,13 +310,13 @@ _ONLY_IN_PROJECT = frozenset({"spark_conf"})
 
 
 def setting_names() -> tuple[str, ...]:
-    """Every environment variable that is read, in the order of the README."""
+    """Every environment variable that is read, in the order of the reference."""
     return (*(PREFIX + name.upper() for name in _READERS if name not in _ONLY_IN_PROJECT), "SPARK_REMOTE")
 
 
 def _unknown(setting: str, name: str, known: list[str]) -> SettingsError:
     meant = near(name, known, most=1)
-    expected = f"{meant[0]} or another of the README's settings" if meant else f"one of {', '.join(known)}"
+    expected = f"{meant[0]} or another that `pipeline docs reference` lists" if meant else f"one of {', '.join(known)}"
     return SettingsError(setting=setting, problem="nobody knows that name", expected=expected)
 
 

@@ -58,31 +58,35 @@ class Dataset:
 
     Args:
         name: the asset key and the path under the root, its parts joined by `/`.
-        schema: every column in the order of the table; partition columns included, descriptions as the `comment`
-            metadata of their fields.
+        schema: every column in the order of the table, partition columns included. The description of a column is the
+            `comment` in the metadata of its field.
         partition_by: partition columns, outermost first.
         write: what a write does to the rows of the table.
-        keys: columns that together identify a row; NULL is a value like any other. A merge keeps them unique; in any
-            other mode the writer must keep them unique.
+        keys: columns that together name a row. NULL is a value like any other. A merge keeps them unique; in any other
+            mode the writer has to.
         reads: names of the datasets that this one is made from.
-        reads_changes_of: those of `reads` of which a write reads only the changes since the last write of this
-            dataset. If none of them has changed, nothing is written.
-        full_without_feed: whether such a source may lack a change feed. It is then read in full whenever it has
-            changed; otherwise the declaration is refused.
+        reads_changes_of: those of `reads` of which only the changes since the last write are read. If nothing has
+            changed, nothing is written.
+        full_without_feed: whether such a source may have no change feed. It is then read whole whenever it has changed;
+            otherwise it is refused.
         checks: check constraints, enforced by Delta in every commit.
-        not_null: what happens to rows with NULL in a NOT NULL column, if the write shall not fail.
+        not_null: what happens to rows with NULL in a NOT NULL column, if the write is not to fail.
         properties: further Delta table properties, as (name, value).
         change_feed: whether Delta records the change feed.
         features: further table features.
-        storage: how files are written and how long old files and log entries are kept.
+        storage: how files are written, and how long old ones are kept.
         schema_policy: which changes of the table's schema a write makes by itself.
+        description: the asset's description in Dagster.
         group: the asset's group in Dagster.
-        code_version: the version of the code that computes the rows; a new one makes the asset out of date in Dagster.
+        owners: the asset's owners in Dagster.
+        tags: the asset's tags in Dagster, as (name, value).
+        code_version: the version of the code that computes the rows. Another one makes the asset out of date in
+            Dagster.
         starts_on_change: whether a run starts by itself when one of `reads` has a new version.
-        freshness: how old the newest write may be; None if any age is allowed.
-        schema_check: the check that the table still matches the declaration.
-        row_count: the check of the number of rows after a write; None if any number is allowed.
-        expectations: expectations of the whole table, checked after each write.
+        freshness: how old the newest write may be; None for any age.
+        schema_check: the check that the table is as declared.
+        row_count: the check of the number of rows; None for any number.
+        expectations: what is expected of the table as a whole, evaluated after each write.
 
     Raises:
         DeclarationError: with every contradiction found.

@@ -52,13 +52,15 @@ _SHORTEST = timedelta(minutes=1)
 
 @dataclass(frozen=True)
 class Check:
-    """A check constraint: a row breaks it if `condition` (SQL over the columns) is false or NULL.
+    """A check constraint: a row breaks it if `condition` is false or NULL.
 
     Args:
-        on_violation: what happens to such rows. `fail` refuses the whole write; `drop` leaves the rows out and counts
-            them; `quarantine` writes them to the table `<dataset>__quarantine`, with the reasons.
-        severity: the severity of the asset check if there were such rows.
-        blocking: whether a failed check keeps the downstream assets from starting in the same run.
+        name: the name of the constraint.
+        condition: SQL over the columns.
+        on_violation: what happens to such rows. `fail` refuses the whole write, `drop` leaves the rows out and counts
+            them, `quarantine` puts them into the table `<dataset>__quarantine` with the reasons.
+        severity: the severity of the asset check if there were any.
+        blocking: whether downstream assets then don't start in the same run.
     """
 
     name: str
@@ -70,10 +72,13 @@ class Check:
 
 @dataclass(frozen=True)
 class NotNull:
-    """What happens to rows with NULL in a column that the schema declares NOT NULL.
+    """What happens to rows with NULL in a column that the schema declares NOT NULL; without it the write fails.
 
-    NULL in a NOT NULL column that is not declared here fails the write. `column` is the dotted path of the column; the
-    other fields are those of `Check`.
+    Args:
+        column: the dotted path of the column.
+        on_violation: as in `Check`.
+        severity: as in `Check`.
+        blocking: as in `Check`.
     """
 
     column: str
@@ -129,9 +134,11 @@ def _nullable(data_type: DataType) -> DataType:
 
 @dataclass(frozen=True, kw_only=True)
 class SchemaCheck:
-    """The severity of the asset check that compares the table's schema with the declaration.
+    """The asset check that the table's schema is as declared.
 
-    `blocking` keeps the downstream assets from starting in the same run if the check fails.
+    Args:
+        severity: the severity if there is a difference.
+        blocking: whether downstream assets then don't start in the same run.
     """
 
     severity: Severity = "error"
@@ -140,10 +147,15 @@ class SchemaCheck:
 
 @dataclass(frozen=True, kw_only=True)
 class RowCount:
-    """An asset check of the number of rows after a write: for each partition key of a run, or for the whole table.
+    """The asset check of the number of rows: of each partition of a run, or of the table.
 
-    It counts the rows that the partition or table holds, in every write mode but append; after an append it counts the
-    appended rows. A `maximum` of None means any number; `severity` and `blocking` are as in `SchemaCheck`.
+    After an append, the rows that were added are counted.
+
+    Args:
+        minimum: the smallest number allowed.
+        maximum: the largest number allowed; None for any.
+        severity: as in `SchemaCheck`.
+        blocking: as in `SchemaCheck`.
     """
 
     minimum: int = 0
@@ -154,9 +166,12 @@ class RowCount:
 
 @dataclass(frozen=True)
 class Unique:
-    """No two rows of the table are equal in these columns; NULL is a value like any other.
+    """No two rows of the table are equal in these columns. NULL is a value like any other.
 
-    `severity` and `blocking` are as in `SchemaCheck`.
+    Args:
+        columns: the names of the columns.
+        severity: as in `SchemaCheck`.
+        blocking: as in `SchemaCheck`.
     """
 
     columns: tuple[str, ...]
@@ -166,11 +181,12 @@ class Unique:
 
 @dataclass(frozen=True)
 class References:
-    """The values of these columns together exist in a row of another dataset; a row with NULL among them violates it.
+    """The values of these columns are together those of a row of another dataset. A row with NULL in one is ignored.
 
     Args:
-        dataset: the other dataset's name. If the declaring dataset reads it, the version that was read is used.
-        to: the columns of the other dataset, in the same order; if empty, those of the same names.
+        columns: the names of the columns.
+        dataset: the other dataset's name. If this dataset reads it, the version that was read is compared.
+        to: the columns of the other dataset, in the same order; the same names if empty.
         severity: as in `SchemaCheck`.
         blocking: as in `SchemaCheck`.
     """
@@ -198,7 +214,7 @@ def expectation_name(expectation: Expectation) -> str:
 
 @dataclass(frozen=True, kw_only=True)
 class FreshWithin:
-    """The newest write is no older than `fail_after`; a write older than `warn_after` is a warning."""
+    """The newest write is no older than `fail_after`; if it is older than `warn_after`, Dagster warns."""
 
     fail_after: timedelta
     warn_after: timedelta | None = None
@@ -206,7 +222,7 @@ class FreshWithin:
 
 @dataclass(frozen=True, kw_only=True)
 class FreshByCron:
-    """At each tick of `cron` the newest write is no older than `window`, which is at most the time between ticks."""
+    """At each tick of `cron` the newest write is no older than `window`, at most the time between two ticks."""
 
     cron: str
     window: timedelta

@@ -20,24 +20,23 @@ ColumnMapping = Literal["none", "name", "id"]
 
 @dataclass(frozen=True, kw_only=True)
 class Features:
-    """The table features of a dataset's table, besides the change feed; None leaves a feature unchanged.
+    """Which table features a dataset's table has, besides the change feed; None leaves a feature as it is.
 
-    False disables a feature, and drops it from the protocol if Delta can drop it, so that clients without the feature
-    can use the table again.
+    False switches a feature off, and drops it from the protocol if Delta can, so that clients without it can use the
+    table again.
 
     Args:
-        row_tracking: an identity and a version for every row. Each append then reads the table's state, as a write
-            with an identifier does.
-        deletion_vectors: a deleted row is marked, and its file stays. This writes fewer bytes, but takes no less time.
-        in_commit_timestamps: a commit holds the time of its version, which so survives a copy of the folder.
-        column_mapping: columns have a physical name or id, so that they can be renamed and dropped; partition folders
-            then have random names.
-        type_widening: a column's type can be widened without a rewrite of its files.
+        row_tracking: an identity and a version for every row. It makes each append slower.
+        deletion_vectors: a deleted row is marked, and its file stays. Fewer bytes are written; a merge was not faster.
+        in_commit_timestamps: the time of a version is in its commit, and so survives a copy of the folder.
+        column_mapping: columns have internal names or numbers, so that they can be renamed and dropped. The folders of
+            partitions then have random names.
+        type_widening: a column's type may be widened without writing its files again.
         v2_checkpoints: checkpoints with sidecar files.
-        cluster_by: columns by which OPTIMIZE clusters the rows; excludes partition columns.
-        generated: columns that are computed from others, as (column, SQL); a frame may leave them out.
+        cluster_by: the columns by which OPTIMIZE arranges the rows; not together with partition columns.
+        generated: columns that are computed from others, as (column, SQL). A frame may leave them out.
         defaults: the value of a column that a frame leaves out, as (column, SQL).
-        others: further features by the protocol's names.
+        others: further features, by the protocol's names.
     """
 
     row_tracking: bool | None = None

@@ -28,20 +28,20 @@ _MEBIBYTE = 2**20
 
 @dataclass(frozen=True, kw_only=True)
 class StoragePolicy:
-    """How data files are written, and how long files and log are kept; None leaves Delta's or Spark's own default.
+    """How data files are written, and how long old ones are kept; None leaves Delta's or Spark's own default.
 
     Args:
-        codec: the Parquet compression codec of every file that this pipeline writes, also by a merge and by OPTIMIZE.
-        dictionary_encoding: whether Parquet may use dictionary encoding.
-        statistics_columns: the columns, by dotted path, of which Delta keeps minimum and maximum per file.
-        target_file_bytes: the target size of OPTIMIZE, auto-compaction and optimized writes. Delta has no property for
-            it (`delta.targetFileSize` is another product's), so it applies only to writes of this pipeline.
-        auto_compact: whether a write compacts small files afterwards, in a commit of its own.
-        optimized_write: whether rows are shuffled before a write, into fewer and larger files.
-        deleted_file_retention_hours: how long removed data files are kept.
-        log_retention_hours: how long the log is kept; at least as long as removed files.
-        transaction_retention_hours: how long the identifier of a batch is kept.
-        checkpoint_interval_commits: after how many commits Delta writes a checkpoint.
+        codec: Parquet's compression in every file that is written here, also by a merge and by OPTIMIZE.
+        dictionary_encoding: whether Parquet may encode a column by a dictionary.
+        statistics_columns: the columns, by dotted path, of which files keep the smallest and the greatest value.
+        target_file_bytes: the size that OPTIMIZE, auto-compaction and optimized writes aim at. Open-source Delta has no
+            property for it, so it holds only for what is written here.
+        auto_compact: whether a write joins small files afterwards, in a commit of its own.
+        optimized_write: whether rows are shuffled before the write, into fewer and larger files.
+        deleted_file_retention_hours: how long files are kept that no longer belong to the table.
+        log_retention_hours: how long the log is kept; at least as long as the files.
+        transaction_retention_hours: how long the identifier of a batch is remembered.
+        checkpoint_interval_commits: after how many commits Delta writes a checkpoint by itself.
     """
 
     codec: Codec | None = None
@@ -58,15 +58,15 @@ class StoragePolicy:
 
 @dataclass(frozen=True, kw_only=True)
 class SchemaPolicy:
-    """Which differences between declaration and table a write resolves by itself; any other one refuses the write.
+    """Which differences between declaration and table a write settles by itself; any other refuses the write.
 
     Args:
-        mode: `exact` none; `add columns` columns and nested fields that the table lacks; `widen types` columns whose
-            type is narrower in the table; `evolve` both, NOT NULL that is no longer declared, and declared renames;
-            `overwrite` any, but only in a write that replaces the whole table.
-        renames: renamed columns, as (dotted path in the table, new name); their values are kept.
-        drops: columns, by dotted path, that are no longer declared and may still be in the table; `pipeline conform
-            apply` drops them. A column of the same name that is added later has none of the old values.
+        mode: `exact` none; `add columns` columns and nested fields that the table lacks; `widen types` types that are
+            narrower in the table; `evolve` both, and NOT NULL that is no longer declared, and declared renames;
+            `overwrite` any, but only by a write that replaces the whole table.
+        renames: columns with a new name, as (dotted path in the table, new name). The values are kept.
+        drops: columns to drop from the table, by dotted path. `pipeline conform apply` drops them. A column of that
+            name that is added later has none of the old values.
     """
 
     mode: SchemaMode = "exact"

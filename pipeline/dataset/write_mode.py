@@ -14,29 +14,29 @@ from pyspark.sql.types import ArrayType, CharType, DataType, MapType, StructType
 
 @dataclass(frozen=True)
 class Append:
-    """The rows of the frame are added; rows in the table stay unchanged."""
+    """Rows are added; no row of the table is changed."""
 
 
 @dataclass(frozen=True)
 class Replace:
-    """The frame replaces the slice that the run addresses, or the whole table if the run addresses no slice."""
+    """The partitions of the run become exactly the frame; the whole table does if the run has no partitions."""
 
 
 @dataclass(frozen=True)
 class ErrorIfExists:
-    """The first load of a table: the rows are added once; the write is refused if the table holds rows."""
+    """The first load of a table: rows are added, once. The write is refused if the table holds rows."""
 
 
 @dataclass(frozen=True)
 class Ignore:
-    """The first load of a table: the rows are added once; nothing is written if the table holds rows."""
+    """The first load of a table: rows are added, once. Nothing is written if the table holds rows."""
 
 
 @dataclass(frozen=True)
 class InsertNew:
-    """A row is added if the table has no row of its key; rows in the table stay unchanged.
+    """A row is added if the table has no row of its key; the rows of the table stay as they are.
 
-    Rows of a frame that are equal in every column count as one. A frame with different rows of one key is refused.
+    Rows of a frame that are equal in every column count as one. Different rows of one key in a frame are refused.
     """
 
 
@@ -44,15 +44,19 @@ class InsertNew:
 class Changelog:
     """Each row of the frame is a change of one key: its operation, its sequence value and the values of its columns.
 
-    Operation codes are compared without regard to case. The default codes are those of Debezium, of Delta's change
-    feed, and plain English verbs. A pre-image deletes its key unless a post-image of the same update has the same key.
-    Of a truncation only the sequence value is used.
+    Codes are compared without regard to case. The defaults are those of Debezium, plain words, and Delta's own feed. A
+    row from before an update deletes its key unless a row from after it has the same key. Of a truncation only the
+    sequence counts.
 
     Args:
-        operation: the column of the frame that holds the operation code; it is not stored.
-        sequence: the column of the frame that orders the changes, never NULL. If the dataset has a column of that
-            name, it is stored, and a change that is older than the row in the table never wins.
-        ignore_nulls: columns in which a NULL in an update keeps the value in the table.
+        operation: the column of the frame that holds the code. It is not stored.
+        sequence: the column of the frame that orders the changes, never NULL. If the dataset has a column of that name,
+            it is stored, and a change that is older than the row in the table never wins.
+        writes: the codes of rows that are inserted or updated.
+        deletes: the codes of rows that are deleted.
+        before_updates: the codes of rows as they were before an update.
+        truncates: the codes that delete all rows.
+        ignore_nulls: columns in which a NULL of an update keeps the stored value.
     """
 
     operation: str
@@ -71,22 +75,22 @@ class Changelog:
 
 @dataclass(frozen=True, kw_only=True)
 class Merge:
-    """A row replaces the table's row of its key, or is added if there is none; NULL is a key like any other.
+    """A row replaces the one of its key, or is added if there is none. NULL is a key like any other.
 
-    With an order column the row of the greatest order wins, within the frame and against the table, so that late data
-    never wins; NULL is the least order. If the order is equal, the row in the table stays, and within a frame the
-    greater row by the declared order of columns wins. Without one, two rows of a key in one frame are refused.
+    With an order column the row of the greatest order wins, within the frame and against the table, so late data never
+    wins; NULL is the least order. If the order is equal, the row in the table stays, and within a frame the greater row
+    by the declared order of columns wins. Without an order column, two rows of a key in one frame are refused.
 
     Args:
         order_by: the column of the dataset that orders the rows of a key.
-        update_when: SQL over `source` and `target`, a further condition for the update of a row.
-        delete_when: SQL over the frame's columns; a frame row for which it is true deletes the table's row of its key.
-        update_columns: the columns that an update sets, besides the order column; all columns if empty.
-        keep_columns: the columns that an update leaves unchanged.
-        delete_missing: whether to delete the rows of the run's slice, or of the table if the run addresses no slice,
-            whose key the frame lacks.
+        update_when: a further SQL condition over `source` and `target` for a row to be updated.
+        delete_when: SQL over the columns of the frame. If it holds for a row, the row of its key is deleted.
+        update_columns: the columns that an update sets, besides the order column; all if empty.
+        keep_columns: the columns that an update leaves as they are.
+        delete_missing: whether keys that the frame lacks are deleted: in the partitions of the run, or in the whole
+            table if the run has none.
         frame_columns: columns of the frame that the conditions use and that are not stored.
-        changelog: declares that the rows of the frame are changes; replaces `order_by`.
+        changelog: what makes the frame one of changes, in place of `order_by`.
     """
 
     order_by: str | None = None

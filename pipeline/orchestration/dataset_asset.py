@@ -37,8 +37,19 @@ from pipeline.orchestration.automation.pools import pool
 from pipeline.orchestration.automation.sensors import on_changed_source
 from pipeline.orchestration.failures import telling_failures
 from pipeline.orchestration.io.consumers import ONE_OUTPUT, REFRESH_CONFIG, refuse_partitions, release_changes
-from pipeline.orchestration.metadata import DATASET, FED_ELSEWHERE, column_schema, declaration_metadata
-from pipeline.orchestration.partitions import PARTITION_EXPR, partition_columns
+from pipeline.orchestration.metadata import column_schema, declaration_metadata
+from pipeline.orchestration.metadata_keys import (
+    COLUMN_SCHEMA,
+    DATASET,
+    DECLARED_FINGERPRINT,
+    DECLARED_WRITE_MODE,
+    FED_ELSEWHERE,
+    KEYS,
+    PARTITION_BY,
+    PARTITION_EXPR,
+    READS_CHANGES_OF,
+)
+from pipeline.orchestration.partitions import partition_columns
 
 IO_MANAGER = "delta_io_manager"
 # As Dagster's UI names them, which has an icon for each.
@@ -215,14 +226,14 @@ def dataset_metadata(dataset: Dataset, partition_expr: str | Mapping[str, str] |
     """
     require_dataset(dataset, "dataset_metadata")
     expr = {PARTITION_EXPR: partition_expr} if partition_expr is not None else {}
-    keys = {"delta/keys": ", ".join(dataset.keys)} if dataset.keys else {}
-    changes = {"delta/reads_changes_of": ", ".join(dataset.reads_changes_of)} if dataset.reads_changes_of else {}
+    keys = {KEYS: ", ".join(dataset.keys)} if dataset.keys else {}
+    changes = {READS_CHANGES_OF: ", ".join(dataset.reads_changes_of)} if dataset.reads_changes_of else {}
     return {
         DATASET: declaration_metadata(dataset),
-        "dagster/column_schema": column_schema(dataset),
-        "delta/partition_by": ", ".join(dataset.partition_by),
-        "delta/write_mode": type(dataset.write).__name__.lower(),
-        "delta/declared_fingerprint": dataset.fingerprint,
+        COLUMN_SCHEMA: column_schema(dataset),
+        PARTITION_BY: ", ".join(dataset.partition_by),
+        DECLARED_WRITE_MODE: type(dataset.write).__name__.lower(),
+        DECLARED_FINGERPRINT: dataset.fingerprint,
     } | {**keys, **expr, **changes}
 
 

@@ -21,7 +21,7 @@ from pipeline.orchestration.dataset_asset import IO_MANAGER, dataset_spec
 from pipeline.orchestration.executor import one_process_executor
 from pipeline.orchestration.io.consumers import refuse_partitions
 from pipeline.orchestration.io.io_manager import DeltaIOManager
-from pipeline.orchestration.metadata import DATASET
+from pipeline.orchestration.metadata_keys import DATASET
 from pipeline.orchestration.resources import DeltaSparkResource
 from pipeline.settings import Settings
 from pipeline.spelling import near

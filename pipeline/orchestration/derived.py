@@ -19,12 +19,9 @@ from pipeline.delta.log.table_state import TableState
 from pipeline.delta.table.undeclared import dataset_of
 from pipeline.errors import DeclarationError
 from pipeline.orchestration.metadata import plain_value
-from pipeline.orchestration.partitions import PARTITION_EXPR
+from pipeline.orchestration.metadata_keys import DECLARED_WRITE_MODE, KEYS, ORDER_BY, PARTITION_EXPR
 
-# The metadata keys of a plain asset, in addition to Dagster's own `partition_expr`.
-WRITE_MODE = "delta/write_mode"
-KEYS = "delta/keys"
-ORDER_BY = "delta/order_by"
+# The write modes that a plain asset may name.
 _WRITE_MODES: Mapping[str, WriteMode] = {
     "append": Append(),
     "replace": Replace(),
@@ -92,15 +89,15 @@ def refuse_lost_partitions(
         key,
         f"it has no partitions_def, while its table is partitioned by ({columns}) and {before}: the write would "
         "replace the whole table. Give the asset its partitions_def again; to replace the whole table, declare the "
-        f"dataset with dataset_metadata; to keep what is there, set {WRITE_MODE!r} to 'append' or 'merge'",
+        f"dataset with dataset_metadata; to keep what is there, set {DECLARED_WRITE_MODE!r} to 'append' or 'merge'",
     )
 
 
 def _write_mode(key: AssetKey, metadata: Mapping[str, Any]) -> WriteMode:
-    value = plain_value(metadata.get(WRITE_MODE, "replace"))
+    value = plain_value(metadata.get(DECLARED_WRITE_MODE, "replace"))
     mode = _WRITE_MODES.get(value) if isinstance(value, str) else None
     if mode is None:
-        raise _refusal(key, f"{WRITE_MODE} is {value!r}; expected {' or '.join(map(repr, _WRITE_MODES))}")
+        raise _refusal(key, f"{DECLARED_WRITE_MODE} is {value!r}; expected {' or '.join(map(repr, _WRITE_MODES))}")
     order_by = _names(key, metadata, ORDER_BY)
     if not order_by:
         return mode

@@ -1,6 +1,6 @@
-"""What a run tells Dagster of a write: names, units and meaning of the metadata.
+"""What a run tells Dagster of a write, in the values of its metadata.
 
-Keys that begin with `dagster/` are Dagster's own, those with `delta/` ours.
+Here belong the values and the data version. The names and their meanings belong to `metadata_keys`.
 """
 
 from __future__ import annotations
@@ -30,30 +30,44 @@ from pipeline.delta.read.changes import SourceChanges
 from pipeline.delta.read.verdict import VerdictKind
 from pipeline.delta.write.result import WriteResult
 from pipeline.errors import DeclarationError
+from pipeline.orchestration.metadata_keys import (
+    ATTEMPTS,
+    BYTES_ADDED,
+    CHANGES,
+    COLUMN_SCHEMA,
+    COMMIT_PREFIX,
+    COMMITTED,
+    DATASET,
+    FEATURES,
+    FILES_ADDED,
+    FILES_REMOVED,
+    FINGERPRINT,
+    FINGERPRINT_BEFORE,
+    OPERATION,
+    PARTITION_ROWS,
+    QUARANTINE,
+    QUARANTINE_VERSION,
+    ROWS_DELETED,
+    ROWS_DROPPED,
+    ROWS_QUARANTINED,
+    ROWS_UPDATED,
+    ROWS_WRITTEN,
+    SAMPLE,
+    SCHEMA_CHANGES,
+    SKIPPED,
+    SOURCES,
+    STORAGE_KIND,
+    TABLE_ID,
+    TABLE_NAME,
+    TABLE_ROWS,
+    TIMESTAMP,
+    URI,
+    VERDICT,
+    VERSION,
+    VIOLATIONS,
+    WRITE_SECONDS,
+)
 
-DATASET = "pipeline/dataset"
-FED_ELSEWHERE = "pipeline/fed_elsewhere"
-VERSION = "delta/version"
-ROWS_WRITTEN = "delta/rows_written"
-FINGERPRINT = "delta/schema_fingerprint"
-VERDICT = "delta/verdict"
-TABLE_ROWS = "dagster/row_count"
-PARTITION_ROWS = "dagster/partition_row_count"
-VIOLATIONS = "delta/violations"
-SOURCES = "delta/sources"
-COMMITTED = "delta/committed"
-SKIPPED = "delta/skipped"
-FILES_ADDED = "delta/files_added"
-FILES_REMOVED = "delta/files_removed"
-BYTES_ADDED = "delta/bytes_added"
-ROWS_DROPPED = "delta/rows_dropped"
-ROWS_QUARANTINED = "delta/rows_quarantined"
-ROWS_UPDATED = "delta/rows_updated"
-ROWS_DELETED = "delta/rows_deleted"
-OPERATION = "delta/operation"
-TIMESTAMP = "delta/timestamp"
-WRITE_SECONDS = "delta/write_seconds"
-SAMPLE = "delta/sample"
 # How much of the identity of a commit stands in a data version.
 _TOLD_OF_ENTRY = 12
 # What is counted of a commit, and of each partition where a run has several.
@@ -174,12 +188,12 @@ def changes_metadata(changes: SourceChanges) -> dict[str, Any]:
     """
     kinds = {source.verdict.kind for source in changes.sources.values()}
     overall = next(kind for kind in (VerdictKind.FULL, VerdictKind.CHANGES, VerdictKind.NOTHING_NEW) if kind in kinds)
-    return {VERDICT: overall.value, "delta/changes": MetadataValue.json(changes.facts)}
+    return {VERDICT: overall.value, CHANGES: MetadataValue.json(changes.facts)}
 
 
 def of_commit(name: str) -> str:
     """The name under which the total of a commit stands in the metadata of one partition: delta/commit_rows_written."""
-    return name.replace("delta/", "delta/commit_", 1)
+    return name.replace("delta/", COMMIT_PREFIX, 1)
 
 
 def with_totals_apart(metadata: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -214,7 +228,7 @@ def write_metadata(dataset: Dataset, result: WriteResult, sources: Mapping[str, 
     """The metadata of a write; rows, files and bytes are those of its commit."""
     commit: dict[str, Any] = {
         VERSION: MetadataValue.int(result.version),
-        "delta/table_id": result.table_id,
+        TABLE_ID: result.table_id,
         FINGERPRINT: result.schema_fingerprint,
         OPERATION: result.operation,
         COMMITTED: MetadataValue.bool(result.committed),
@@ -223,8 +237,8 @@ def write_metadata(dataset: Dataset, result: WriteResult, sources: Mapping[str, 
         FILES_ADDED: MetadataValue.int(result.files_added),
         FILES_REMOVED: MetadataValue.int(result.files_removed),
         BYTES_ADDED: MetadataValue.int(result.bytes_added),
-        "delta/attempts": MetadataValue.int(result.mark.attempt),
-        "delta/features": MetadataValue.json(list(result.features)),
+        ATTEMPTS: MetadataValue.int(result.mark.attempt),
+        FEATURES: MetadataValue.json(list(result.features)),
         SOURCES: MetadataValue.json(dict(sources)),
     }
     if result.rows_updated is not None:
@@ -232,16 +246,16 @@ def write_metadata(dataset: Dataset, result: WriteResult, sources: Mapping[str, 
     if result.rows_deleted is not None:
         commit[ROWS_DELETED] = MetadataValue.int(result.rows_deleted)
     if result.fingerprint_before is not None:
-        commit["delta/schema_fingerprint_before"] = result.fingerprint_before
-        commit["delta/schema_changes"] = MetadataValue.json(list(result.schema_changes))
+        commit[FINGERPRINT_BEFORE] = result.fingerprint_before
+        commit[SCHEMA_CHANGES] = MetadataValue.json(list(result.schema_changes))
     if result.timestamp is not None:
         commit[TIMESTAMP] = MetadataValue.timestamp(result.timestamp)
     commit |= _left_out(result)
     return commit | {
-        "dagster/table_name": ".".join(dataset.asset_key),
-        "dagster/uri": result.location,
-        "dagster/storage_kind": "delta",
-        "dagster/column_schema": column_schema(dataset),
+        TABLE_NAME: ".".join(dataset.asset_key),
+        URI: result.location,
+        STORAGE_KIND: "delta",
+        COLUMN_SCHEMA: column_schema(dataset),
     }
 
 
@@ -260,5 +274,5 @@ def _left_out(result: WriteResult) -> dict[str, Any]:
             ROWS_DROPPED: MetadataValue.int(result.rows_dropped),
             ROWS_QUARANTINED: MetadataValue.int(result.rows_quarantined),
         }
-        | ({} if apart is None else {"delta/quarantine": apart.dataset, "delta/quarantine_version": apart.version})
+        | ({} if apart is None else {QUARANTINE: apart.dataset, QUARANTINE_VERSION: apart.version})
     )

@@ -37,19 +37,24 @@ _LOOK_SECONDS = 0.5
 class SinkSettings:
     """How a sink buffers and flushes.
 
-    A flush is due when the oldest row has waited `flush_seconds`, or by rows or bytes. `buffer_*` bound what waits in
-    memory, `backlog_rows` what is on disk and not committed; beyond it nothing is taken from the buffer. One commit has
-    at most `commit_rows`, or one segment. What fails for a reason that may pass, as a commit while the server is away
-    or a sync while the disk is full, is tried for `retry_seconds`. After `compact_after` commits, never where it is 0,
-    files of less than `compact_bytes` are written together, between two flushes.
-
     Args:
+        flush_seconds: a flush is due when the oldest row has waited so long.
+        flush_rows: a flush is due when so many rows wait.
+        flush_bytes: a flush is due when rows of that size wait.
+        buffer_rows: how many rows may wait in memory.
+        buffer_bytes: the size of the rows that may wait in memory.
+        backlog_rows: how many rows may be on disk and not committed. Beyond it the sink takes nothing from the buffer.
+        commit_rows: the most rows of one commit, but at least one segment of the journal.
         when_full: whether `submit` waits for room or refuses.
         record_bytes: the largest size of one record.
         allow_nan: whether NaN and the infinities are accepted.
-        journal: the folder of the journal. If None, it lies in the root's staging folder, or, if the root is not on
-            this machine, in the project's state folder.
-        dead_letters: the folder of the dead letters. If None, it lies under the root or in the state folder likewise.
+        retry_seconds: how long what fails for a passing reason is tried again, as a commit while the server is away
+            or a sync while the disk is full.
+        compact_after: after how many commits small files are written together, between two flushes; 0 for never.
+        compact_bytes: the size below which a file is small.
+        journal: the folder of the write-ahead copies. If None, they are in the staging folder of the root, or in the
+            state folder of the project if the root is not on this machine.
+        dead_letters: the folder of the dead letters. If None, it is under the root, or in the state folder likewise.
         on_sigterm: whether SIGTERM flushes before the process ends, if the sink is started in the main thread.
     """
 

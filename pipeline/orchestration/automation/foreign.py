@@ -44,15 +44,6 @@ from pipeline.delta.table.open_table import state_from_log
 from pipeline.errors import PartitionKeyError
 from pipeline.orchestration.derived import dataset_of_table
 from pipeline.orchestration.metadata import (
-    BYTES_ADDED,
-    FILES_ADDED,
-    FILES_REMOVED,
-    OPERATION,
-    PARTITION_ROWS,
-    ROWS_WRITTEN,
-    TABLE_ROWS,
-    TIMESTAMP,
-    VERSION,
     commit_in,
     data_version_tag,
     declared_dataset,
@@ -61,7 +52,20 @@ from pipeline.orchestration.metadata import (
     plain_value,
     reported_data_version,
 )
-from pipeline.orchestration.partitions import PARTITION_EXPR, KeyFinder, sum_by_key
+from pipeline.orchestration.metadata_keys import (
+    BYTES_ADDED,
+    FILES_ADDED,
+    FILES_REMOVED,
+    OPERATION,
+    PARTITION_EXPR,
+    PARTITION_ROWS,
+    ROWS_WRITTEN,
+    TABLE_ROWS,
+    TIMESTAMP,
+    URI,
+    VERSION,
+)
+from pipeline.orchestration.partitions import KeyFinder, sum_by_key
 
 # The most that one look at a table reads and reports. A commit is reported whole.
 COMMITS_AT_ONCE = 100
@@ -354,7 +358,7 @@ def _metadata(
         VERSION: MetadataValue.int(commit.version),
         OPERATION: commit.operation,
         TIMESTAMP: MetadataValue.timestamp(commit.timestamp),
-        "dagster/uri": location,
+        URI: location,
     }
     return foremost_first(said | {name: MetadataValue.int(count) for name, count in counted.items()})
 

@@ -21,6 +21,13 @@ from pipeline.delta.maintain.retention import Unread, consumers_of
 from pipeline.errors import PipelineError, TableNotFoundError
 from pipeline.orchestration.automation.sensors import schedule_status
 from pipeline.orchestration.failures import failure_of
+from pipeline.orchestration.metadata_keys import (
+    CHECKPOINT_VERSION,
+    LOG_KEPT_FOR,
+    VACUUM_APPLIED,
+    VACUUM_FILES,
+    VACUUM_NEEDED_BY,
+)
 from pipeline.orchestration.resources import DeltaSparkResource
 
 VACUUM_CRON = "0 3 * * 0"
@@ -47,8 +54,8 @@ def maintenance_jobs(registry: Registry, root: str) -> list[JobDefinition]:
         def one(dataset: Dataset) -> dict[str, Any]:
             consumers = consumers_of(dataset.name, registry, root)
             result = vacuum(session, dataset, dataset.location(root), consumers=consumers, apply=config.apply)
-            metadata = {"delta/vacuum_files": len(result.files), "delta/vacuum_applied": result.applied}
-            return metadata | _needed("delta/vacuum_needed_by", result.needed)
+            metadata = {VACUUM_FILES: len(result.files), VACUUM_APPLIED: result.applied}
+            return metadata | _needed(VACUUM_NEEDED_BY, result.needed)
 
         _each(context, registry, one)
 
@@ -62,7 +69,7 @@ def maintenance_jobs(registry: Registry, root: str) -> list[JobDefinition]:
                 consumers = consumers_of(dataset.name, registry, root)
                 location = dataset.location(root)
                 result = checkpoint(session, dataset, location, consumers=consumers, within=together)
-                return {"delta/checkpoint_version": result.version} | _needed("delta/log_kept_for", result.log_kept_for)
+                return {CHECKPOINT_VERSION: result.version} | _needed(LOG_KEPT_FOR, result.log_kept_for)
 
             _each(context, registry, one)
 

@@ -21,7 +21,8 @@ from pipeline.delta.sql.constraints import BrokenRows
 from pipeline.delta.table.open_table import table_state
 from pipeline.errors import TableNotFoundError
 from pipeline.orchestration.io.io_manager import DeltaIOManager
-from pipeline.orchestration.metadata import SOURCES, VERSION, VIOLATIONS, of_commit
+from pipeline.orchestration.metadata import of_commit
+from pipeline.orchestration.metadata_keys import HELD_TO_VERSION, SOURCES, VERSION, VIOLATIONS
 
 _PLAIN = re.compile(r"[A-Za-z0-9_]+")
 _CONSEQUENCES = {
@@ -130,4 +131,4 @@ def _checked(
     other = sources.get(declared.dataset) if isinstance(declared, References) else None
     broken, held_to = violations_at(session, location, max(versions), declared, root=manager.root, other_version=other)
     facts: dict[str, Any] = {VERSION: MetadataValue.int(max(versions))}
-    return broken, facts | ({} if held_to is None else {"delta/held_to_version": MetadataValue.int(held_to)})
+    return broken, facts | ({} if held_to is None else {HELD_TO_VERSION: MetadataValue.int(held_to)})

@@ -21,7 +21,7 @@ from pipeline.delta.log.snapshot import local_folder
 from pipeline.delta.table.open_table import state_from_log, table_state_with_sizes
 from pipeline.orchestration.checks import quality_checks
 from pipeline.orchestration.io.io_manager import DeltaIOManager
-from pipeline.orchestration.metadata import COMMITTED, PARTITION_ROWS, ROWS_WRITTEN, SKIPPED, TABLE_ROWS, VERSION
+from pipeline.orchestration.metadata_keys import COMMITTED, PARTITION_ROWS, ROWS_WRITTEN, SKIPPED, TABLE_ROWS, VERSION
 from pipeline.orchestration.partitions import KeyFinder, sum_by_key
 
 ROW_COUNT = "row_count"

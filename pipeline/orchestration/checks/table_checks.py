@@ -43,8 +43,8 @@ from pipeline.orchestration.checks.row_counts import ROW_COUNT
 from pipeline.orchestration.dataset_asset import IO_MANAGER
 from pipeline.orchestration.failures import told_as_failure
 from pipeline.orchestration.io.io_manager import DeltaIOManager
-from pipeline.orchestration.metadata import VERSION, at_key, column_schema, plain_value, table_schema
-from pipeline.orchestration.partitions import PARTITION_EXPR
+from pipeline.orchestration.metadata import at_key, column_schema, plain_value, table_schema
+from pipeline.orchestration.metadata_keys import DECLARED_FINGERPRINT, FINGERPRINT, PARTITION_EXPR, VERSION
 
 SCHEMA = "schema"
 _LOSSY = re.compile(r"[.-]|__")
@@ -117,7 +117,7 @@ def _schema_result(key: AssetKey, dataset: Dataset, manager: DeltaIOManager) -> 
     dataset = at_key(dataset, key)
     location = dataset.location(manager.root)
     state = state_from_log(location) or table_state_with_sizes(manager.spark.spark_session, dataset, location)
-    expected: dict[str, Any] = {"expected": column_schema(dataset), "delta/declared_fingerprint": dataset.fingerprint}
+    expected: dict[str, Any] = {"expected": column_schema(dataset), DECLARED_FINGERPRINT: dataset.fingerprint}
     if state is None:
         problem = TableNotFoundError(dataset=dataset.name, location=location).message()
         differences, observed = [problem], {}
@@ -136,7 +136,7 @@ def _schema_result(key: AssetKey, dataset: Dataset, manager: DeltaIOManager) -> 
 def _observed(state: TableState) -> dict[str, Any]:
     return {
         "found": table_schema(state.schema, state.partition_by),
-        "delta/schema_fingerprint": state.fingerprint,
+        FINGERPRINT: state.fingerprint,
         VERSION: MetadataValue.int(state.version),
     }
 

@@ -38,7 +38,8 @@ from pipeline.listing import listed
 from pipeline.orchestration.automation.pools import with_dead_released
 from pipeline.orchestration.commands.project import repositories
 from pipeline.orchestration.commands.reports import Report, child, failure_of, step_key, step_listener
-from pipeline.orchestration.metadata import COMMITTED, FINGERPRINT, ROWS_WRITTEN, VERSION, plain_value
+from pipeline.orchestration.metadata import plain_value
+from pipeline.orchestration.metadata_keys import COMMITTED, FINGERPRINT, ROWS_WRITTEN, VERSION
 from pipeline.settings import dagster_module
 from pipeline.spelling import did_you_mean
 

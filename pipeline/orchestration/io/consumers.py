@@ -30,9 +30,9 @@ from pipeline.delta.read.changes import SourceTable
 from pipeline.delta.write.consume import Reading, read_sources
 from pipeline.errors import CommitConflictError, DeclarationError, SettingsError
 from pipeline.orchestration.metadata import declared_dataset
+from pipeline.orchestration.metadata_keys import FULL_REFRESH
 
-# The tag of a run that makes its consumers anew, and the field in the configuration of one consumer's op.
-FULL_REFRESH = "pipeline/full_refresh"
+# The field in the configuration of one consumer's op that does what the tag `FULL_REFRESH` does for a run.
 REFRESH_FIELD = "full_refresh"
 REFRESH_CONFIG = {REFRESH_FIELD: Field(bool, default_value=False, description="Whether the table is made anew.")}
 _RETRY = RetryPolicy()

@@ -10,7 +10,7 @@ from dagster import DagsterInvariantViolationError, InputContext, OutputContext,
 from pipeline.errors import PartitionKeyError
 from pipeline.orchestration.io.reporting import Partitions
 from pipeline.orchestration.metadata import plain_value
-from pipeline.orchestration.partitions import PARTITION_EXPR
+from pipeline.orchestration.metadata_keys import PARTITION_EXPR
 
 
 def metadata_of(context: OutputContext | None) -> Mapping[str, Any]:

@@ -22,7 +22,8 @@ from pipeline.delta.frames.convert import KINDS, SPARK, kind_of
 from pipeline.delta.sql.slices import Slice
 from pipeline.errors import FrameKindError
 from pipeline.orchestration.metadata import plain_value
-from pipeline.orchestration.partitions import PARTITION_EXPR, slice_of
+from pipeline.orchestration.metadata_keys import PARTITION_EXPR
+from pipeline.orchestration.partitions import slice_of
 
 
 def input_slice(context: InputContext, step: StepExecutionContext | None, dataset: Dataset) -> Slice | None:

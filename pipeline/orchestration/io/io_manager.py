@@ -63,9 +63,6 @@ from pipeline.orchestration.io.reporting import (
 )
 from pipeline.orchestration.io.streams import is_stream, write_stream
 from pipeline.orchestration.metadata import (
-    VERDICT,
-    VERSION,
-    WRITE_SECONDS,
     changes_metadata,
     commit_in,
     data_version,
@@ -75,6 +72,7 @@ from pipeline.orchestration.metadata import (
     reported_data_version,
     write_metadata,
 )
+from pipeline.orchestration.metadata_keys import RECORD, VERDICT, VERSION, WRITE_SECONDS
 from pipeline.orchestration.partitions import slice_of
 from pipeline.orchestration.resources import DeltaSparkResource
 from pipeline.record import write_record
@@ -334,7 +332,7 @@ class DeltaIOManager(ConfigurableIOManager):
         except (PipelineError, OSError, *SPARK_ERRORS) as error:
             context.log.warning(f"The commit stands, but its record could not be kept: {error}")
             return {}
-        return {"delta/record": path}
+        return {RECORD: path}
 
     def _tell_quarantine(self, context: OutputContext, dataset: Dataset, result: WriteResult, note: CommitNote) -> None:
         """Report and record the commit of the rows that were set apart; they are an asset that no step writes."""

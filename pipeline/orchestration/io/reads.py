@@ -20,9 +20,7 @@ from pipeline.delta.inspect.lineage import column_lineage, plain_location
 from pipeline.delta.read.changes import SourceChanges
 from pipeline.delta.read.verdict import VerdictKind
 from pipeline.delta.read.version import ReadFacts
-from pipeline.orchestration.metadata import VERSION
-
-COLUMN_LINEAGE = "dagster/column_lineage"
+from pipeline.orchestration.metadata_keys import COLUMN_LINEAGE, VERSION
 
 
 @dataclass(frozen=True)

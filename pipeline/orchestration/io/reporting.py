@@ -25,7 +25,8 @@ from pipeline.delta.log.snapshot import local_folder
 from pipeline.delta.table.open_table import require_table
 from pipeline.delta.write.quarantine import RemovedRows
 from pipeline.delta.write.result import WriteResult
-from pipeline.orchestration.metadata import (
+from pipeline.orchestration.metadata import ReportedCommit, foremost_first, sample_table, with_totals_apart
+from pipeline.orchestration.metadata_keys import (
     BYTES_ADDED,
     FILES_ADDED,
     FILES_REMOVED,
@@ -35,10 +36,6 @@ from pipeline.orchestration.metadata import (
     ROWS_WRITTEN,
     SAMPLE,
     TABLE_ROWS,
-    ReportedCommit,
-    foremost_first,
-    sample_table,
-    with_totals_apart,
 )
 from pipeline.orchestration.partitions import KeyFinder, sum_by_key
 

@@ -19,9 +19,9 @@ from pipeline.delta.table.open_table import open_or_create
 from pipeline.delta.write.result import WriteResult, no_commit
 from pipeline.errors import DeclarationError
 from pipeline.listing import NAMED
+from pipeline.orchestration.metadata_keys import BATCHES
 
 STREAMS = "_streams"
-BATCHES = "delta/batches"
 
 
 def is_stream(obj: object) -> bool:

@@ -1,0 +1,192 @@
+"""The names of all metadata and tags that Dagster sees, each with its meaning.
+
+Here belongs every name, as one constant, with its meaning as the text below it; the reference page is made of them.
+Names that begin with `dagster/` are Dagster's own, those with `delta/` and `pipeline/` ours. How the values are made
+belongs to `metadata` and to the modules that record them.
+"""
+
+from __future__ import annotations
+
+# --- a materialization: which commit ----------------------------------------------------------------------------------
+
+VERSION = "delta/version"
+"""The version of the commit that the run made. If `delta/committed` is false, the version that was current."""
+
+COMMITTED = "delta/committed"
+"""Whether the run made a commit. A write that changes nothing makes none."""
+
+SKIPPED = "delta/skipped"
+"""Whether an earlier attempt had already written these rows; they are in `delta/version`."""
+
+ATTEMPTS = "delta/attempts"
+"""How often the write was tried until its commit."""
+
+TABLE_ID = "delta/table_id"
+"""The id of the table; a table that is dropped and created again has another one."""
+
+OPERATION = "delta/operation"
+"""The operation that the commit names in the log, as Delta spells it."""
+
+TIMESTAMP = "delta/timestamp"
+"""The time of the commit."""
+
+WRITE_SECONDS = "delta/write_seconds"
+"""How long the write took, retries included."""
+
+FEATURES = "delta/features"
+"""The table features of the table after the commit."""
+
+RECORD = "delta/record"
+"""The path of the record that is kept beside the tables."""
+
+BATCHES = "delta/batches"
+"""Of a stream: each batch with its epoch, version and rows; the newest 20."""
+
+# --- a materialization: what was written ------------------------------------------------------------------------------
+
+ROWS_WRITTEN = "delta/rows_written"
+"""Rows in the files that the commit added. At a partition key, those of that partition."""
+
+ROWS_UPDATED = "delta/rows_updated"
+"""Rows that the commit updated, if Delta counts them (a merge)."""
+
+ROWS_DELETED = "delta/rows_deleted"
+"""Rows that the commit deleted, if Delta counts them (a merge, a replace)."""
+
+FILES_ADDED = "delta/files_added"
+"""Data files that the commit added. At a partition key, those of that partition."""
+
+FILES_REMOVED = "delta/files_removed"
+"""Data files that the commit removed from the table. At a partition key, those of that partition."""
+
+BYTES_ADDED = "delta/bytes_added"
+"""Size of the files that the commit added. At a partition key, of those of that partition."""
+
+COMMIT_PREFIX = "delta/commit_"
+"""The beginning of a total's name. At a partition key, `delta/commit_rows_written` and its likes are the counts of the
+whole commit."""
+
+TABLE_ROWS = "dagster/row_count"
+"""Rows of the table at that version, from the log. Missing if a file has no statistics."""
+
+PARTITION_ROWS = "dagster/partition_row_count"
+"""Rows that the partition holds, 0 for a key that is now empty. After an append, the rows that were added."""
+
+SAMPLE = "delta/sample"
+"""A few rows of the commit, of a table on this machine's disk; at most `sample_rows` of the IO manager."""
+
+# --- a materialization: what was read ---------------------------------------------------------------------------------
+
+SOURCES = "delta/sources"
+"""The version of every source that was read."""
+
+VERDICT = "delta/verdict"
+"""Of a consumer of changes: whether it read nothing, changes, or everything."""
+
+CHANGES = "delta/changes"
+"""Of a consumer of changes: for each source the verdict with its reason, the versions, and the rows by change type."""
+
+COLUMN_LINEAGE = "dagster/column_lineage"
+"""The columns of the sources that each column comes from, by Spark's plan. Left out over Connect, and for a column
+that comes through a function over whole partitions, a subquery or a checkpoint."""
+
+# --- a materialization: quality and schema ----------------------------------------------------------------------------
+
+VIOLATIONS = "delta/violations"
+"""For each constraint that was evaluated before the write: the number of rows that break it, with examples."""
+
+ROWS_DROPPED = "delta/rows_dropped"
+"""Rows that the write left out and counted (`on_violation="drop"`)."""
+
+ROWS_QUARANTINED = "delta/rows_quarantined"
+"""Rows that the write left out and put into the quarantine table."""
+
+QUARANTINE = "delta/quarantine"
+"""The name of the quarantine table."""
+
+QUARANTINE_VERSION = "delta/quarantine_version"
+"""The version of the quarantine table that holds these rows."""
+
+FINGERPRINT = "delta/schema_fingerprint"
+"""SHA-256 over names, types, nullability, nesting, order and partition columns of the table."""
+
+FINGERPRINT_BEFORE = "delta/schema_fingerprint_before"
+"""The fingerprint before the write, if the write changed the schema."""
+
+SCHEMA_CHANGES = "delta/schema_changes"
+"""The schema changes that the write made, in words."""
+
+# --- a materialization: the table, in Dagster's own names -------------------------------------------------------------
+
+TABLE_NAME = "dagster/table_name"
+"""The parts of the asset key, joined by dots."""
+
+URI = "dagster/uri"
+"""The location of the table."""
+
+STORAGE_KIND = "dagster/storage_kind"
+"""Always `delta`."""
+
+COLUMN_SCHEMA = "dagster/column_schema"
+"""The columns with type, description and nullability; partition columns carry the tag `partition_column`. A definition
+has it too."""
+
+# --- a definition -----------------------------------------------------------------------------------------------------
+
+DATASET = "pipeline/dataset"
+"""The declaration itself, which `dataset_asset` and `dataset_metadata` put there for the IO manager."""
+
+FED_ELSEWHERE = "pipeline/fed_elsewhere"
+"""True if a sink or another project writes the table too (`is_fed_elsewhere=True`)."""
+
+PARTITION_BY = "delta/partition_by"
+"""The partition columns of the table."""
+
+DECLARED_WRITE_MODE = "delta/write_mode"
+"""The write mode. A definition of a dataset shows it; a plain asset says it: `replace`, `append`, `merge` or
+`insert_new`."""
+
+DECLARED_FINGERPRINT = "delta/declared_fingerprint"
+"""The fingerprint that a table of the declaration has. The check `schema` has it too."""
+
+READS_CHANGES_OF = "delta/reads_changes_of"
+"""The sources that are read as changes."""
+
+# --- a plain asset, which declares its table by metadata --------------------------------------------------------------
+
+PARTITION_EXPR = "partition_expr"
+"""The partition column that the keys stand for, or one for each dimension; Dagster's own name. A partitioned plain
+asset needs it."""
+
+KEYS = "delta/keys"
+"""The columns that name a row. A definition of a dataset shows them; a plain asset says them, and they are NOT NULL."""
+
+ORDER_BY = "delta/order_by"
+"""The column that orders the rows of a key in a merge."""
+
+# --- a tag of a run ---------------------------------------------------------------------------------------------------
+
+FULL_REFRESH = "pipeline/full_refresh"
+"""`"true"`: the consumers of the run read everything and replace their tables."""
+
+# --- an asset check ---------------------------------------------------------------------------------------------------
+
+HELD_TO_VERSION = "delta/held_to_version"
+"""Of `References`: the version of the other dataset that the values were compared with."""
+
+# --- an observation of a maintenance job ------------------------------------------------------------------------------
+
+VACUUM_FILES = "delta/vacuum_files"
+"""How many files a vacuum removed, or would remove."""
+
+VACUUM_APPLIED = "delta/vacuum_applied"
+"""Whether the vacuum removed them."""
+
+VACUUM_NEEDED_BY = "delta/vacuum_needed_by"
+"""Consumers that still need some of these files, and the version up to which each has read."""
+
+CHECKPOINT_VERSION = "delta/checkpoint_version"
+"""The version of the checkpoint."""
+
+LOG_KEPT_FOR = "delta/log_kept_for"
+"""Consumers for which the log was not cleaned, and the version up to which each has read."""
