@@ -42,6 +42,7 @@ _COMMANDS: Mapping[str, tuple[str, str]] = {
     "restore": ("pipeline.cli.restore", "Bring a table back to an earlier version."),
     "check": ("pipeline.cli.check", "Whether the tables are as their declarations expect."),
     "doctor": ("pipeline.cli.doctor", "What ails the tables; needs no Spark."),
+    "docs": ("pipeline.cli.docs", "The documentation, a page for each topic."),
 }
 
 

@@ -21,9 +21,9 @@ _JUDGED = {True: "passed", False: "failed", None: "not judged"}
 @WIDE
 @click.pass_context
 def check(ctx: click.Context, names: tuple[str, ...], as_json: bool) -> None:
-    """Look at the newest version of each table: schema, constraints, expectations, rows, age; changes nothing.
+    """Check the newest version of each table: schema, constraints, expectations, rows, age; changes nothing.
 
-    The exit status is 1 where something failed that is not a warning.
+    The exit status is 1 if something failed that is not a warning.
     """
     settings = load_settings()
     registry = declared(settings)

@@ -25,10 +25,10 @@ _SHOWN = {INSERT: "insert", UPDATED: "update", DELETE: "delete"}
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
 @WIDE
 def diff(name: str, first: int, last: int, limit: int, as_json: bool) -> None:
-    """What differs between two versions: one row a key, with what it is now, or was before it was deleted.
+    """What differs between two versions: one row for each key, as it is now, or as it was before it was deleted.
 
-    TABLE is the name of a dataset, or a table's path. From the change feed where it can be read, else by comparison of
-    the two versions. Without keys in the declaration, the rows that there are more or fewer of.
+    TABLE is the name of a dataset, or a table's path. From the change feed if it can be read, otherwise by
+    comparison of the two versions. Without keys in the declaration, the rows that there are more or fewer of.
     """
     if first > last:
         raise click.UsageError("--from must not be after --to.")

@@ -24,7 +24,7 @@ from pipeline.settings import load_settings
 def doctor(ctx: click.Context, names: tuple[str, ...], deep: bool, as_json: bool) -> None:
     """Look for damage in log and files, files that are missing and files that no version knows; changes nothing.
 
-    TABLE is the name of a dataset, or a table's path. The exit status is 1 where something serious was found.
+    TABLE is the name of a dataset, or a table's path. The exit status is 1 if something serious was found.
     """
     tables = Tables(load_settings())
     found: list[Diagnosis] = []

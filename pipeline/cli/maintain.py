@@ -45,12 +45,12 @@ def maintain() -> None:
 @maintain.command("vacuum")
 @_NAMES
 @click.option("--apply", is_flag=True, help="Remove the files; without it they are only listed.")
-@click.option("--force", is_flag=True, help="Also what consumers of changes have not read; they read all of it anew.")
+@click.option("--force", is_flag=True, help="Also what consumers of changes need; they then read the whole source.")
 @_AS_JSON
 def vacuum_command(names: tuple[str, ...], apply: bool, force: bool, as_json: bool) -> None:
     """List, or remove, files that no version within a table's retention needs.
 
-    Nothing of a table is removed while a consumer of its changes has still to read some of that.
+    Nothing of a table is removed as long as a consumer of its changes still has to read some of these files.
     """
 
     def verb(table: SourceTable, consumers: tuple[SourceTable, ...]) -> VacuumResult:

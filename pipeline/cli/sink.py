@@ -35,12 +35,15 @@ def sink() -> None:
 @click.argument("name", metavar="DATASET")
 @click.option("--from", "source", required=True, metavar="SOURCE", help="A folder of NDJSON files, or - for input.")
 @click.option("--writer", default="cli", show_default=True, help="The writer id; one live sink has it.")
-@click.option("--flush-seconds", type=click.FloatRange(min=0, min_open=True), default=3.0, show_default=True)
+@click.option(
+    "--flush-seconds", type=click.FloatRange(min=0, min_open=True), default=3.0, show_default=True,
+    help="Write when the oldest row has waited so long.",
+)  # fmt: skip
 @click.option("--once", is_flag=True, help="End when the folder is read, in place of waiting for more.")
 def run(name: str, source: str, writer: str, flush_seconds: float, once: bool) -> None:
     """Write lines of JSON to a dataset until the input ends, or Ctrl-C or SIGTERM.
 
-    A folder's files are read as they grow; a restart under the same writer goes on where it was.
+    The files of a folder are read as they grow. A restart under the same writer continues where it was.
     """
     settings = load_settings()
     dataset = declared(settings).get(name)

@@ -30,7 +30,7 @@ def state_folder() -> Path:
 
 
 @spark.command()
-@click.option("--port", type=click.IntRange(1, 65535), default=CONNECT_PORT, show_default=True)
+@click.option("--port", type=click.IntRange(1, 65535), default=CONNECT_PORT, show_default=True, help="Of the server.")
 @click.option("--idle-minutes", type=click.IntRange(1), help="End by itself after so long without a client.")
 def start(port: int, idle_minutes: int | None) -> None:
     """Start the server and wait until it answers."""
@@ -43,7 +43,7 @@ def start(port: int, idle_minutes: int | None) -> None:
 @spark.command()
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
 def status(as_json: bool) -> None:
-    """Say whether the server runs; exit status 1 where it does not."""
+    """Show whether the server runs; the exit status is 1 if it does not."""
     folder = state_folder()
     server = servers.running(folder)
     found: dict[str, Any] = {"running": server is not None}
@@ -67,7 +67,7 @@ def status(as_json: bool) -> None:
 
 @spark.command()
 def stop() -> None:
-    """End the server; also clears what a crashed one left."""
+    """End the server, and clear what a crashed one left."""
     server = servers.stop(state_folder())
     click.echo("No server ran." if server is None else f"Ended process {server.pid}.")
 

@@ -29,7 +29,9 @@ POLL_SECONDS = 0.3
 
 @click.command()
 @click.option("--port", type=click.IntRange(1, 65535), default=WEB_PORT, show_default=True, help="Of the web server.")
-@click.option("--spark-port", type=click.IntRange(1, 65535), default=CONNECT_PORT, show_default=True)
+@click.option(
+    "--spark-port", type=click.IntRange(1, 65535), default=CONNECT_PORT, show_default=True, help="Of the Spark server."
+)
 def up(port: int, spark_port: int) -> None:
     """Run everything on the project's one instance: what the command line ran is in the UI. Ctrl-C stops all of it."""
     settings = load_settings()

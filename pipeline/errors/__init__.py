@@ -8,7 +8,13 @@ or change comes next. `retryable` says whether the same call may succeed at once
 
 from pipeline.errors.base import PipelineError, rebuilt
 from pipeline.errors.commits import AfterCommitError, CommitConflictError, CommitUnknownError
-from pipeline.errors.declarations import DeclarationError, RegistryError, SettingsError, UnknownDatasetError
+from pipeline.errors.declarations import (
+    DeclarationError,
+    RegistryError,
+    SettingsError,
+    UnknownDatasetError,
+    UnknownTopicError,
+)
 from pipeline.errors.frames import (
     ChangelogError,
     CheckViolationError,
@@ -152,6 +158,7 @@ __all__ = [
     "TextError",
     "TouchedSliceError",
     "UnknownDatasetError",
+    "UnknownTopicError",
     "UpError",
     "VersionNotFoundError",
     "VersionVacuumedError",

@@ -55,6 +55,21 @@ class UnknownDatasetError(PipelineError):
 
 
 @dataclass(eq=False, kw_only=True)
+class UnknownTopicError(PipelineError):
+    """A page of the documentation was asked for by a name that no page has."""
+
+    name: str
+    near: tuple[str, ...] = ()
+    known: tuple[str, ...] = ()
+
+    sentence = "The documentation has no page {name!r}."
+
+    def remedy(self) -> str:
+        """The near misses, or else all names."""
+        return f"Did you mean {' or '.join(self.near)}?" if self.near else f"The pages are: {listed(self.known)}."
+
+
+@dataclass(eq=False, kw_only=True)
 class SettingsError(PipelineError):
     """An environment variable or a key of [tool.pipeline] has an unknown name or a value that can't be used."""
 

@@ -1,0 +1,56 @@
+"""`pipeline docs`: the pages of the documentation, which come with the package.
+
+Here belong the order of the pages and their printing; no settings are read, so that help is there if they are wrong.
+"""
+
+from __future__ import annotations
+
+from importlib.resources import files
+
+import click
+
+from pipeline.errors import UnknownTopicError
+from pipeline.spelling import near
+
+# In the order of a first reading. The second paragraph of each page, after its title, is its line in the list.
+TOPICS = (
+    "datasets",
+    "changes",
+    "sink",
+    "quality",
+    "operations",
+    "scaling",
+    "coming-from",
+    "architecture",
+    "subjects",
+    "reference",
+    "changelog",
+)
+
+
+@click.command()
+@click.argument("topic", required=False)
+def docs(topic: str | None) -> None:
+    """Print the page of TOPIC, or the list of topics."""
+    if topic is not None:
+        click.echo(page(topic), nl=False)
+        return
+    width = max(map(len, TOPICS))
+    for name in TOPICS:
+        click.echo(f"{name:<{width}}  {summary(page(name))}")
+
+
+def page(topic: str) -> str:
+    """The text of a page, in Markdown.
+
+    Raises:
+        UnknownTopicError: there is no page of that name.
+    """
+    if topic not in TOPICS:
+        raise UnknownTopicError(name=topic, near=near(topic, TOPICS), known=TOPICS)
+    return (files("pipeline") / "docs" / f"{topic}.md").read_text(encoding="utf-8")
+
+
+def summary(text: str) -> str:
+    """What a page is about, in its own words: the paragraph below its title, in one line."""
+    return " ".join(text.split("\n\n", 2)[1].split())
