@@ -10,5 +10,7 @@ Data flows down this page; an import points up it only.
 - `assets`: the subjects that ship, a package each; no project of your own has them.
 - `definitions`, `cli`: where the parts are put together.
 
+`docs` holds the pages that `pipeline docs` prints, and no code.
+
 Importing this package imports none of them.
 """

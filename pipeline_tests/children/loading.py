@@ -30,13 +30,14 @@ def definitions() -> dict[str, Any]:
     return {"seconds": seconds, "jvm": SparkContext._gateway is not None}
 
 
-def help_text() -> dict[str, Any]:
+def help_text(*arguments: str) -> dict[str, Any]:
+    """What a command prints that is to load nothing; the help of all where none is named."""
     started = time.process_time()
     from click.testing import CliRunner
 
     from pipeline.cli import main
 
-    done = CliRunner().invoke(main, ["--help"])
+    done = CliRunner().invoke(main, arguments or ["--help"])
     seconds = time.process_time() - started
     heavy = loaded("pyspark", "dagster", "pandas", "rich")
     return {"status": done.exit_code, "seconds": seconds, "heavy": heavy, "text": done.stdout}

@@ -3,21 +3,19 @@
 from __future__ import annotations
 
 import json
-import re
 import shutil
 from pathlib import Path
 
 import pytest
 
 from pipeline.settings import SparkSettings
+from pipeline_tests.documents import README, blocks, documents
 from pipeline_tests.end_to_end.conftest import REPOSITORY, ProjectFolder
 
 
 def block(language: str) -> str:
-    text = (REPOSITORY / "README.md").read_text(encoding="utf-8").partition("## Your own dataset")[2]
-    found = re.search(rf"^```{language}\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
-    assert found is not None
-    return found[1]
+    (found,) = blocks(documents()[README].partition("## Your own dataset")[2], language)
+    return found
 
 
 def project(folder: Path, cache: Path, remote_url: str, module: str = "readings") -> ProjectFolder:

@@ -48,7 +48,8 @@ from pipeline.orchestration import (
     dataset_out,
     dataset_spec,
 )
-from pipeline.orchestration.io.consumers import _HELD, _LEFT, FULL_REFRESH, _release_all
+from pipeline.orchestration.io.consumers import _HELD, _LEFT, _release_all
+from pipeline.orchestration.metadata_keys import FULL_REFRESH
 from pipeline.record import DatasetRecord
 from pipeline.settings import Settings, SparkSettings
 from pipeline_tests.children.consumer import Job, start

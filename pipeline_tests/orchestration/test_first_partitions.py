@@ -31,7 +31,7 @@ from pipeline.dataset import Dataset
 from pipeline.errors import TableNotFoundError
 from pipeline.orchestration import DeltaSparkResource, dataset_asset
 from pipeline.orchestration.dataset_asset import IO_MANAGER
-from pipeline.orchestration.metadata import DATASET
+from pipeline.orchestration.metadata_keys import DATASET
 from pipeline.settings import SparkSettings
 from pipeline_tests.orchestration.conftest import Project
 from pipeline_tests.refusals import refused

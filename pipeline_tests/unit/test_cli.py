@@ -27,7 +27,10 @@ ARGUMENTS = {
     ("restore",): ["sightings", "--version", "0"],
     ("sink", "run"): ["sightings", "--from", "-"],
     ("sink", "epochs"): ["sightings"],
+    ("docs",): ["sink"],
 }
+# What reads no settings, and so is there if they are wrong.
+WITHOUT_SETTINGS = {("docs",)}
 
 
 def leaves(group: click.Group = main, path: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
@@ -102,10 +105,12 @@ def test_an_error_exits_with_1_in_one_message_and_shows_a_traceback_only_when_as
     options = ["--verbose"] if verbose else []
     message = [
         "Error: The setting PIPELINE_DRIVER_MEMRY can't be used: nobody knows that name",
-        "  -> Expected: PIPELINE_DRIVER_MEMORY or another of the README's settings.",
+        "  -> Expected: PIPELINE_DRIVER_MEMORY or another that `pipeline docs reference` lists.",
     ]
 
     def faults_of(path: tuple[str, ...]) -> list[str]:
+        if path in WITHOUT_SETTINGS:
+            return []
         result = run(*options, *path, *ARGUMENTS.get(path, []), PIPELINE_DRIVER_MEMRY="2g")
         before, lines = result.stderr.splitlines()[:-2], result.stderr.splitlines()[-2:]
         is_traced = "Traceback (most recent call last):" in before

@@ -18,7 +18,8 @@ from pipeline.delta.log.mark import Mark
 from pipeline.delta.write.quarantine import Violation
 from pipeline.delta.write.result import WriteResult
 from pipeline.orchestration.io.reporting import commit_line, sample_metadata
-from pipeline.orchestration.metadata import VIOLATIONS, foremost_first, sample_table, write_metadata
+from pipeline.orchestration.metadata import foremost_first, sample_table, write_metadata
+from pipeline.orchestration.metadata_keys import VIOLATIONS
 from pipeline_tests.delta.sample import DAYS
 
 DAILY = Dataset(name="shop/days", schema=DAYS, partition_by=("day",), write=Append())

@@ -2,7 +2,6 @@
 
 import dataclasses
 import os
-import re
 import subprocess
 import sys
 from pathlib import Path
@@ -10,7 +9,6 @@ from typing import Any
 
 import pytest
 
-import pipeline
 from pipeline.errors import SettingsError
 from pipeline.settings import Settings, SparkSettings, find_project, load_settings, setting_names, shown_remote
 from pipeline_tests.children import loading
@@ -216,12 +214,6 @@ def test_every_variable_that_is_listed_is_read(tmp_path: Path, home: Path) -> No
     assert sorted(setting_names()) == sorted(values)
     default = read(home, tmp_path)
     assert [name for name, value in values.items() if read(home, tmp_path, **{name: value}) == default] == []
-
-
-def test_the_readme_lists_every_variable_in_their_order() -> None:
-    text = (Path(pipeline.__file__).parents[1] / "README.md").read_text(encoding="utf-8")
-    table = text.partition("\n## Settings\n")[2].partition("\n## ")[0]
-    assert tuple(re.findall(r"^\| `([A-Z_]+)` \|", table, re.MULTILINE)) == setting_names()
 
 
 # --- bad values -------------------------------------------------------------------------------------------------------

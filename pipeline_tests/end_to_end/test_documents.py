@@ -1,6 +1,6 @@
-"""Every command line of the README's code blocks: run here in one project, or by a named test.
+"""Every command line in the code blocks of README and documentation: run here in one project, or by a named test.
 
-The tier full runs each as a process with a warm server. The quick one runs those of `pipeline` in this process.
+The tier full runs each as a process with a warm server. The quick one runs one of each kind in this process.
 """
 
 from __future__ import annotations
@@ -14,17 +14,21 @@ import signal
 import subprocess
 import time
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from pathlib import Path
 
+import click
 import psutil
 import pytest
+from _pytest.mark import ParameterSet
 from pyspark.sql import SparkSession
 
 from pipeline.assets.shipped import datasets
+from pipeline.cli import main
 from pipeline.settings import SparkSettings
 from pipeline_tests.conftest import free_port
+from pipeline_tests.documents import commands
 from pipeline_tests.end_to_end.conftest import COMMAND_SECONDS, REPOSITORY, SCRIPTS, ProjectFolder
 
 STOP_SECONDS = 60
@@ -38,7 +42,7 @@ ELSEWHERE = {
     "pipeline materialize sightings --partition-range 2013-01-01...2013-01-07": (
         "test_materialize.test_a_range_is_one_run_with_seven_counts_and_one_commit"
     ),
-    "dagster dev": "test_readme.test_dagster_dev_shows_the_project_and_nothing_is_left_after_ctrl_c",
+    "dagster dev": "test_documents.test_dagster_dev_shows_the_project_and_nothing_is_left_after_ctrl_c",
     "pipeline up": "test_up.test_the_ui_and_a_warm_spark_come_up_together_and_nothing_is_left_after_ctrl_c",
 }
 # What starts, names and ends the server of this module's project, or is the shell's own business, or this very run.
@@ -56,22 +60,35 @@ AROUND = {
 }
 
 
-def commands() -> list[str]:
-    text = (REPOSITORY / "README.md").read_text(encoding="utf-8")
-    blocks = re.findall(r"^```bash\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
-    lines = [re.sub(r"\s+#.*", "", line).strip() for block in blocks for line in block.splitlines()]
-    return [line for line in lines if line and not line.startswith("#")]
-
-
 COMMANDS = commands()
-# Verbs whose own tests run them as a command; those of the README follow in the tier full.
+# Verbs whose own tests run them as a command; those of the documents follow in the tier full.
 DEAR = ("pipeline materialize", "pipeline restore", "pipeline maintain vacuum sightings --apply", "pipeline check")
 HERE = [line for line in COMMANDS if line not in ELSEWHERE and line not in AROUND]
+# What runs as a process only: it needs another dataset's rows, or takes signals.
+SERVED_ONLY = ("pipeline sink", "dagster ")
+UPDATE = {"conid": 1, "symbol": "IBM", "quantity": 10, "updated": {"at": "2026-01-31T12:00:00Z", "update_id": 1}}
+
+
+def kind_of(line: str) -> tuple[str, ...]:
+    """The words that name the command."""
+    words = shlex.split(line)
+    command = main.get_command(click.Context(main), words[1])
+    return tuple(words[:3] if isinstance(command, click.Group) else words[:2])
+
+
+def one_of_each_kind_is_quick(lines: Iterable[str]) -> list[ParameterSet]:
+    seen: set[tuple[str, ...]] = set()
+    found = []
+    for line in lines:
+        is_quick = not line.startswith(DEAR) and kind_of(line) not in seen
+        seen |= {kind_of(line)} if is_quick else set()
+        found.append(pytest.param(line, marks=[] if is_quick else [pytest.mark.exhaustive]))
+    return found
 
 
 @pytest.fixture(scope="module")
 def served(project_folder: ProjectFolder) -> Iterator[ProjectFolder]:
-    """A project with one day of sightings, and the warm server that the README's commands start and end."""
+    """A project with a day of sightings and a position, and the warm server that the commands start and end."""
     started = project_folder.command("pipeline", "spark", "start", "--port", str(free_port()))
     try:
         assert started.returncode == 0, started.stderr
@@ -84,6 +101,10 @@ def served(project_folder: ProjectFolder) -> Iterator[ProjectFolder]:
         for _ in range(2):  # so that there is a version to go back to
             done = served.command(*shlex.split(MATERIALIZE))
             assert done.returncode == 0, done.stderr
+        (served.folder / "updates").mkdir()
+        (served.folder / "updates" / "one.ndjson").write_text(f"{json.dumps(UPDATE)}\n", encoding="utf-8")
+        done = served.command("pipeline", "sink", "run", "positions", "--from", "updates", "--once")
+        assert done.returncode == 0, done.stderr
         yield served
     finally:
         stopped = project_folder.command("pipeline", "spark", "stop")
@@ -92,7 +113,6 @@ def served(project_folder: ProjectFolder) -> Iterator[ProjectFolder]:
 
 
 def test_every_command_line_has_its_test() -> None:
-    assert len(COMMANDS) == len(set(COMMANDS))
     assert set(COMMANDS) == {*ELSEWHERE, *AROUND, *HERE}
     assert {line.split()[0] for line in HERE} <= {"pipeline", "dagster"}
     for named in ELSEWHERE.values():
@@ -110,13 +130,9 @@ def written(project_folder: ProjectFolder, classic: SparkSession, spark_settings
 
 @pytest.mark.parametrize(
     "line",
-    [
-        pytest.param(line, marks=[pytest.mark.exhaustive] if line.startswith(DEAR) else [])
-        for line in HERE
-        if line.startswith("pipeline ") and "from edges" not in line
-    ],
+    one_of_each_kind_is_quick(line for line in HERE if not line.startswith(SERVED_ONLY) and "from edges" not in line),
 )
-def test_a_command_of_the_readme_does_its_work(written: ProjectFolder, line: str) -> None:
+def test_a_command_of_the_documents_does_its_work(written: ProjectFolder, line: str) -> None:
     done = written.invoke(*shlex.split(line)[1:])
     assert done.returncode == 0, done.stderr
     assert done.stdout.strip()
@@ -124,7 +140,7 @@ def test_a_command_of_the_readme_does_its_work(written: ProjectFolder, line: str
 
 @pytest.mark.exhaustive
 @pytest.mark.parametrize("line", HERE)
-def test_a_command_of_the_readme_runs_as_it_stands_there(served: ProjectFolder, line: str) -> None:
+def test_a_command_of_the_documents_runs_as_it_stands_there(served: ProjectFolder, line: str) -> None:
     name, *arguments = shlex.split(line)
     done = served.command(name, *arguments)
     assert done.returncode == 0, done.stderr
