@@ -20,7 +20,7 @@ from urllib.parse import urlsplit
 
 from pipeline.arguments import type_problems
 from pipeline.errors import SettingsError
-from pipeline.spelling import near
+from pipeline.errors.spelling import near
 
 if sys.version_info >= (3, 11):
     import tomllib

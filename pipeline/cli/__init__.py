@@ -17,7 +17,7 @@ from typing import Any
 import click
 
 from pipeline.errors import PipelineError
-from pipeline.spelling import did_you_mean
+from pipeline.errors.spelling import did_you_mean
 
 FAILED = 1
 INTERRUPTED = 130

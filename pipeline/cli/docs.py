@@ -10,7 +10,7 @@ from importlib.resources import files
 import click
 
 from pipeline.errors import UnknownTopicError
-from pipeline.spelling import near
+from pipeline.errors.spelling import near
 
 # In the order of a first reading. The second paragraph of each page, after its title, is its line in the list.
 TOPICS = (

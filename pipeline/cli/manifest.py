@@ -10,10 +10,10 @@ from pyspark.sql import SparkSession
 
 from pipeline.cli.options import WIDE
 from pipeline.cli.output import count, print_json, print_table
+from pipeline.delta.inspect.record import DatasetRecord, Outcome, diff, runs, verify
+from pipeline.delta.inspect.record import manifest as records_of
 from pipeline.delta.log.snapshot import local_folder
 from pipeline.delta.spark.session import open_session
-from pipeline.record import DatasetRecord, Outcome, diff, runs, verify
-from pipeline.record import manifest as records_of
 from pipeline.settings import Settings, load_settings
 
 _AS_JSON = click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")

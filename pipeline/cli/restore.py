@@ -12,13 +12,13 @@ from pipeline.cli.dagster_instance import report_changes
 from pipeline.cli.options import WIDE, as_instant
 from pipeline.cli.output import count, print_json, print_pairs, print_table
 from pipeline.cli.tables import Tables
+from pipeline.delta.inspect.record import write_record
 from pipeline.delta.log.mark import CommitNote, Mark
 from pipeline.delta.maintain.exchange import Exchange
 from pipeline.delta.maintain.restore import RestorePlan, RestoreResult, plan_restore
 from pipeline.delta.maintain.restore import restore as do_restore
 from pipeline.delta.read.version import ReadOptions
-from pipeline.listing import NAMED
-from pipeline.record import write_record
+from pipeline.errors.listing import NAMED
 from pipeline.settings import load_settings
 
 UNKNOWN = "unknown"

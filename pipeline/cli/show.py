@@ -12,7 +12,7 @@ from pipeline.cli.tables import Tables
 from pipeline.delta import sql
 from pipeline.delta.inspect.describe import TableDescription, describe_all
 from pipeline.delta.table.open_table import TableState
-from pipeline.listing import listed
+from pipeline.errors.listing import listed
 from pipeline.settings import load_settings
 
 

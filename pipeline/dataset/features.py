@@ -13,7 +13,7 @@ from typing import Literal, get_args
 from pyspark.sql.types import DataType, StructField, StructType, TimestampNTZType, VariantType
 
 from pipeline.dataset.schema import walk
-from pipeline.spelling import did_you_mean
+from pipeline.errors.spelling import did_you_mean
 
 ColumnMapping = Literal["none", "name", "id"]
 

@@ -14,7 +14,7 @@ from graphlib import CycleError, TopologicalSorter
 from pipeline.dataset.declaration import Dataset
 from pipeline.dataset.expectations import References
 from pipeline.errors import RegistryError, SettingsError, UnknownDatasetError
-from pipeline.spelling import did_you_mean, near, told_apart
+from pipeline.errors.spelling import did_you_mean, near, told_apart
 
 
 class Registry:

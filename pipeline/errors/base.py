@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Any, ClassVar
 
-from pipeline.listing import bounded, listed
+from pipeline.errors.listing import bounded, listed
 
 
 def rebuilt(kind: type[PipelineError], values: dict[str, Any]) -> PipelineError:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from pipeline.errors.base import PipelineError
-from pipeline.listing import listed
-from pipeline.spelling import told_apart
+from pipeline.errors.listing import listed
+from pipeline.errors.spelling import told_apart
 
 
 @dataclass(eq=False, kw_only=True)

@@ -13,6 +13,7 @@ from dagster import AssetKey, AssetsDefinition, AssetSpec, Definitions, SensorDe
 
 from pipeline.dataset import Dataset, Registry, load_datasets
 from pipeline.errors import RegistryError, SettingsError
+from pipeline.errors.spelling import near
 from pipeline.orchestration.automation.foreign import AssetTable, asset_tables
 from pipeline.orchestration.automation.maintenance import maintenance_jobs, maintenance_schedules
 from pipeline.orchestration.automation.sensors import CHANGE_SENSOR, TABLE_SENSOR, change_sensor, table_sensor
@@ -24,7 +25,6 @@ from pipeline.orchestration.io.io_manager import DeltaIOManager
 from pipeline.orchestration.metadata_keys import DATASET
 from pipeline.orchestration.resources import DeltaSparkResource
 from pipeline.settings import Settings
-from pipeline.spelling import near
 
 
 def build_definitions(

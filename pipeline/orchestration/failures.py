@@ -15,7 +15,7 @@ from typing import Any
 from dagster import Failure, MetadataValue
 
 from pipeline.errors import PipelineError
-from pipeline.listing import bounded
+from pipeline.errors.listing import bounded
 
 
 @contextmanager

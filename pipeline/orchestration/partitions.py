@@ -42,9 +42,9 @@ from pipeline.dataset.schema import is_string
 from pipeline.delta import sql
 from pipeline.delta.sql.slices import Box, Interval, Slice, Values, coalesced, partition_value
 from pipeline.errors import DeclarationError, PartitionKeyError
+from pipeline.errors.spelling import did_you_mean
 from pipeline.orchestration.metadata_keys import PARTITION_EXPR
 from pipeline.orchestration.partition_keys import decimal_of, parser_of
-from pipeline.spelling import did_you_mean
 
 # The key of a static or dynamic partition with the rows whose value is NULL. Hive gives its folder this name.
 NULL_KEY = "__HIVE_DEFAULT_PARTITION__"

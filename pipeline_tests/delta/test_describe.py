@@ -26,6 +26,7 @@ from pipeline.delta import sql
 from pipeline.delta.inspect.describe import TableDescription, describe, describe_all, describe_at, described_in_log
 from pipeline.delta.inspect.history import history, history_in_log
 from pipeline.delta.inspect.query import Answer, QueryError, query
+from pipeline.delta.inspect.record import manifest, verify, write_record
 from pipeline.delta.log import text_files
 from pipeline.delta.log.commits import commit_file
 from pipeline.delta.maintain.maintain import checkpoint
@@ -46,7 +47,6 @@ from pipeline.errors import (
     UnknownDatasetError,
     VersionNotFoundError,
 )
-from pipeline.record import manifest, verify, write_record
 from pipeline_tests.delta.sample import (
     REPLACED,
     actions_of,
@@ -616,7 +616,7 @@ def test_records_on_a_storage_that_only_spark_reaches_are_the_same(
         return write_record(spark, REPLACED, written[1], root=root, run_id=run_id, sources={}, options={})
 
     near = keep("near")
-    for module in ("pipeline.delta.log.text_files", "pipeline.record"):
+    for module in ("pipeline.delta.log.text_files", "pipeline.delta.inspect.record"):
         monkeypatch.setattr(f"{module}.local_folder", lambda uri: None)
     if is_connect(spark):
         # Spark's server refuses to write into its own file system unless told.

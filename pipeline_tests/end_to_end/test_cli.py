@@ -12,11 +12,11 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
+from pipeline.delta.inspect.record import write_record
 from pipeline.delta.log.mark import CommitNote, Mark
 from pipeline.delta.sql import slices
 from pipeline.delta.write.result import WriteResult
 from pipeline.delta.write.write import write
-from pipeline.record import write_record
 from pipeline.settings import SparkSettings
 from pipeline_tests.end_to_end.conftest import ProjectFolder
 from pipeline_tests.projects import shop_conforming, shop_datasets, shop_keeping

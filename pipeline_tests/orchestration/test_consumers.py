@@ -36,6 +36,7 @@ from dagster import (
 from pyspark.sql import DataFrame, SparkSession
 
 from pipeline.dataset import Dataset, Registry
+from pipeline.delta.inspect.record import DatasetRecord
 from pipeline.delta.sql.slices import of_values
 from pipeline.errors import ChangeFeedOffError, DeclarationError, FrameKindError, RegistryError, TouchedSliceError
 from pipeline.orchestration import (
@@ -50,7 +51,6 @@ from pipeline.orchestration import (
 )
 from pipeline.orchestration.io.consumers import _HELD, _LEFT, _release_all
 from pipeline.orchestration.metadata_keys import FULL_REFRESH
-from pipeline.record import DatasetRecord
 from pipeline.settings import Settings, SparkSettings
 from pipeline_tests.children.consumer import Job, start
 from pipeline_tests.conftest import brief_conf

@@ -23,9 +23,9 @@ from pyspark.errors import PySparkRuntimeError, PythonException
 from pyspark.errors.exceptions.connect import AnalysisException, SparkRuntimeException
 from pyspark.sql.types import LongType, StructField, StructType
 
-from pipeline import record
 from pipeline.dataset import Append, Dataset, Replace
 from pipeline.delta.frames.convert import to_spark
+from pipeline.delta.inspect import record
 from pipeline.delta.inspect.check import check_table, rows_held
 from pipeline.delta.inspect.describe import describe, history
 from pipeline.delta.inspect.diff import diff

@@ -20,7 +20,7 @@ from pipeline.errors import (
     UnknownDatasetError,
     VersionVacuumedError,
 )
-from pipeline.listing import NAMED, bounded, listed
+from pipeline.errors.listing import NAMED, bounded, listed
 
 MANY = 3_000
 NAMES = tuple(f"name {number}" for number in range(MANY))

@@ -14,11 +14,7 @@ import pytest
 from pyspark.sql.types import LongType, StringType, StructField, StructType
 
 from pipeline.dataset import Append, Dataset, StoragePolicy
-from pipeline.delta.log.commits import read_commit_file
-from pipeline.delta.log.mark import CommitNote, Mark
-from pipeline.delta.log.snapshot import local_folder, table_facts
-from pipeline.delta.write.result import WriteResult
-from pipeline.record import (
+from pipeline.delta.inspect.record import (
     DatasetRecord,
     RecordError,
     RunNotFoundError,
@@ -29,6 +25,10 @@ from pipeline.record import (
     verify,
     write_record,
 )
+from pipeline.delta.log.commits import read_commit_file
+from pipeline.delta.log.mark import CommitNote, Mark
+from pipeline.delta.log.snapshot import local_folder, table_facts
+from pipeline.delta.write.result import WriteResult
 
 NOTES = Dataset(
     name="notes/kept",

@@ -19,8 +19,8 @@ from pipeline.delta.frames.arrow import fitting
 from pipeline.delta.frames.convert import arrow_reader
 from pipeline.delta.frames.fit import select_list
 from pipeline.errors import DeclarationError, FrameMismatchError, RegistryError, UnknownDatasetError
+from pipeline.errors.spelling import did_you_mean, escaped, near, told_apart
 from pipeline.orchestration import dataset_asset
-from pipeline.spelling import did_you_mean, escaped, near, told_apart
 
 COMPOSED, DECOMPOSED = "caf\u00e9", "cafe\u0301"
 CYRILLIC, NO_BREAK = "pric\u0435", "price\u00a0"

@@ -39,8 +39,8 @@ from pipeline.delta import sql
 from pipeline.delta.frames.arrow_types import INTEGER_DIGITS, arrow_type, is_list
 from pipeline.delta.frames.fit import ignored_feed_columns
 from pipeline.errors import FrameMismatchError
-from pipeline.listing import listed
-from pipeline.spelling import told_apart
+from pipeline.errors.listing import listed
+from pipeline.errors.spelling import told_apart
 
 # Spark documents DATE and TIMESTAMP for the years 1 to 9999; the integers behind them reach further.
 _EPOCH = dt.date(1970, 1, 1)

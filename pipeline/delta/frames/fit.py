@@ -30,8 +30,8 @@ from pipeline.dataset import Dataset
 from pipeline.dataset.schema import RESERVED_COLUMNS, case_duplicates, casefolded, is_string
 from pipeline.delta import sql
 from pipeline.errors import FrameMismatchError
-from pipeline.listing import listed
-from pipeline.spelling import told_apart
+from pipeline.errors.listing import listed
+from pipeline.errors.spelling import told_apart
 
 # Digits that the values of an integral type may need.
 _DIGITS: dict[type[DataType], int] = {ByteType: 3, ShortType: 5, IntegerType: 10, LongType: 19}

@@ -38,7 +38,7 @@ from pyspark.sql.types import (
 
 from pipeline.dataset.schema import is_string
 from pipeline.delta import sql
-from pipeline.listing import listed
+from pipeline.errors.listing import listed
 
 Reader = Callable[[Any], Any]
 _BITS: tuple[tuple[type[DataType], int], ...] = ((ByteType, 8), (ShortType, 16), (IntegerType, 32), (LongType, 64))

@@ -38,7 +38,7 @@ from pipeline.delta.sql.constraints import EXAMPLES, BrokenRows
 from pipeline.delta.sql.slices import partition_value, rows_by_values
 from pipeline.delta.table.open_table import rows_at, state_at_location
 from pipeline.errors import TableNotFoundError
-from pipeline.listing import listed
+from pipeline.errors.listing import listed
 
 _ROWS = "rows of values"
 

@@ -51,7 +51,7 @@ from pipeline.delta.spark.doors import door
 from pipeline.delta.spark.failures import SPARK_ERRORS, failure_of
 from pipeline.delta.spark.session import is_connect
 from pipeline.errors import PipelineError, QueryError, RegistryError, UnknownDatasetError
-from pipeline.spelling import near
+from pipeline.errors.spelling import near
 
 _QUERY = "SELECT * FROM (WITH pipeline_query AS (\n{}\n) SELECT * FROM pipeline_query)"
 # A view is made by a command, which is explained without its query being optimized: the optimizer evaluates functions.

@@ -36,7 +36,7 @@ from pipeline.delta.sql.constraints import row_value
 from pipeline.delta.sql.slices import Slice, Unaddressable, of_rows
 from pipeline.delta.table.open_table import require_table, rows_at
 from pipeline.errors import TableMismatchError
-from pipeline.listing import bounded
+from pipeline.errors.listing import bounded
 
 CHANGE_TYPE, COMMIT_VERSION = "_change_type", "_commit_version"
 INSERT, UPDATED, DELETE = "insert", "update_postimage", "delete"

@@ -27,7 +27,7 @@ from pipeline.delta.log.snapshot import local_folder, table_facts
 from pipeline.delta.log.table_state import PHYSICAL_NAME
 from pipeline.delta.read.restores import RESTORE, contradictory_commits
 from pipeline.delta.table.open_table import CHANGE_FEED, TableState, require_table
-from pipeline.listing import listed
+from pipeline.errors.listing import listed
 
 _LOG_RETENTION = "delta.logRetentionDuration"
 _DEFAULT_RETENTION = dt.timedelta(days=30)

@@ -41,7 +41,7 @@ from pipeline.errors import (
     VersionNotFoundError,
     VersionVacuumedError,
 )
-from pipeline.listing import listed
+from pipeline.errors.listing import listed
 
 NULL_FOLDER = "__HIVE_DEFAULT_PARTITION__"
 

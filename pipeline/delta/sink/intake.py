@@ -28,7 +28,7 @@ from pipeline.delta.sink.buffer import Item, Receipt
 from pipeline.delta.sink.dead_letters import DeadLetter, json_value
 from pipeline.delta.write import merge
 from pipeline.errors import FrameMismatchError
-from pipeline.listing import listed
+from pipeline.errors.listing import listed
 
 FRAMES = (PANDAS, POLARS, ARROW)
 TOO_DEEP = f"lists and objects are nested more than {MAX_DEPTH} deep"

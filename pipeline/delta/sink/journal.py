@@ -50,7 +50,7 @@ from pipeline.delta.sink.segments import (
     write_segment,
 )
 from pipeline.errors import JournalError, JournalWriteError, SinkRunningError
-from pipeline.listing import listed
+from pipeline.errors.listing import listed
 
 _COMMITTED = "committed.json"
 _TOGETHER = "together.json"

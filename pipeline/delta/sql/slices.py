@@ -32,7 +32,7 @@ from pyspark.sql.types import (
 from pipeline.dataset import Dataset
 from pipeline.dataset.schema import is_string
 from pipeline.delta import sql
-from pipeline.listing import listed
+from pipeline.errors.listing import listed
 
 # At least this many consecutive days become one interval.
 SHORTEST_INTERVAL = 3

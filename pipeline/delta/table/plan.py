@@ -51,7 +51,7 @@ from pipeline.delta.table.steps import (
     WidenColumn,
     not_null_check,
 )
-from pipeline.spelling import told_apart
+from pipeline.errors.spelling import told_apart
 
 CHANGE_FEED = "delta.enableChangeDataFeed"
 # Properties of a new table, unless the declaration sets them; a table without them is no difference.

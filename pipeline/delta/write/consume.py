@@ -28,7 +28,7 @@ from pipeline.delta.table.open_table import CHANGE_FEED, require_table, table_st
 from pipeline.delta.write.result import WriteResult, no_commit
 from pipeline.delta.write.write import write
 from pipeline.errors import ChangeFeedOffError, DeclarationError, TouchedSliceError
-from pipeline.listing import listed
+from pipeline.errors.listing import listed
 
 
 @dataclass(frozen=True)

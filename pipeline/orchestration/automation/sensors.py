@@ -28,7 +28,7 @@ from dagster import (
 from pipeline.dataset import Dataset
 from pipeline.delta.log.commits import list_files
 from pipeline.errors import PipelineError
-from pipeline.listing import listed
+from pipeline.errors.listing import listed
 from pipeline.orchestration.automation.foreign import AssetTable, unreported
 
 CHANGE_SENSOR = "changed_sources"

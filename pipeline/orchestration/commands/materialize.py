@@ -34,14 +34,14 @@ from dagster._core.errors import DagsterInvalidSubsetError
 from dagster._core.storage.tags import ASSET_PARTITION_RANGE_END_TAG, ASSET_PARTITION_RANGE_START_TAG
 
 from pipeline.errors import MaterializeError
-from pipeline.listing import listed
+from pipeline.errors.listing import listed
+from pipeline.errors.spelling import did_you_mean
 from pipeline.orchestration.automation.pools import with_dead_released
 from pipeline.orchestration.commands.project import repositories
 from pipeline.orchestration.commands.reports import Report, child, failure_of, step_key, step_listener
 from pipeline.orchestration.metadata import plain_value
 from pipeline.orchestration.metadata_keys import COMMITTED, FINGERPRINT, ROWS_WRITTEN, VERSION
 from pipeline.settings import dagster_module
-from pipeline.spelling import did_you_mean
 
 # Objects that are made before the collector looks at the youngest; Python's own number is 700. Dagster makes a million
 # that live as long as the process: to look through them costs a third of a short command.

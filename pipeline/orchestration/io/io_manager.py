@@ -27,6 +27,7 @@ from pyspark.sql.types import StructType
 from pipeline.dataset import Dataset, table_location
 from pipeline.delta.frames.convert import empty_frame, from_spark, to_spark, with_schema
 from pipeline.delta.frames.staging import STAGING
+from pipeline.delta.inspect.record import write_record
 from pipeline.delta.log.mark import CommitNote, Mark, commit_identity, newest_note
 from pipeline.delta.read.changes import Changes, SourceTable
 from pipeline.delta.read.version import ReadFacts, ReadOptions, read
@@ -75,7 +76,6 @@ from pipeline.orchestration.metadata import (
 from pipeline.orchestration.metadata_keys import RECORD, VERDICT, VERSION, WRITE_SECONDS
 from pipeline.orchestration.partitions import slice_of
 from pipeline.orchestration.resources import DeltaSparkResource
-from pipeline.record import write_record
 from pipeline.settings import LOCAL_FRAME_MAX_BYTES
 
 

@@ -18,7 +18,7 @@ from pipeline.delta.stream.structured_streaming import write_available
 from pipeline.delta.table.open_table import open_or_create
 from pipeline.delta.write.result import WriteResult, no_commit
 from pipeline.errors import DeclarationError
-from pipeline.listing import NAMED
+from pipeline.errors.listing import NAMED
 from pipeline.orchestration.metadata_keys import BATCHES
 
 STREAMS = "_streams"

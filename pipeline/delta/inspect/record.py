@@ -35,7 +35,7 @@ from pipeline.delta.spark.failures import SPARK_ERRORS, failure_of
 from pipeline.delta.table.open_table import require_table
 from pipeline.delta.write.result import WriteResult
 from pipeline.errors import DamagedTableError, FileAccessError, RecordError, RunNotFoundError
-from pipeline.spelling import near
+from pipeline.errors.spelling import near
 
 FORMAT = 1
 FOLDER = "_records"
