@@ -499,14 +499,17 @@ def test_a_refused_write_leaves_nothing_staged(classic: SparkSession, root: str)
 def test_a_root_that_this_process_can_not_write_is_a_named_error(tmp_path: Path) -> None:
     blocked = tmp_path / "file"
     blocked.write_text("not a folder")
-    for staging in ("wasb://container@account/lake/_staging", f"{blocked}/_staging"):
+    for staging, advice in (
+        ("wasb://container@account/lake/_staging", "Return a Spark DataFrame"),
+        (f"{blocked}/_staging", f"{blocked} is a file"),
+    ):
         with (
             pytest.raises(StagingError) as caught,
             to_spark(pa.table({"id": [1], "v": [1]}), column(LongType()), lambda: pytest.fail("asked"), staging),
         ):
             pass
         assert caught.value.location.startswith(staging)
-        assert "Return a Spark DataFrame" in caught.value.remedy()
+        assert advice in caught.value.remedy()
 
 
 # --- in: limits -------------------------------------------------------------------------------------------------------

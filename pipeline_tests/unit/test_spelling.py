@@ -74,7 +74,7 @@ def test_no_other_module_looks_for_near_misses() -> None:
         if (isinstance(node, ast.Import) and any(alias.name == "difflib" for alias in node.names))
         or (isinstance(node, ast.ImportFrom) and node.module == "difflib")
     }
-    assert users == {"spelling.py"}
+    assert users == {"errors/spelling.py"}
 
 
 # --- where they are told ----------------------------------------------------------------------------------------------
