@@ -14,7 +14,7 @@ from graphlib import CycleError, TopologicalSorter
 from pipeline.dataset.declaration import Dataset
 from pipeline.dataset.expectations import References
 from pipeline.errors import RegistryError, SettingsError, UnknownDatasetError
-from pipeline.errors.spelling import did_you_mean, near, told_apart
+from pipeline.errors.spelling import did_you_mean, distinguishable, near
 
 
 class Registry:
@@ -114,7 +114,7 @@ def _gaps(declared: tuple[Dataset, ...]) -> Iterator[str]:
 
 def _undeclared(source: str, known: Iterable[str]) -> str:
     names = tuple(known)
-    shown = told_apart((source, *near(source, names)))(source)
+    shown = distinguishable((source, *near(source, names)))(source)
     question = did_you_mean(source, names)
     return f"{shown}, which nobody declared" + (f"; d{question[1:]}" if question else "")
 

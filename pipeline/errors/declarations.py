@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from pipeline.errors.base import PipelineError
 from pipeline.errors.listing import listed
-from pipeline.errors.spelling import told_apart
+from pipeline.errors.spelling import distinguishable
 
 
 @dataclass(eq=False, kw_only=True)
@@ -42,7 +42,7 @@ class UnknownDatasetError(PipelineError):
 
     def message(self) -> str:
         """The name, by its code points if it looks like a known one, and where else was looked."""
-        shown = told_apart((self.name, *self.near))(self.name)
+        shown = distinguishable((self.name, *self.near))(self.name)
         named = repr(self.name) if shown == self.name else f"'{shown}'"
         elsewhere = f", and no table lies there or below {self.root}" if self.root else ""
         return f"No dataset is declared under the name {named}{elsewhere}."

@@ -28,11 +28,11 @@ def near(asked: str, known: Iterable[str], most: int = MOST) -> tuple[str, ...]:
 def did_you_mean(asked: str, known: Iterable[str], most: int = MOST) -> str:
     """A question that names the near misses; empty where there are none."""
     found = near(asked, known, most)
-    shown = told_apart((asked, *found))
+    shown = distinguishable((asked, *found))
     return f"Did you mean {' or '.join(map(shown, found))}?" if found else ""
 
 
-def told_apart(names: Iterable[str]) -> Callable[[str], str]:
+def distinguishable(names: Iterable[str]) -> Callable[[str], str]:
     """How each of these names is shown: with its code points where another of them looks like it."""
     looks = Counter(map(_look, dict.fromkeys(names)))
     return lambda name: name if looks[_look(name)] < 2 or name.isascii() else escaped(name)  # noqa: PLR2004  two alike

@@ -35,7 +35,7 @@ from pipeline.delta.write.consume import Touched
 from pipeline.errors import DeclarationError
 from pipeline.orchestration.automation.pools import pool
 from pipeline.orchestration.automation.sensors import on_changed_source
-from pipeline.orchestration.failures import telling_failures
+from pipeline.orchestration.failures import with_dagster_failures
 from pipeline.orchestration.io.consumers import ONE_OUTPUT, REFRESH_CONFIG, refuse_partitions, release_changes
 from pipeline.orchestration.metadata import column_schema, declaration_metadata
 from pipeline.orchestration.metadata_keys import (
@@ -108,7 +108,7 @@ def dataset_asset(
         with warnings.catch_warnings():
             # Dagster calls `backfill_policy` beta, but nothing else lets one run address many keys.
             warnings.simplefilter("ignore", BetaWarning)
-            decorated = asset(ins=ins, **declared, **options, **consumes)(telling_failures(function))
+            decorated = asset(ins=ins, **declared, **options, **consumes)(with_dagster_failures(function))
         assert isinstance(decorated, AssetsDefinition)  # noqa: S101  what `asset` returns when it is given arguments
         return decorated
 

@@ -19,7 +19,7 @@ from pipeline.errors.listing import bounded
 
 
 @contextmanager
-def told_as_failure() -> Iterator[None]:
+def as_dagster_failure() -> Iterator[None]:
     """The block of a step, out of which an error of ours comes as Dagster's own failure.
 
     Raises:
@@ -50,14 +50,14 @@ def _metadata(value: Any) -> MetadataValue[Any]:
     return MetadataValue.text("" if value is None else str(value))
 
 
-def telling_failures(function: Callable[..., Any]) -> Callable[..., Any]:
+def with_dagster_failures(function: Callable[..., Any]) -> Callable[..., Any]:
     """The function of an asset, out of which errors of ours come as failures; one that yields is left as it is."""
     if inspect.isgeneratorfunction(function) or inspect.iscoroutinefunction(function):
         return function
 
     @functools.wraps(function)
     def call(*args: Any, **kwargs: Any) -> Any:
-        with told_as_failure():
+        with as_dagster_failure():
             return function(*args, **kwargs)
 
     return call

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pipeline.delta.log import retry as retry_module
-from pipeline.delta.log.retry import RetryPolicy, outlasted, with_retries
+from pipeline.delta.log.retry import RetryPolicy, retried_until, with_retries
 from pipeline.errors import (
     CommitConflictError,
     JournalError,
@@ -114,7 +114,7 @@ def test_a_call_is_repeated_while_its_error_may_pass_and_once_more_when_it_is_to
 
     def outlast(*, ends_at: int) -> tuple[str, int]:
         calls.clear()
-        return outlasted(
+        return retried_until(
             act, RetryPolicy(), passes=lambda error: error.may_pass, is_last=lambda: len(calls) >= ends_at,
             wait=lambda _, seconds: waits.append(seconds),
         )  # fmt: skip
@@ -131,7 +131,7 @@ def test_an_error_that_does_not_pass_is_not_waited_for() -> None:
         raise JournalError(dataset="d", path="/j", reason="it is cut off")
 
     with pytest.raises(JournalError):
-        outlasted(
+        retried_until(
             act, RetryPolicy(), passes=lambda error: error.may_pass, is_last=lambda: False,
             wait=lambda *_: pytest.fail("waited"),
         )  # fmt: skip

@@ -19,7 +19,7 @@ from pipeline.delta.frames.arrow import fitting
 from pipeline.delta.frames.convert import arrow_reader
 from pipeline.delta.frames.fit import select_list
 from pipeline.errors import DeclarationError, FrameMismatchError, RegistryError, UnknownDatasetError
-from pipeline.errors.spelling import did_you_mean, escaped, near, told_apart
+from pipeline.errors.spelling import did_you_mean, distinguishable, escaped, near
 from pipeline.orchestration import dataset_asset
 
 COMPOSED, DECOMPOSED = "caf\u00e9", "cafe\u0301"
@@ -52,11 +52,11 @@ def test_what_was_meant_is_found_by_its_spelling_or_its_look(
     ("one", "other"), [(COMPOSED, DECOMPOSED), (CYRILLIC, "price"), (NO_BREAK, "price"), ("pri\u200bce", "price")]
 )
 def test_names_that_look_alike_are_shown_by_their_code_points_and_others_as_they_are(one: str, other: str) -> None:
-    shown = told_apart((one, other, "volume", "größe"))
+    shown = distinguishable((one, other, "volume", "größe"))
     assert shown(one) != shown(other)
     assert (shown(one).isascii(), shown(other).isascii()) == (True, True)
     assert (shown("volume"), shown("größe")) == ("volume", "größe")
-    assert told_apart((one,))(one) == one
+    assert distinguishable((one,))(one) == one
 
 
 def test_a_question_names_the_near_misses_and_is_empty_without_any() -> None:

@@ -40,7 +40,7 @@ from pipeline.delta.frames.arrow_types import INTEGER_DIGITS, arrow_type, is_lis
 from pipeline.delta.frames.fit import ignored_feed_columns
 from pipeline.errors import FrameMismatchError
 from pipeline.errors.listing import listed
-from pipeline.errors.spelling import told_apart
+from pipeline.errors.spelling import distinguishable
 
 # Spark documents DATE and TIMESTAMP for the years 1 to 9999; the integers behind them reach further.
 _EPOCH = dt.date(1970, 1, 1)
@@ -104,7 +104,7 @@ def _matched(dataset: Dataset, names: Sequence[str], left_out: str) -> tuple[lis
         for name in names
         if casefolded(name) in RESERVED_COLUMNS - ignored_feed_columns(dataset.frame_columns)
     ]
-    shown = told_apart((*dataset.schema.names, *dataset.frame_columns, *names))
+    shown = distinguishable((*dataset.schema.names, *dataset.frame_columns, *names))
     exact = {name: position for position, name in enumerate(names)}
     by_folded = {casefolded(name): position for position, name in enumerate(names)}
     positions, computed = {}, dict((*dataset.features.generated, *dataset.features.defaults))

@@ -31,7 +31,7 @@ from pipeline.dataset.schema import RESERVED_COLUMNS, case_duplicates, casefolde
 from pipeline.delta import sql
 from pipeline.errors import FrameMismatchError
 from pipeline.errors.listing import listed
-from pipeline.errors.spelling import told_apart
+from pipeline.errors.spelling import distinguishable
 
 # Digits that the values of an integral type may need.
 _DIGITS: dict[type[DataType], int] = {ByteType: 3, ShortType: 5, IntegerType: 10, LongType: 19}
@@ -56,7 +56,7 @@ def select_list(dataset: Dataset, schema: StructType) -> dict[str, str]:
         FrameMismatchError: with every missing, extra, narrowed, reserved or ambiguous column at once.
     """
     problems = list(_frame_problems(schema, dataset.frame_columns))
-    shown = told_apart((*dataset.schema.names, *dataset.frame_columns, *schema.names))
+    shown = distinguishable((*dataset.schema.names, *dataset.frame_columns, *schema.names))
     by_name = {name: name for name in schema.names}
     by_folded = {casefolded(name): name for name in schema.names}
     selected: dict[str, str] = {}

@@ -73,7 +73,7 @@ def with_retries(attempt: Callable[[int], _T], policy: RetryPolicy, dataset: str
         number += 1
 
 
-def outlasted(
+def retried_until(
     act: Callable[[], _T],
     policy: RetryPolicy,
     *,

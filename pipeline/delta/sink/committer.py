@@ -27,7 +27,7 @@ from pipeline.delta.frames.staging import staged
 from pipeline.delta.log.commits import commit_versions
 from pipeline.delta.log.epochs import epoch_of_another_batch, epochs, last_epoch
 from pipeline.delta.log.mark import CommitNote, Mark
-from pipeline.delta.log.retry import outlasted
+from pipeline.delta.log.retry import retried_until
 from pipeline.delta.maintain.maintain import optimize
 from pipeline.delta.sink.dead_letters import DeadLetter, DeadLetters
 from pipeline.delta.sink.durable import sync_commits
@@ -172,7 +172,7 @@ class Committer:
             self._session = None
             self._stopping.wait(seconds)
 
-        return outlasted(call, self._retry, passes=_may_pass, is_last=self._stopping.is_set, wait=wait)
+        return retried_until(call, self._retry, passes=_may_pass, is_last=self._stopping.is_set, wait=wait)
 
     def _written(self, batch: Batch) -> tuple[WriteResult | None, Batch]:
         """The write of a batch, and the batch without its refused rows. If all were refused, None for the write."""

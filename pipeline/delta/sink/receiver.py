@@ -18,7 +18,7 @@ from typing import Any, Literal, TypeVar
 
 from pipeline.dataset import Dataset
 from pipeline.delta.frames.records import as_mapping, size_of
-from pipeline.delta.log.retry import RetryPolicy, outlasted
+from pipeline.delta.log.retry import RetryPolicy, retried_until
 from pipeline.delta.sink.buffer import Bounds, Buffer, Item, Receipt
 from pipeline.delta.sink.dead_letters import DeadLetter, DeadLetters
 from pipeline.delta.sink.intake import Intake, frame_of, frame_size
@@ -259,7 +259,7 @@ class Receiver:
             self._shrunk.clear()
             self._shrunk.wait(seconds)  # also set when the sink is to stop
 
-        result, _ = outlasted(
+        result, _ = retried_until(
             act, self._retry, passes=lambda error: error.may_pass, is_last=lambda: self.buffer.is_closed, wait=wait
         )
         return result

@@ -29,7 +29,7 @@ CHECK_BROKEN = frozenset({"DELTA_VIOLATE_CONSTRAINT_WITH_VALUES"})
 SLICE_BROKEN = frozenset({"DELTA_REPLACE_WHERE_MISMATCH"})
 RAISED_BY_US = frozenset({"USER_RAISED_EXCEPTION"})
 # What a Connect client is told of a task that failed while it wrote, whatever its cause.
-CAUSE_UNTOLD = frozenset({"TASK_WRITE_FAILED"})
+CAUSE_UNKNOWN = frozenset({"TASK_WRITE_FAILED"})
 VERSION_GONE = frozenset(
     {"DELTA_VERSION_NOT_FOUND", "DELTA_NO_REPRODUCIBLE_HISTORY_FOUND", "DELTA_TRUNCATED_TRANSACTION_LOG"}
 )
@@ -226,7 +226,7 @@ def _parameters_of(throwable: Any) -> Any:
 
 def _file_in(condition: str | None, parameters: Any) -> str | None:
     """The file that the parameters of a condition name; a task that failed names the folder that it was to write to."""
-    if condition in CAUSE_UNTOLD:
+    if condition in CAUSE_UNKNOWN:
         return None
     named = (parameters.get(name) for name in _PATH_PARAMETERS) if parameters else ()
     return next((str(value).strip("`") for value in named if value), None)

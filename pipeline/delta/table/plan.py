@@ -51,7 +51,7 @@ from pipeline.delta.table.steps import (
     WidenColumn,
     not_null_check,
 )
-from pipeline.errors.spelling import told_apart
+from pipeline.errors.spelling import distinguishable
 
 CHANGE_FEED = "delta.enableChangeDataFeed"
 # Properties of a new table, unless the declaration sets them; a table without them is no difference.
@@ -353,7 +353,7 @@ def _tuple(columns: tuple[str, ...]) -> str:
 def _schema_differences(declared: StructType, found: StructType) -> list[str]:
     differences = []
     by_name = {field.name: field for field in found.fields}
-    shown = told_apart((*declared.names, *by_name))
+    shown = distinguishable((*declared.names, *by_name))
     for field in declared.fields:
         other = by_name.get(field.name)
         if other is None:

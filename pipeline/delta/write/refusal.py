@@ -14,7 +14,7 @@ from pyspark.sql import DataFrame
 from pipeline.dataset import Dataset, Merge
 from pipeline.dataset.expectations import null_label
 from pipeline.delta import sql
-from pipeline.delta.spark.failures import CAUSE_UNTOLD, SPARK_ERRORS, failure_of
+from pipeline.delta.spark.failures import CAUSE_UNKNOWN, SPARK_ERRORS, failure_of
 from pipeline.delta.sql import constraints
 from pipeline.delta.sql.slices import Slice
 from pipeline.delta.write import merge
@@ -31,7 +31,7 @@ from pipeline.errors import (
 
 
 @contextmanager
-def telling_expressions(frame: DataFrame, dataset: Dataset) -> Iterator[None]:
+def failing_expressions_named(frame: DataFrame, dataset: Dataset) -> Iterator[None]:
     """The block of a write of a conformed frame: what fails for a value of a row is told by the part that fails.
 
     Raises:
@@ -42,7 +42,7 @@ def telling_expressions(frame: DataFrame, dataset: Dataset) -> Iterator[None]:
         yield
     except SPARK_ERRORS as error:
         failure = failure_of(error)
-        if not failure.is_of_rows and not failure.has_only(CAUSE_UNTOLD):
+        if not failure.is_of_rows and not failure.has_only(CAUSE_UNKNOWN):
             raise
         _refuse_failing(frame, dataset)
         raise

@@ -37,7 +37,7 @@ from pipeline.delta.log.retry import RetryPolicy, with_retries
 from pipeline.delta.log.snapshot import local_folder
 from pipeline.delta.spark.doors import door, door_of_write
 from pipeline.delta.spark.failures import (
-    CAUSE_UNTOLD,
+    CAUSE_UNKNOWN,
     CHECK_BROKEN,
     LOST_OR_REFUSED,
     NOT_NULL_BROKEN,
@@ -51,7 +51,7 @@ from pipeline.delta.table.apply import Applied
 from pipeline.delta.table.open_table import TableState, conform, open_with_steps, require_table
 from pipeline.delta.write import merge, overwrite, quarantine
 from pipeline.delta.write.quarantine import SplitFrame, split_violations
-from pipeline.delta.write.refusal import telling_expressions, violations_in
+from pipeline.delta.write.refusal import failing_expressions_named, violations_in
 from pipeline.delta.write.result import WriteResult, commit_result, no_commit
 from pipeline.delta.write.statement import write_statement
 from pipeline.delta.write.transaction import Identifier, cursor_identifier, first_load, identifier, version_holding
@@ -105,7 +105,7 @@ def write(
     with (
         door_of_write(dataset.name, location),
         _conformed(frame, dataset, note.mark) as conformed,
-        telling_expressions(conformed, dataset),
+        failing_expressions_named(conformed, dataset),
         split_violations(conformed, dataset, within) as split,
         _fixed_frame(split, dataset, within) as fixed,
     ):
@@ -330,7 +330,7 @@ def _outcome(
     refused = CHECK_BROKEN | NOT_NULL_BROKEN | RAISED_BY_US | SLICE_BROKEN
     violation = None
     names_too_long = failure.is_storage and bool(dataset.partition_by)
-    if failure.has(refused) or failure.has_only(CAUSE_UNTOLD) or names_too_long:
+    if failure.has(refused) or failure.has_only(CAUSE_UNKNOWN) or names_too_long:
         with suppress(*SPARK_ERRORS):  # the frame fails by itself; then its own error is the one to tell
             violation = violations_in(frame, dataset, within, names_folders=local_folder(state.location) is not None)
     if violation is not None:

@@ -41,7 +41,7 @@ from pipeline.errors import TableNotFoundError
 from pipeline.orchestration.checks import quality_checks, row_counts
 from pipeline.orchestration.checks.row_counts import ROW_COUNT
 from pipeline.orchestration.dataset_asset import IO_MANAGER
-from pipeline.orchestration.failures import told_as_failure
+from pipeline.orchestration.failures import as_dagster_failure
 from pipeline.orchestration.io.io_manager import DeltaIOManager
 from pipeline.orchestration.metadata import at_key, column_schema, plain_value, table_schema
 from pipeline.orchestration.metadata_keys import DECLARED_FINGERPRINT, FINGERPRINT, PARTITION_EXPR, VERSION
@@ -83,7 +83,10 @@ def _checks(dataset: Dataset, io_manager_key: str) -> AssetChecksDefinition:
             return _schema_result(key.asset_key, dataset, manager)
 
         for key in sorted(context.selected_asset_check_keys):
-            with told_as_failure(), through_door(dataset.name, at_key(dataset, key.asset_key).location(manager.root)):
+            with (
+                as_dagster_failure(),
+                through_door(dataset.name, at_key(dataset, key.asset_key).location(manager.root)),
+            ):
                 found = result(key)
             yield found
 

@@ -41,7 +41,7 @@ from pipeline.delta.write.result import WriteResult
 from pipeline.delta.write.write import write
 from pipeline.errors import FrameKindError, FrameMismatchError, PipelineError, TableNotFoundError
 from pipeline.orchestration.derived import dataset_of_table, derived_dataset, refuse_lost_partitions
-from pipeline.orchestration.failures import told_as_failure
+from pipeline.orchestration.failures import as_dagster_failure
 from pipeline.orchestration.io.consumers import consumer_of, read_changes, sources_of, written_changes
 from pipeline.orchestration.io.contexts import metadata_of, output_keys, partition_expr, partitions_of, step_of
 from pipeline.orchestration.io.identity import writer
@@ -113,7 +113,7 @@ class DeltaIOManager(ConfigurableIOManager):
             Failure: either of them, inside of a run.
         """
         step = step_of(context)
-        with nullcontext() if step is None else told_as_failure(), self._door(context):
+        with nullcontext() if step is None else as_dagster_failure(), self._door(context):
             self._handle_output(context, step, obj)
 
     def _door(self, context: OutputContext | InputContext) -> AbstractContextManager[None]:
@@ -137,12 +137,12 @@ class DeltaIOManager(ConfigurableIOManager):
             )
             started = dt.datetime.now(dt.timezone.utc)
             with _told(table_declares):
-                results, told_too = self._write(obj, dataset, note, within, found=found, reads=reads.values())
+                results, further_metadata = self._write(obj, dataset, note, within, found=found, reads=reads.values())
         result = combined_result(results)
         with result.behind():
             seconds = (dt.datetime.now(dt.timezone.utc) - started).total_seconds()
-            told_too |= {WRITE_SECONDS: seconds} | sample_metadata(results[-1], self.sample_rows)
-            metadata = write_metadata(dataset, result, note.sources) | told_too
+            further_metadata |= {WRITE_SECONDS: seconds} | sample_metadata(results[-1], self.sample_rows)
+            metadata = write_metadata(dataset, result, note.sources) | further_metadata
             metadata |= rows_that_replace(dataset, result) if found is None else changes_metadata(found.changes)
             told = self._told_version(context, step, dataset, result)
             for one in results:
@@ -192,7 +192,7 @@ class DeltaIOManager(ConfigurableIOManager):
             Failure: any of them, inside of a run.
         """
         step = step_of(context)
-        with nullcontext() if step is None else told_as_failure(), self._door(context):
+        with nullcontext() if step is None else as_dagster_failure(), self._door(context):
             return self._load_input(context, step)
 
     def _load_input(self, context: InputContext, step: StepExecutionContext | None) -> Any:
