@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import time
 import zipfile
 from collections.abc import Callable, Iterator
@@ -32,6 +31,7 @@ from pipeline.delta.write.result import WriteResult
 from pipeline.delta.write.write import write
 from pipeline.errors import CommitConflictError
 from pipeline.settings import SparkSettings
+from pipeline_tests.conflicts import delta_exception_modules
 from pipeline_tests.delta.sample import (
     APPENDED,
     REPLACED,
@@ -60,17 +60,7 @@ WAIT_SECONDS = 120
 
 @pytest.fixture(scope="module")
 def delta_exceptions() -> tuple[list[ModuleType], Callable[..., Any]]:
-    """Delta's modules of exceptions, and the conversion that the first of them puts in the place of Spark's.
-
-    Anybody who imports `delta` in a process changes how all of it sees conflicts; other tests are spared that.
-    """
-    convert, classes = captured.convert_exception, dict(connect.EXCEPTION_CLASS_MAPPING)
-    modules = [importlib.import_module(name) for name in ("delta.exceptions.captured", "delta.connect.exceptions")]
-    converting = captured.convert_exception
-    captured.convert_exception = convert
-    connect.EXCEPTION_CLASS_MAPPING.clear()
-    connect.EXCEPTION_CLASS_MAPPING.update(classes)
-    return modules, converting
+    return delta_exception_modules()
 
 
 def test_every_exception_of_delta_s_modules_is_a_conflict(

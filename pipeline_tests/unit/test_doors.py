@@ -16,7 +16,6 @@ from typing import Any
 import grpc
 import pyarrow as pa
 import pytest
-from delta.exceptions import ConcurrentAppendException
 from google.protobuf.message import DecodeError
 from py4j.protocol import Py4JError, Py4JJavaError, Py4JNetworkError
 from pyspark.errors import PySparkRuntimeError, PythonException
@@ -62,6 +61,7 @@ from pipeline.errors import (
     StorageError,
     TextError,
 )
+from pipeline_tests.conflicts import delta_exception_modules
 
 D = Dataset(name="d", schema=StructType([StructField("n", LongType())]), write=Append())
 ELSEWHERE = "abfss://nowhere/d"
@@ -105,7 +105,10 @@ ERRORS: Mapping[str, tuple[Callable[[], Exception], type[PipelineError]]] = {
     "rename": (lambda: condition(SparkRuntimeException, "FAILED_RENAME_PATH", "42K04"), StorageError),
     "lost": (lambda: PySparkRuntimeError("the answer was lost"), PipelineError),
     "function": (lambda: PythonException("LookupError"), PipelineError),
-    "conflict": (lambda: ConcurrentAppendException("met another"), PipelineError),
+    "conflict": (
+        lambda: delta_exception_modules()[0][0].ConcurrentAppendException("met another", "trace"),
+        PipelineError,
+    ),
     "py4j": (lambda: Py4JError("An error occurred while calling o1.sql"), PipelineError),
     "py4j network": (lambda: Py4JNetworkError("Answer from Java side is empty"), PipelineError),
     "disk in Java": (
