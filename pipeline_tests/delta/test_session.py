@@ -16,7 +16,7 @@ from pyspark.sql import SparkSession
 
 from pipeline.delta.log.mark import clone_session
 from pipeline.delta.spark.confs import DELTA_CATALOG, DELTA_EXTENSION, confs, cores
-from pipeline.delta.spark.connect import bounded
+from pipeline.delta.spark.connect import with_bounded_retries
 from pipeline.delta.spark.java import MINIMUM_JAVA, find_java
 from pipeline.delta.spark.session import open_session
 from pipeline.errors import CacheFolderError, JavaNotFoundError, SparkUnavailableError
@@ -119,7 +119,7 @@ def test_a_connect_session_that_has_asked_nothing_yet_can_be_cloned(remote_url: 
 
 def test_a_session_that_its_server_has_ended_is_said_to_be_gone(remote_url: str) -> None:
     with connect_mode():
-        session: Any = bounded(connect(remote_url))
+        session: Any = with_bounded_retries(connect(remote_url))
         session.client.release_session()  # as the server itself does after a time without a call
         with pytest.raises(SparkUnavailableError):
             clone_session(session)

@@ -26,8 +26,9 @@ from pipeline.dataset import Append, Dataset, Replace
 from pipeline.delta.frames.convert import to_spark
 from pipeline.delta.inspect import record
 from pipeline.delta.inspect.check import check_table, rows_held
-from pipeline.delta.inspect.describe import describe, history
+from pipeline.delta.inspect.describe import describe
 from pipeline.delta.inspect.diff import diff
+from pipeline.delta.inspect.history import history
 from pipeline.delta.inspect.query import query
 from pipeline.delta.log.mark import CommitNote, Mark
 from pipeline.delta.maintain.maintain import checkpoint, optimize, vacuum
@@ -106,7 +107,7 @@ ERRORS: Mapping[str, tuple[Callable[[], Exception], type[PipelineError]]] = {
     "lost": (lambda: PySparkRuntimeError("the answer was lost"), PipelineError),
     "function": (lambda: PythonException("LookupError"), PipelineError),
     "conflict": (
-        lambda: delta_exception_modules()[0][0].ConcurrentAppendException("met another", "trace"),
+        lambda: delta_exception_modules()[0][1].ConcurrentAppendException("met another"),
         PipelineError,
     ),
     "py4j": (lambda: Py4JError("An error occurred while calling o1.sql"), PipelineError),
@@ -162,7 +163,7 @@ DOORS: Mapping[str, Callable[[Any, Path], Any]] = {
     "read": lambda s, _: read(s, D, ELSEWHERE),
     "resolve": lambda s, _: resolve_version(s, D, ELSEWHERE, ReadOptions(version=3)),
     "describe": lambda s, _: describe(s, D, ELSEWHERE),
-    "history": lambda s, _: history(s, D, ELSEWHERE),
+    "history": lambda s, _: history(s, D.name, ELSEWHERE),
     "vacuum": lambda s, _: vacuum(s, D, ELSEWHERE),
     "optimize": lambda s, _: optimize(s, D, ELSEWHERE, NOTE),
     "checkpoint": lambda s, _: checkpoint(s, D, ELSEWHERE),
