@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -107,7 +108,7 @@ def test_a_damaged_entry_is_refused_by_reads_writes_consumers_and_overviews(
     damage(root)
     files = {path: path.read_bytes() for path in Path(location).rglob("*") if path.is_file()}
     assert refused(classic, root, cursor) == {entry(root, number)}
-    (shown,) = describe_all(classic, [REPLACED], root)
+    (shown,) = describe_all([REPLACED], root, partial(describe, classic))
     assert (shown.standing, entry(root, number).name in str(shown.problem)) == ("unreadable", True)
     assert {path: path.read_bytes() for path in Path(location).rglob("*") if path.is_file()} == files
     found = examine(REPLACED.name, location)

@@ -23,7 +23,7 @@ from pipeline.delta.log.epochs import epochs
 from pipeline.delta.maintain.checkpoint import Checkpoints
 from pipeline.delta.spark.session import is_connect, open_session
 from pipeline.delta.stream.structured_streaming import combined_result, outcome_text, read_outcome, write_available
-from pipeline.errors import CheckViolationError, DeclarationError, StreamError
+from pipeline.errors import CheckViolationError, DeclarationError, FrameFailedError, StreamError
 from pipeline.settings import SparkSettings
 from pipeline_tests.children.sink import ARRIVALS
 from pipeline_tests.children.stream import Job, StreamChild, source
@@ -150,6 +150,9 @@ def test_where_a_server_s_worker_can_not_write_the_error_says_what_it_needs(
     folder.mkdir()
     (folder / "a.json").write_text('{"arrival": "x"}\n', encoding="utf-8")
     frame = spark.readStream.schema(ARRIVALS.schema).option("mode", "FAILFAST").json(str(folder))
+    with pytest.raises(FrameFailedError):
+        write_available(frame, dataset=ARRIVALS, location=str(tmp_path / "table"), checkpoint=str(tmp_path / "other"))
+    (tmp_path / "checkpoint").write_text("no folder", encoding="utf-8")
     with pytest.raises(StreamError) as caught:
         write_available(
             frame, dataset=ARRIVALS, location=str(tmp_path / "table"), checkpoint=str(tmp_path / "checkpoint")

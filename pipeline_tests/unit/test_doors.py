@@ -290,12 +290,13 @@ def test_a_disk_is_looked_at_before_a_remedy_is_told(tmp_path: Path) -> None:
 MODULES = (
     "delta.table.open_table", "delta.read.version", "delta.write.write", "delta.write.consume", "delta.inspect.check",
     "delta.inspect.describe", "delta.inspect.diff", "delta.inspect.query", "delta.maintain.maintain",
-    "delta.maintain.restore", "delta.maintain.retention", "delta.stream.structured_streaming", "record",
+    "delta.maintain.restore", "delta.maintain.retention", "delta.stream.structured_streaming", "delta.inspect.record",
+    "delta.inspect.history",
 )  # fmt: skip
 # What takes a session and is no door: it stands inside of one, tells what it finds, or calls what a user has given.
 INSIDE = {
-    "answer_of", "broken_by", "consume", "dangling", "describe_all", "latest_version", "load", "query_session",
-    "refuse_table_as_parquet", "repeated", "verify",
+    "answer_of", "consume", "duplicate_values", "entries", "latest_version", "query_session",
+    "refuse_table_as_parquet", "rows_at", "unmatched_values", "verify", "violations_at",
 }  # fmt: skip
 
 

@@ -126,6 +126,7 @@ def describe(session: SparkSession, dataset: Dataset, location: str) -> TableDes
     return describe_at(session, dataset.name, location, dataset)
 
 
+@door
 def describe_at(session: SparkSession, name: str, location: str, declared: Dataset | None) -> TableDescription:
     """As `describe`, of a table of which nothing may be declared."""
     state = observe_at(session, name, location)

@@ -93,6 +93,7 @@ def table_state_with_sizes(session: SparkSession, dataset: Dataset, location: st
     return observe_at(session, dataset.name, location)
 
 
+@door
 def observe_at(session: SparkSession, name: str, location: str) -> TableState | None:
     """As `table_state_with_sizes`, of a table of which nothing may be declared; `name` is for the errors."""
     try:
@@ -343,7 +344,7 @@ def _create(session: SparkSession, dataset: Dataset, location: str) -> TableStat
                 raise NotADeltaTableError(dataset=dataset.name, location=location) from error
             removed = remove_empty_log(location)
             if time.monotonic() > deadline or not (removed or _is_begun(location)):
-                raise storage_failure(dataset.name, location, failure) from error
+                raise StorageError(dataset=dataset.name, location=location, reason=failure.summary) from error
             if not removed:
                 time.sleep(_LOOK_SECONDS)
 
