@@ -22,7 +22,7 @@ from pipeline.delta.log.replay import log_files
 from pipeline.delta.log.snapshot import local_folder, table_facts
 from pipeline.delta.spark.doors import door, storage_failure
 from pipeline.delta.spark.failures import NO_TABLE, NOTHING_TO_READ, SPARK_ERRORS, failure_of
-from pipeline.errors import StorageError, TableNotFoundError
+from pipeline.errors import TableNotFoundError
 
 _HISTORY_COLUMNS = (
     "version", "unix_micros(timestamp) AS micros", "operation", "operationMetrics", "userMetadata", "engineInfo",
@@ -132,8 +132,6 @@ def history_in_log(name: str, location: str, limit: int | None = None) -> list[H
             return _entries_in_log(folder, limit)
     except (KeyError, NotImplementedError):  # of a form that we don't read
         return None
-    except OSError as error:
-        raise StorageError(dataset=name, location=location, reason=error.strerror or str(error)) from error
 
 
 def _entries_in_log(folder: Path, limit: int | None) -> list[HistoryEntry] | None:

@@ -24,6 +24,7 @@ from pipeline.delta.frames.arrow_types import arrow_type
 from pipeline.delta.frames.convert import ARROW, PANDAS, POLARS, arrow_reader, index_as_columns, kind_of
 from pipeline.delta.frames.records import MAX_DEPTH, Unfit, as_mapping, coercer, is_deep, shown_name, shown_value
 from pipeline.delta.log.snapshot import first_line
+from pipeline.delta.read.version import NULL_FOLDER
 from pipeline.delta.sink.buffer import Item, Receipt
 from pipeline.delta.sink.dead_letters import DeadLetter, json_value
 from pipeline.delta.write import merge
@@ -37,8 +38,6 @@ _FEW = 4
 # The limit of a local file system for a name, and the characters that Spark escapes as %XX in a partition folder.
 _FOLDER_BYTES = 255
 _ESCAPED = frozenset({*map(chr, range(1, 0x20)), *"\"#%'*/:=?\\\x7f{[]^"})
-# The folder name that represents NULL.
-_NULL_FOLDER = "__HIVE_DEFAULT_PARTITION__"
 # The number of reasons that a receipt names.
 NAMED_REASONS = 3
 
@@ -182,7 +181,7 @@ class Intake:
 
     def _folder_problem(self, name: str, value: str) -> str | None:
         """Why a text can't be a partition value, whose folder is named after it. If it can, None."""
-        if not value or value == _NULL_FOLDER:
+        if not value or value == NULL_FOLDER:
             return f"{value or 'an empty text'} in a partition column would be read back as NULL"
         if self._is_mapped:  # its folders are not named after the value
             return None

@@ -247,13 +247,10 @@ def plan_in_log(dataset: Dataset, location: str) -> Plan | None:
         DamagedTableError: the log is not what its commits have made.
     """
     folder = local_folder(location)
-    try:
-        if folder is not None and log_files(location).latest is None:
-            raise TableNotFoundError(dataset=dataset.name, location=location)
-        with of_dataset(dataset.name):
-            state = state_from_log(location)
-    except OSError as error:
-        raise StorageError(dataset=dataset.name, location=location, reason=error.strerror or str(error)) from error
+    if folder is not None and log_files(location).latest is None:
+        raise TableNotFoundError(dataset=dataset.name, location=location)
+    with of_dataset(dataset.name):
+        state = state_from_log(location)
     if state is None:
         return None
     found = plan(dataset, state)
