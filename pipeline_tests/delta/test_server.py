@@ -6,7 +6,8 @@ import socket
 import stat
 import subprocess
 import sys
-from contextlib import contextmanager
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -68,6 +69,16 @@ def looks_like_a_server(folder: Path, port: int) -> Any:
             yield process
         finally:
             process.kill()
+
+
+@contextmanager
+def busy_processors() -> Iterator[None]:
+    """Twice as many processes that only use their processor as there are processors."""
+    program = [sys.executable, "-c", "while True: pass"]
+    with ExitStack() as stack:
+        for _ in range(2 * (os.cpu_count() or 1)):
+            stack.callback(stack.enter_context(subprocess.Popen(program)).kill)
+        yield
 
 
 def family(server: Server) -> list[psutil.Process]:
@@ -173,6 +184,19 @@ def test_a_process_that_is_not_this_folder_s_server_is_neither_taken_for_it_nor_
         assert other.poll() is None
         other.kill()
     assert {path.name for path in folder.iterdir()} == {"lock"}
+
+
+def test_a_server_is_known_from_the_moment_that_it_is_started(folder: Path) -> None:
+    command = [sys.executable, *records.arguments(made(folder), 1, None)]
+    unknown = []
+    with busy_processors():
+        for _ in range(100):
+            with subprocess.Popen(command) as process:
+                record = Server(pid=process.pid, began=beginning(psutil.Process(process.pid)), port=1, log="")
+                if records.process_of(folder, record) is None:
+                    unknown.append(process.poll())
+                process.kill()
+    assert unknown == []
 
 
 def test_a_server_is_known_by_ticks_that_the_clock_does_not_change(folder: Path) -> None:

@@ -12,6 +12,7 @@ import json
 import os
 import secrets
 import stat
+import time
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -23,6 +24,7 @@ HOST = "127.0.0.1"
 MODULE = "pipeline.delta.spark.server"
 TOKEN_VARIABLE = "SPARK_CONNECT_AUTHENTICATE_TOKEN"  # noqa: S105  the name of a variable
 _TOKEN_BYTES = 32
+_COMMAND_LINE_SECONDS = 1.0
 _RECORD = "server.json"
 _TOKEN = "token"  # noqa: S105  the name of a file
 
@@ -90,12 +92,24 @@ def process_of(folder: Path, server: Server) -> psutil.Process | None:
         process = psutil.Process(server.pid)
         same = (
             beginning(process) == server.began
-            and process.cmdline()[1:] == arguments(folder, server.port, server.idle_minutes)
+            and _command_line(process)[1:] == arguments(folder, server.port, server.idle_minutes)
             and process.status() != psutil.STATUS_ZOMBIE
         )
     except psutil.Error:
         return None
     return process if same else None
+
+
+def _command_line(process: psutil.Process) -> list[str]:
+    """The command line of a process; empty if it has none.
+
+    A process that was just started has none for a moment: the kernel replaces the program before it sets the
+    arguments, and whoever started it may go on in between.
+    """
+    end = time.monotonic() + _COMMAND_LINE_SECONDS
+    while not (line := process.cmdline()) and process.is_running() and time.monotonic() < end:
+        time.sleep(0.001)
+    return line
 
 
 def remember(folder: Path, server: Server) -> None:
