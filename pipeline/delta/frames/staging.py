@@ -20,7 +20,7 @@ from pyspark.sql.types import StructField, StructType
 from pipeline.dataset import Dataset
 from pipeline.delta.frames.arrow_types import storage_type
 from pipeline.delta.log.commits import file_system
-from pipeline.delta.spark.doors import look_at_disk, making_frame
+from pipeline.delta.spark.doors import disk_problem, making_frame
 from pipeline.delta.spark.failures import SPARK_ERRORS, failure_of
 from pipeline.delta.sql.quoting import path_pattern
 from pipeline.errors import StagingError
@@ -53,7 +53,7 @@ class Staging:
 
     def _error(self, reason: object) -> StagingError:
         return StagingError(
-            dataset=self.dataset.name, location=self.location, reason=str(reason), found=look_at_disk(self.location)
+            dataset=self.dataset.name, location=self.location, reason=str(reason), found=disk_problem(self.location)
         )
 
     def write(self, batches: Iterable[Any], schema: Any, fit: Callable[[Any], Any]) -> None:

@@ -17,7 +17,7 @@ from pipeline.delta import sql
 from pipeline.delta.log.mark import CommitNote, Mark, private_session, write_confs
 from pipeline.delta.log.retry import RetryPolicy, with_retries
 from pipeline.delta.log.table_state import TableState
-from pipeline.delta.spark.doors import look_at_disk, storage_failure
+from pipeline.delta.spark.doors import disk_problem, storage_failure
 from pipeline.delta.spark.failures import SPARK_ERRORS, failure_of
 from pipeline.delta.sql import constraints
 from pipeline.delta.table.plan import plan, shape_differences
@@ -110,7 +110,7 @@ def _take(
                     raise CommitConflictError(
                         dataset=dataset.name, location=state.location, condition=failure.condition
                     ) from error
-                if failure.is_storage or look_at_disk(state.location):
+                if failure.is_storage or disk_problem(state.location):
                     raise storage_failure(dataset.name, state.location, failure) from error
                 raise ConformError(
                     dataset=dataset.name, location=state.location, step=str(step), reason=failure.summary
