@@ -15,7 +15,7 @@ from pyspark.sql import SparkSession
 from pipeline.dataset import Dataset
 from pipeline.delta import sql
 from pipeline.delta.log.mark import (
-    BehindCommit,
+    AfterCommit,
     CommitNote,
     Mark,
     marked_commit,
@@ -154,7 +154,7 @@ def restore(session: SparkSession, dataset: Dataset, plan: RestorePlan, note: Co
     if commit is None:  # another restore to the same version came first, and there is nothing left to do
         latest = require_table(session, dataset, plan.location).version
         return RestoreResult(plan=plan, version=latest, latest=latest)
-    with BehindCommit(dataset.name, plan.location, commit.version):
+    with AfterCommit(dataset.name, plan.location, commit.version):
         state = _apply_declared(session, dataset, plan, commit.version, note)
         written = commit_result(dataset, state, note.mark, commit)
         return RestoreResult(

@@ -102,7 +102,7 @@ def _prepare(session: Any) -> None:
     with_bounded_retries(session)
     for name, value in (SEMANTIC_CONFS | WRITE_CONFS).items():
         session.conf.set(name, value)
-    hold_statement_confs(session)
+    set_statement_confs(session)
     _retry_policy(_where(session)).max_retries = CONNECT_ATTEMPTS  # the server answers
 
 
@@ -110,7 +110,7 @@ def _where(session: Any) -> str:
     return f"sc://{session.client._builder.endpoint}"
 
 
-def hold_statement_confs(session: SparkSession) -> None:
+def set_statement_confs(session: SparkSession) -> None:
     """Set those of `STATEMENT_CONFS` that the caller has changed. Spark logs a warning when some of them are set."""
     for name, value in STATEMENT_CONFS.items():
         if session.conf.get(name, value) != value:

@@ -54,7 +54,7 @@ def start_jvm(confs: Mapping[str, str]) -> None:
 def with_properties(arguments: list[str], file: Path) -> tuple[list[str], str | None]:
     """Arguments of spark-submit with this properties file, and the properties file that they had, if any.
 
-    If they had none, an option makes spark-submit read spark-defaults.conf, which a properties file would otherwise replace.
+    If they had none, an option makes spark-submit read spark-defaults.conf too, which it otherwise would ignore.
     """
     others: list[str] = []
     users_file = None

@@ -34,7 +34,7 @@ _UTC = ("UTC", "Etc/UTC", "Z", "+00:00")
 _BY_COMPUTED = "spark.databricks.delta.generatedColumn.partitionFilterOptimization.enabled"
 
 
-def hold_session_confs(session: SparkSession) -> None:
+def set_session_confs(session: SparkSession) -> None:
     """Set in a session of ours every conf on which the meaning of statements and of written files depends."""
     known: Any = session.conf.getAll if is_connect(session) else {}  # one answer from the server for all of them
     for name, value in (SEMANTIC_CONFS | STATEMENT_CONFS | WRITE_CONFS).items():
