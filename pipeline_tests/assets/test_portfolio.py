@@ -209,7 +209,7 @@ def test_a_landing_folder_without_updates_is_refused_by_name(spark, tmp_path: Pa
     with pytest.raises(SourceFileError) as caught:
         stream_json_files(spark, str(tmp_path / "position_updates"), POSITION_UPDATES.schema)
     assert caught.value.path == f"{tmp_path}/position_updates"
-    assert caught.value.problem == "the folder is not there"
+    assert caught.value.problem == "the folder does not exist"
 
 
 def rows_as_dicts(dataset: Dataset, settings: Settings) -> list[dict[str, Any]]:

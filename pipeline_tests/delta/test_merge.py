@@ -407,5 +407,5 @@ def test_a_column_that_the_merge_decides_by_must_be_in_the_frame_and_have_a_type
         merge_query(classic, dataset, root, "SELECT 1L AS k, 1L AS at, 'a' AS v")
     with pytest.raises(FrameMismatchError) as void:
         merge_query(classic, dataset, root, "SELECT 1L AS k, 1L AS at, 'a' AS v, NULL AS flag")
-    assert missing.value.differences == ("column flag: missing; the write decides by it",)
-    assert void.value.differences == ("column flag: has type void; the write decides by it",)
+    assert missing.value.differences == ("column flag: missing; the write needs it",)
+    assert void.value.differences == ("column flag: has type void; the write needs it",)
