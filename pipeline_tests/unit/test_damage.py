@@ -262,7 +262,7 @@ def test_a_gap_below_the_checkpoint_is_serious_while_a_consumer_has_still_to_rea
     found = examine(SOURCE.name, str(table), consumers=[consumer])
     (gap,) = (finding for finding in found.findings if finding.kind == "log gap")
     assert (gap.serious, found.healthy) == (serious, not serious)
-    assert ("consumer has still to read it" in gap.detail) is serious
+    assert ("not yet read by consumer" in gap.detail) is serious
 
 
 def test_changes_that_were_cleaned_away_before_a_consumer_has_read_them_are_told(table: Path, tmp_path: Path) -> None:

@@ -25,7 +25,7 @@ from pyspark.sql.types import LongType, StructField, StructType
 from pipeline.dataset import Append, Dataset, Replace
 from pipeline.delta.frames.convert import to_spark
 from pipeline.delta.inspect import record
-from pipeline.delta.inspect.check import check_table, rows_held
+from pipeline.delta.inspect.check import check_table, rows_per_partition
 from pipeline.delta.inspect.describe import describe
 from pipeline.delta.inspect.diff import diff
 from pipeline.delta.inspect.history import history
@@ -170,7 +170,7 @@ DOORS: Mapping[str, Callable[[Any, Path], Any]] = {
     "plan_restore": lambda s, _: plan_restore(s, D, ELSEWHERE, ReadOptions(version=1)),
     "restore": lambda s, _: restore(s, D, PLAN, NOTE),
     "findings": lambda s, _: check_table(s, D, ELSEWHERE),
-    "rows_held": lambda s, _: rows_held(lambda: s, D, ELSEWHERE, 1),
+    "rows_per_partition": lambda s, _: rows_per_partition(lambda: s, D, ELSEWHERE, 1),
     "diff": lambda s, _: diff(s, D, ELSEWHERE, first=0, last=1, limit=3),
     "query": lambda s, _: query(
         s, "SELECT 1", datasets=[D], root=ELSEWHERE, pins={}, everything=ReadOptions(), limit=1

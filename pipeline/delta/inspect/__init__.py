@@ -1,1 +1,1 @@
-"""Looking without changing: for operators, checks and reports."""
+"""Read-only inspection of tables, for operators, checks and reports."""

@@ -1,6 +1,6 @@
-"""Whether a data file is what a commit has added: its size, its Parquet footer, and on request every page of it.
+"""Whether a data file is as its commit added it: its size, its Parquet footer, and on request every page.
 
-Here belongs the look at one file. Which files a table is made of is `replay`'s.
+Here belongs the check of one file. `replay` determines the files of a table.
 """
 
 from __future__ import annotations
@@ -13,30 +13,30 @@ from pipeline.delta.log.snapshot import first_line
 
 _MAGIC = b"PAR1"
 _ENCRYPTED = b"PARE"
-# As far as Delta keeps the beginning of a text in its statistics.
-_WHOLE_TEXT = 32
-# What pyarrow raises of bytes that are no Parquet, its own errors among them.
+# Delta truncates texts in statistics to so many characters.
+_TRUNCATED_LENGTH = 32
+# Errors of pyarrow, or of the system, for bytes that are not Parquet.
 _UNREADABLE = (OSError, ValueError, NotImplementedError, MemoryError)
 
 
 def problem_of(system: Any, path: str, size: int, added: Mapping[str, Any], *, deep: bool) -> str | None:
-    """What is wrong with a file of a table; None where nothing is.
+    """What is wrong with a file of a table. If nothing is, None.
 
     Args:
-        size: in bytes, as it is on disk.
-        added: the action that has added it.
-        deep: read every page, so that its checksums are compared, and compare its values with the statistics.
+        size: the file's size on disk, in bytes.
+        added: the action that added the file.
+        deep: read every page, which verifies its checksum, and compare the values with the statistics.
     """
     committed = added.get("size")
     if committed is not None and size != committed:
-        return f"it has {size} bytes, and {committed} were committed"
+        return f"it has {size} bytes, but {committed} were committed"
     try:
         return _problem_of_parquet(system, path, size, statistics(added), deep=deep)
     except _UNREADABLE as error:
         return f"it can't be read as Parquet ({first_line(error)})"
 
 
-def _problem_of_parquet(system: Any, path: str, size: int, said: Mapping[str, Any], *, deep: bool) -> str | None:
+def _problem_of_parquet(system: Any, path: str, size: int, stats: Mapping[str, Any], *, deep: bool) -> str | None:
     import pyarrow.parquet as pq
 
     with system.open_input_file(path) as source:
@@ -46,44 +46,44 @@ def _problem_of_parquet(system: Any, path: str, size: int, said: Mapping[str, An
         if end == _ENCRYPTED:
             return None
         if (start, end) != (_MAGIC, _MAGIC):
-            return "it does not begin and end as Parquet does"
+            return "it does not begin and end with Parquet's magic bytes"
         file = pq.ParquetFile(source, page_checksum_verification=True)
-        rows = said.get("numRecords")
+        rows = stats.get("numRecords")
         if rows is not None and rows != file.metadata.num_rows:
-            return f"it has {file.metadata.num_rows} rows, and {rows} were committed"
-        return _problem_of_values(file.read(), said) if deep else None
+            return f"it has {file.metadata.num_rows} rows, but {rows} were committed"
+        return _problem_of_values(file.read(), stats) if deep else None
 
 
-def _problem_of_values(table: Any, said: Mapping[str, Any]) -> str | None:
-    """In what the values differ from the statistics that were committed; None where they don't."""
+def _problem_of_values(table: Any, stats: Mapping[str, Any]) -> str | None:
+    """How the values differ from the committed statistics. If they don't, None."""
     table.validate(full=True)
-    if said.get("tightBounds") is False:  # of a file with deleted rows the statistics may be wider
+    if stats.get("tightBounds") is False:  # the statistics of a file with deleted rows may be wider
         return None
     for column in table.column_names:
         values = table.column(column)
-        nulls = (said.get("nullCount") or {}).get(column)
+        nulls = (stats.get("nullCount") or {}).get(column)
         if isinstance(nulls, int) and nulls != values.null_count:
-            return f"column {column} has {values.null_count} NULLs, and {nulls} were committed"
-        least, greatest = (_comparable((said.get(name) or {}).get(column)) for name in ("minValues", "maxValues"))
-        there = _ends(values)
-        if there is not None and None not in (least, greatest) and there != (least, greatest):
-            return f"column {column} has {there[0]!r} to {there[1]!r}, and {least!r} to {greatest!r} were committed"
+            return f"column {column} has {values.null_count} NULLs, but {nulls} were committed"
+        least, greatest = (_comparable((stats.get(name) or {}).get(column)) for name in ("minValues", "maxValues"))
+        actual = _min_max(values)
+        if actual is not None and None not in (least, greatest) and actual != (least, greatest):
+            return f"column {column} has {actual[0]!r} to {actual[1]!r}, but {least!r} to {greatest!r} were committed"
     return None
 
 
 def _comparable(value: object) -> object:
-    """A value of the statistics that can be compared as it is; None for any other."""
+    """A value of the statistics that can be compared directly. For any other value, None."""
     if isinstance(value, bool) or not isinstance(value, int | str):
         return None
-    return None if isinstance(value, str) and len(value) >= _WHOLE_TEXT else value
+    return None if isinstance(value, str) and len(value) >= _TRUNCATED_LENGTH else value
 
 
-def _ends(values: Any) -> tuple[object, object] | None:
-    """The least and the greatest value of a column of whole numbers or texts; None of any other, or without values."""
+def _min_max(values: Any) -> tuple[object, object] | None:
+    """The least and the greatest value of a column of integers or texts. For another type, or without values, None."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
     if not (pa.types.is_integer(values.type) or pa.types.is_string(values.type)) or values.null_count == len(values):
         return None
-    ends = pc.min_max(values).as_py()
-    return ends["min"], ends["max"]
+    limits = pc.min_max(values).as_py()
+    return limits["min"], limits["max"]
