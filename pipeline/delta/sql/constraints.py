@@ -34,15 +34,15 @@ from pipeline.errors import DeclarationError
 
 # How many distinct keys or partition values an error names.
 NAMED_VALUES = 10
-# How many rows that break a constraint are shown, and by how many columns if no keys are declared.
+# How many rows that break a constraint are shown, and with how many columns if no keys are declared.
 EXAMPLES = 5
 _EXAMPLE_COLUMNS = 5
 _EXAMPLE_CHARACTERS = 60
-# The longest name of a file or folder on the file systems of this machine and HDFS; objects of a store have none.
+# The longest name of a file or folder in local file systems and HDFS. Object stores have no such limit.
 FOLDER_NAME_BYTES = 255
-# Characters for each of which a folder's name has three (`ExternalCatalogUtils.escapePathName`).
+# Characters that are escaped as three in a folder's name (`ExternalCatalogUtils.escapePathName`).
 _ESCAPED = r"""[\x00-\x1f\x7f"#%'*/:=?\\{\[\]^]"""
-# Of a column that is mapped: `col-` and a UUID.
+# The length of a mapped column's physical name: `col-` and a UUID.
 _MAPPED_NAME_BYTES = 40
 
 
@@ -93,15 +93,15 @@ def empty_partition_conditions(dataset: Dataset) -> dict[str, str]:
 
 
 def generated_conditions(dataset: Dataset) -> dict[str, str]:
-    """By generated column, SQL that is true where it holds another value than its expression has."""
+    """By generated column, SQL that is true if its value differs from that of its expression."""
     return {
-        column: f"NOT ({sql.identifier(column)} <=> CAST(({said}) AS {sql.bare_type(dataset.field(column).dataType)}))"
-        for column, said in dataset.features.generated
+        column: f"NOT ({sql.identifier(column)} <=> CAST(({text}) AS {sql.bare_type(dataset.field(column).dataType)}))"
+        for column, text in dataset.features.generated
     }
 
 
 def long_partition_conditions(dataset: Dataset, limit: int = FOLDER_NAME_BYTES) -> dict[str, str]:
-    """By partition column, SQL that is true where the name of a text's folder would be too long for a file system."""
+    """By partition column, SQL that is true if the folder's name of a text would be too long for a file system."""
     return {
         column: (
             f"octet_length(regexp_replace({sql.identifier(column)}, {sql.string(_ESCAPED)}, '%00')) > "

@@ -45,10 +45,10 @@ _INTEGERS: tuple[tuple[type[DataType], int, str], ...] = (
 
 
 def sendable(text: str) -> str:
-    """The text itself; py4j would take one that has no form in UTF-8 for a connection that failed.
+    """The text unchanged. py4j would report a text that can't be encoded in UTF-8 as a failed connection.
 
     Raises:
-        UnicodeEncodeError: half of a surrogate pair stands alone in it.
+        UnicodeEncodeError: the text has half of a surrogate pair.
     """
     text.encode()
     return text

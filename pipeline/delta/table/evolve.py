@@ -51,8 +51,8 @@ ALLOWED: dict[str, frozenset[str]] = {
     "evolve": frozenset({AddColumn.kind, WidenColumn.kind, RelaxNotNull.kind, RenameColumn.kind}),
     "overwrite": frozenset(),
 }
-# The digits that values of an integral type may need, and the whole digits that a decimal needs for Delta to widen the
-# type to it (`TypeWidening.scala`).
+# The digits that values of an integral type may need, and the integer digits that a decimal needs for Delta to widen
+# the type to it (`TypeWidening.scala`).
 _DIGITS: dict[type[DataType], int] = {ByteType: 3, ShortType: 5, IntegerType: 10, LongType: 19}
 _DECIMAL_DIGITS: dict[type[DataType], int] = {ByteType: 10, ShortType: 10, IntegerType: 10, LongType: 20}
 
@@ -68,15 +68,15 @@ class SchemaSteps:
 
 
 def schema_steps(
-    declared: StructType, found: StructType, policy: SchemaPolicy, *, widening: bool, held: Collection[str]
+    declared: StructType, found: StructType, policy: SchemaPolicy, *, widening: bool, not_null_checks: Collection[str]
 ) -> SchemaSteps:
     """Compare schemas at every depth.
 
     Args:
         widening: whether type widening is enabled in the table.
-        held: names of the checks that enforce NOT NULL of a column.
+        not_null_checks: the names of the checks in the table that enforce NOT NULL of a column.
     """
-    differ = _Differ(policy=policy, widening=widening, held=held)
+    differ = _Differ(policy=policy, widening=widening, not_null_checks=not_null_checks)
     differ.struct((), declared, differ.renamed_and_dropped(declared, found))
     allowed = ALLOWED[policy.mode]
     # Drops come last: Delta can't drop the only field of a struct before another one is added.
@@ -89,7 +89,7 @@ def schema_steps(
 class _Differ:
     policy: SchemaPolicy
     widening: bool
-    held: Collection[str]
+    not_null_checks: Collection[str]
     steps: list[Step] = field(default_factory=list)
     problems: list[str] = field(default_factory=list)
 
@@ -150,7 +150,7 @@ class _Differ:
     def field(self, path: Path, declared: StructField, found: StructField) -> None:
         check = not_null_check(path)
         if declared.nullable and not found.nullable:
-            self.steps.append(RelaxNotNull(path=path, check=check if check in self.held else None))
+            self.steps.append(RelaxNotNull(path=path, check=check if check in self.not_null_checks else None))
         if not declared.nullable and found.nullable:
             self.steps.append(SetNotNull(path=path))
         comment = (declared.metadata or {}).get("comment")
@@ -203,10 +203,10 @@ def widens(found: DataType, declared: DataType) -> bool:
     if isinstance(found, FloatType) and isinstance(declared, DoubleType):
         return True
     if isinstance(declared, DecimalType):
-        whole = declared.precision - declared.scale
+        integer_digits = declared.precision - declared.scale
         if isinstance(found, DecimalType):
-            return found.scale <= declared.scale and found.precision - found.scale <= whole
-        return type(found) in _DECIMAL_DIGITS and _DECIMAL_DIGITS[type(found)] <= whole
+            return found.scale <= declared.scale and found.precision - found.scale <= integer_digits
+        return type(found) in _DECIMAL_DIGITS and _DECIMAL_DIGITS[type(found)] <= integer_digits
     return False
 
 

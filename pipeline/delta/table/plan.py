@@ -75,9 +75,9 @@ SCHEMA_KINDS = frozenset(
 class Shape:
     """The definition of a table, without its rows, as declared or as observed.
 
-    NOT NULL that a check enforces counts as the column's own; `held` names those checks. If the declaration does not
-    define clustering, `cluster_by` is None; properties, defaults and features that it does not define are left out.
-    `unwanted` are features that the table must not have.
+    NOT NULL that a check enforces counts as the column's own; `not_null_checks` names those checks. If the declaration
+    does not define clustering, `cluster_by` is None; properties, defaults and features that it does not define are left
+    out. `unwanted` are features that the table must not have.
     """
 
     schema: StructType
@@ -89,7 +89,7 @@ class Shape:
     defaults: Mapping[str, str]
     features: frozenset[str]
     unwanted: tuple[str, ...] = ()
-    held: frozenset[str] = frozenset()
+    not_null_checks: frozenset[str] = frozenset()
 
     def property(self, name: str) -> str | None:
         """A property's value, None if it is not set; names are compared without regard to case."""
@@ -126,23 +126,23 @@ def observed_shape(state: TableState) -> Shape:
         for name, value in state.properties.items()
         if name.lower().startswith(CONSTRAINT_PREFIX)
     }
-    schema, held = state.schema, set()
+    schema, not_null_checks = state.schema, set()
     has_not_null = any(name.startswith(NOT_NULL_PREFIX) for name in constraints)
     for path, condition in _nullable_paths(schema) if has_not_null else ():
         if constraints.get(check := not_null_check(path)) == condition:
             schema = with_not_null(schema, path)
-            held.add(check)
+            not_null_checks.add(check)
     metadata = {field.name: field.metadata or {} for field in state.schema.fields}
     return Shape(
         schema=schema,
         partition_by=state.partition_by,
         cluster_by=state.cluster_by,
         properties={n: v for n, v in state.properties.items() if not n.lower().startswith(CONSTRAINT_PREFIX)},
-        checks={name: value for name, value in constraints.items() if name not in held},
+        checks={name: value for name, value in constraints.items() if name not in not_null_checks},
         generated={name: entries[GENERATION] for name, entries in metadata.items() if GENERATION in entries},
         defaults={name: entries[DEFAULT] for name, entries in metadata.items() if DEFAULT in entries},
         features=frozenset(state.features),
-        held=frozenset(held),
+        not_null_checks=frozenset(not_null_checks),
     )
 
 
@@ -224,16 +224,17 @@ def plan(dataset: Dataset, state: TableState) -> Plan:
     )  # fmt: skip
 
 
-def brings_sql(dataset: Dataset, state: TableState, found: Plan) -> bool:
-    """Whether the steps of a plan bring SQL to a table that it does not have, or that speaks of other columns there.
+def brings_sql(dataset: Dataset, state: TableState, table_plan: Plan) -> bool:
+    """Whether the steps of a plan add SQL that the table does not have, or change columns that its SQL may name.
 
-    What the table has as it is declared, over columns of the same names, Delta has taken before.
+    Delta has already accepted declared SQL that the table has, over columns of the same names.
     """
     want, have = declared_shape(dataset), observed_shape(state)
-    if not found.steps or not (want.checks or want.generated or want.defaults):
+    if not table_plan.steps or not (want.checks or want.generated or want.defaults):
         return False
-    is_new = any(_sql(have.generated.get(column)) != _sql(said) for column, said in want.generated.items())
-    return is_new or any(isinstance(step, AddCheck | SetDefault | RenameColumn | DropColumn) for step in found.steps)
+    is_new = any(_sql(have.generated.get(column)) != _sql(expression) for column, expression in want.generated.items())
+    sql_steps = (AddCheck, SetDefault, RenameColumn, DropColumn)
+    return is_new or any(isinstance(step, sql_steps) for step in table_plan.steps)
 
 
 def _as_renamed(dataset: Dataset, have: Shape) -> Shape:
@@ -250,7 +251,9 @@ def _as_renamed(dataset: Dataset, have: Shape) -> Shape:
 def _by_schema(dataset: Dataset, want: Shape, have: Shape) -> SchemaSteps:
     declared = want.property(_WIDENING.property)
     is_on = (declared if declared is not None else have.property(_WIDENING.property) or _WIDENING.off) == _WIDENING.on
-    return schema_steps(want.schema, have.schema, dataset.schema_policy, widening=is_on, held=have.held)
+    return schema_steps(
+        want.schema, have.schema, dataset.schema_policy, widening=is_on, not_null_checks=have.not_null_checks
+    )
 
 
 def _ordered(want: Shape, have: Shape, by_schema: tuple[Step, ...]) -> Iterator[Step]:
@@ -263,7 +266,7 @@ def _ordered(want: Shape, have: Shape, by_schema: tuple[Step, ...]) -> Iterator[
     yield from (EnableFeature(name=name) for name in sorted(want.features - have.features))
     added = [step for step in by_schema if isinstance(step, AddColumn)]
     for name in features_of(step.field for step in added):
-        if name not in have.features | want.features:  # whoever lets columns be added lets them have their type
+        if name not in have.features | want.features:  # a policy that adds columns adds the features of their types
             yield EnableFeature(name=name, automatic=all(step.automatic for step in added))
     yield from (step for step in by_schema if not isinstance(step, SetNotNull))
     for column, expression in want.defaults.items():
