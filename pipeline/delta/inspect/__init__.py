@@ -1,1 +1,4 @@
-"""Read-only inspection of tables, for operators, checks and reports."""
+"""Read-only inspection of tables, for operators, checks and reports.
+
+No module here writes a table; `record` writes JSON files next to the tables.
+"""

@@ -91,7 +91,9 @@ def start(
     with _locked(folder):
         earlier = running(folder)
         if earlier is not None and answers(earlier):
-            raise ServerError(folder=str(folder), reason=f"one runs already, process {earlier.pid} at {earlier.remote}")
+            raise ServerError(
+                folder=str(folder), reason=f"a server runs already, process {earlier.pid} at {earlier.remote}"
+            )
         if earlier is not None:  # its JVM is gone
             _end(folder, earlier)
         if not _is_free(port):

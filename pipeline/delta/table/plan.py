@@ -353,9 +353,9 @@ def _tuple(columns: tuple[str, ...]) -> str:
     return f"({', '.join(columns)})" if columns else "none"
 
 
-def _schema_differences(declared: StructType, found: StructType) -> list[str]:
+def _schema_differences(declared: StructType, observed: StructType) -> list[str]:
     differences = []
-    by_name = {field.name: field for field in found.fields}
+    by_name = {field.name: field for field in observed.fields}
     shown = distinguishable((*declared.names, *by_name))
     for field in declared.fields:
         other = by_name.get(field.name)
@@ -370,9 +370,9 @@ def _schema_differences(declared: StructType, found: StructType) -> list[str]:
             )
     extra = [name for name in by_name if name not in declared.names]
     differences += [f"column {shown(name)}: the table has it, the declaration does not" for name in extra]
-    if not differences and declared.names != found.names:
+    if not differences and declared.names != observed.names:
         differences.append(
-            f"column order: declared {_tuple(tuple(declared.names))}, the table has {_tuple(tuple(found.names))}"
+            f"column order: declared {_tuple(tuple(declared.names))}, the table has {_tuple(tuple(observed.names))}"
         )
     return differences
 
