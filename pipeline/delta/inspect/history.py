@@ -16,8 +16,16 @@ from typing import Any
 from pyspark.sql import SparkSession
 
 from pipeline.delta import sql
-from pipeline.delta.log.commits import File, commit_note, list_files, read_entry, rows_written, version_of_commit
-from pipeline.delta.log.entry import info_of, of_dataset
+from pipeline.delta.log.commits import (
+    File,
+    commit_note,
+    instant,
+    list_files,
+    read_entry,
+    rows_written,
+    version_of_commit,
+)
+from pipeline.delta.log.entry import as_count, info_of, of_dataset
 from pipeline.delta.log.replay import log_files
 from pipeline.delta.log.snapshot import local_folder, table_facts
 from pipeline.delta.spark.doors import door, storage_failure
@@ -65,7 +73,7 @@ class HistoryEntry:
         return self._metric("numRemovedFiles", "numTargetFilesRemoved")
 
     def _metric(self, *names: str) -> int | None:
-        return next((int(self.metrics[name]) for name in names if name in self.metrics), None)
+        return next((as_count(self.metrics[name]) for name in names if name in self.metrics), None)
 
     def document(self) -> dict[str, Any]:
         """The entry in JSON's types."""
@@ -145,7 +153,7 @@ def _entries_in_log(folder: Path, limit: int | None) -> list[HistoryEntry] | Non
     commits = [
         HistoryEntry(
             version=number,
-            timestamp=dt.datetime.fromtimestamp(times[number] / 1000, tz=dt.timezone.utc),
+            timestamp=instant(times[number]),
             operation=info.get("operation") or _UNKNOWN,
             engine=info.get("engineInfo"),
             metrics={n: v if isinstance(v, str) else json.dumps(v) for n, v in _metrics(info).items()},
@@ -178,7 +186,7 @@ def _timed_from(properties: Mapping[str, str], numbers: Sequence[int]) -> int:
     by_name = {name.lower(): value for name, value in properties.items()}
     if (by_name.get(_TIMED.lower()) or "").lower() != "true":
         return max(numbers) + 1
-    return int(by_name.get(_TIMED_SINCE.lower()) or 0)
+    return as_count(by_name.get(_TIMED_SINCE.lower())) or 0
 
 
 def _times(
@@ -190,8 +198,8 @@ def _times(
     """
     previous = None
     for number, info in infos.items():
-        if number >= timed_from:
-            yield number, int(info["inCommitTimestamp"])
+        if number >= timed_from and isinstance(info.get("inCommitTimestamp"), int):
+            yield number, info["inCommitTimestamp"]
             continue
         changed = files[number].changed_nanoseconds // _MILLISECOND
         previous = changed if previous is None or changed > previous else previous + 1

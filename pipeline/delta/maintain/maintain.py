@@ -17,6 +17,7 @@ from pyspark.sql import SparkSession
 from pipeline.dataset import Dataset
 from pipeline.dataset.policy import storage_confs
 from pipeline.delta import sql
+from pipeline.delta.log.entry import as_count
 from pipeline.delta.log.mark import CommitNote, Mark, private_session, write_confs
 from pipeline.delta.maintain.checkpoint import CheckpointFailedError, Checkpoints
 from pipeline.delta.maintain.retention import Unread, blocked_by, unread_files
@@ -186,7 +187,7 @@ def checkpoint(
 def _keep_incarnation(session: SparkSession, dataset: Dataset, state: TableState) -> None:
     """Record the newest restore as a table property, before a checkpoint's clean-up may remove it from the log."""
     current = incarnation(session, state)
-    if current == int(state.properties.get(INCARNATION, "0")):
+    if current == (as_count(state.properties.get(INCARNATION)) or 0):
         return
     pair = f"{sql.string(INCARNATION)} = {sql.string(str(current))}"
     note = CommitNote(mark=Mark(writer=f"{dataset.name}/checkpoint"))
