@@ -69,8 +69,8 @@ def sql(
     """Run one query. A statement that writes, starts a program or calls Java is refused.
 
     Every dataset is a view under its name, with `/` written as two underscores, and `.` and `-` as one. NAME__changes
-    is its change feed: the rows that each commit inserted, updated or deleted, as far back as it can be read. Timestamps are
-    shown in UTC, binary values in hexadecimal, nested values as JSON.
+    is its change feed: the rows that each commit inserted, updated or deleted, as far back as it can be read.
+    Timestamps are shown in UTC, binary values in hexadecimal, nested values as JSON.
     """
     settings = load_settings()
     registry = declared(settings)

@@ -152,7 +152,7 @@ def test_the_table_is_the_declaration_of_every_later_frame(foreign: Foreign) -> 
         (readings(1, 1.0), {"partition_expr": "hour"}, DAILY, "partition column 'hour' is not in the schema"),
         (readings(1, 1.0), {"partition_expr": "day OR 1=1"}, DAILY, "'day OR 1=1' is not in the schema"),
         (readings(1, 1.0), {"delta/write_mode": "upsert"}, None, "'replace' or 'merge' or 'insert_new'"),
-        (readings(1, 1.0), {"delta/order_by": "value"}, None, "it is one column, and of a merge only"),
+        (readings(1, 1.0), {"delta/order_by": "value"}, None, "expected one column, and only for a merge"),
         (readings(1, 1.0), {"delta/write_mode": "merge"}, None, "Merge needs keys"),
         (readings(1, 1.0), {"delta/keys": ["id"]}, None, "key column 'id' is not in the schema"),
         (pa.table({"n": pa.nulls(2), "m": [1, 2]}), {}, None, "column 'n' has type void"),

@@ -112,8 +112,8 @@ def landing_sensor(
             RunRequest(run_key=f"{file}/{files[file][0]}/{files[file][1]}", partition_key=keys[file]) for file in ready
         ]
         unknown = [file for file in changed if keys[file] is not None and file not in ready]
-        noted = {file: files[file] for file in changed if file in ready or keys[file] is None}
-        cursor = json.dumps({f: state for f, state in (seen | noted).items() if f in files}, sort_keys=True)
+        recorded = {file: files[file] for file in changed if file in ready or keys[file] is None}
+        cursor = json.dumps({f: state for f, state in (seen | recorded).items() if f in files}, sort_keys=True)
         if requests:
             return SensorResult(run_requests=requests, cursor=cursor)
         context.update_cursor(cursor)
