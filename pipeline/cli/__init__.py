@@ -63,7 +63,7 @@ class PipelineGroup(click.Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """The named command; if there is none of that name, a usage error with the near misses."""
+        """The named command. For an unknown name, a usage error with the near misses."""
         name = args[0]
         if name not in _COMMANDS and not ctx.resilient_parsing and not name.startswith("-"):
             ctx.fail(f"No such command {name!r}. {did_you_mean(name, _COMMANDS)}".strip())

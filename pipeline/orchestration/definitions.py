@@ -43,11 +43,11 @@ def build_definitions(
         assets: the assets that write them. A dataset that no asset writes is shown too.
         sensors: further sensors.
         schedules: further schedules, as `Definitions` accepts them.
-        resources: further resources, or replacements under the names of ours.
+        resources: further resources, or replacements for the pipeline's own under the same names.
 
     Raises:
         RegistryError: the datasets contradict each other, or an asset's dataset is declared under another name than the
-            asset's key, so that the command line would look for its table elsewhere.
+            asset's key, so that the command line would expect its table elsewhere.
         DeclarationError: a consumer of changes is partitioned.
         SettingsError: neither the call nor the settings name datasets, or the settings switch on a schedule or sensor
             that these definitions don't have.

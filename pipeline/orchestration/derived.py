@@ -42,7 +42,7 @@ def derived_dataset(
     """
     keys, partition_by = _names(key, metadata, KEYS), _names(key, metadata, PARTITION_EXPR)
     if partitioned and not partition_by:
-        raise _refusal(key, f"it is partitioned: name the column that its keys stand for as {PARTITION_EXPR!r}")
+        raise _refusal(key, f"it is partitioned: name the column of its keys as {PARTITION_EXPR!r}")
     return Dataset(
         name="/".join(key.path),
         schema=StructType([StructField(f.name, storage_type(f.dataType), f.name not in keys) for f in schema.fields]),

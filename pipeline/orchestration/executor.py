@@ -1,4 +1,4 @@
-"""The executor of a project's runs: Dagster's own for one process, which also frees slots held by dead runs."""
+"""The executor of a project's runs: Dagster's own for one process, which also frees the slots of dead runs."""
 
 from __future__ import annotations
 

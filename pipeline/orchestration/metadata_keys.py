@@ -155,8 +155,8 @@ READS_CHANGES_OF = "delta/reads_changes_of"
 # --- a plain asset, which declares its table by metadata --------------------------------------------------------------
 
 PARTITION_EXPR = "partition_expr"
-"""The partition column that the keys stand for, or one for each dimension; Dagster's own name. A partitioned plain
-asset needs it."""
+"""The partition column of the keys, or one for each dimension. The name is Dagster's own. A partitioned plain asset
+needs it."""
 
 KEYS = "delta/keys"
 """The columns that identify a row. The definition of a dataset shows them. A plain asset sets them, as NOT NULL."""

@@ -190,7 +190,7 @@ def _days(window: TimeWindow) -> Part:
 
 
 def _cells(partitions_def: PartitionsDefinition[Any], keys: Iterable[str]) -> dict[str, tuple[str, ...]]:
-    """The key of each dimension, in the order of `_dimensions`, by the whole key."""
+    """The key of each dimension, in the order of `_dimensions`, by the complete key."""
     if not isinstance(partitions_def, MultiPartitionsDefinition):
         return {key: (key,) for key in keys}
     names = list(_dimensions(partitions_def))

@@ -148,7 +148,7 @@ def test_the_table_is_the_declaration_of_every_later_frame(foreign: Foreign) -> 
 @pytest.mark.parametrize(
     ("frame", "metadata", "partitions_def", "said"),
     [
-        (readings(1, 1.0), {}, DAILY, "name the column that its keys stand for as 'partition_expr'"),
+        (readings(1, 1.0), {}, DAILY, "name the column of its keys as 'partition_expr'"),
         (readings(1, 1.0), {"partition_expr": "hour"}, DAILY, "partition column 'hour' is not in the schema"),
         (readings(1, 1.0), {"partition_expr": "day OR 1=1"}, DAILY, "'day OR 1=1' is not in the schema"),
         (readings(1, 1.0), {"delta/write_mode": "upsert"}, None, "'replace' or 'merge' or 'insert_new'"),

@@ -191,7 +191,7 @@ class LandingFolder(ConfigurableResource):  # type: ignore[type-arg]
 
 @dataset_asset(SIGHTINGS, partitions_def=DAILY)
 def sightings(context: AssetExecutionContext, spark: DeltaSparkResource, landing: LandingFolder) -> DataFrame:
-    """Sightings of the run's days, from one file a day."""
+    """Sightings of the run's days, from one file for each day."""
     paths = landing.flights(context.partition_keys)
     return sightings_from_flights(read_csv_files(spark.spark_session, paths, FLIGHTS_FILE, belongs_to_its_day))
 

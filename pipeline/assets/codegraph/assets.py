@@ -99,7 +99,7 @@ def exploded(modules: DataFrame, rows: Column) -> DataFrame:
 
 
 def nodes_of(modules: DataFrame) -> DataFrame:
-    """One row a module, files with a problem included, and one row a definition."""
+    """One row for each module, files with a problem included, and one row for each definition."""
     nowhere = F.lit(None).cast("int")
     module = _node(F.lit(0), F.col("module"), F.lit("module"), nowhere, nowhere)
     columns = ("number", "qualified_name", "kind", "line", "end_line")
@@ -115,7 +115,7 @@ def _node(number: Column, qualified_name: Column, kind: Column, line: Column, en
 
 
 def edges_of(modules: DataFrame) -> DataFrame:
-    """One row a definition, one an import of a known module, and one a call whose target the file determines."""
+    """One row for each definition, each import of a known module, and each call whose target the file determines."""
     contains = F.transform("definitions", lambda row: _edge("contains", row, row["parent"], row["qualified_name"]))
     in_known_modules = F.filter("imports", lambda row: row["module"].isNotNull())
     imports = F.transform(in_known_modules, lambda row: _edge("imports", row, row["importer"], _imported(row)))

@@ -106,7 +106,7 @@ def parsed_file(base: str, path: str, sha256: str) -> dict[str, Any]:
 
 
 def parser_of(base: str, schema: Any) -> Callable[[Iterator[Any]], Iterator[Any]]:
-    """The function for `mapInArrow`: batches with `path` and `sha256` become batches of that schema, one a file."""
+    """The function for `mapInArrow`: batches with `path` and `sha256` become batches of that schema, one per file."""
 
     def parsed(batches: Iterator[Any]) -> Iterator[Any]:
         import pyarrow as pa

@@ -114,7 +114,7 @@ def _differ(one: str, other: str, tolerance: float) -> Column:
 
 @dataset_asset(MARKET_PRICES, partitions_def=BY_SYMBOL)
 def market_prices(context: AssetExecutionContext, spark: DeltaSparkResource, landing: LandingFolder) -> DataFrame:
-    """Prices of the run's symbols, from one file a symbol."""
+    """Prices of the run's symbols, from one file for each symbol."""
     paths = [f"{landing.folder('prices')}/{symbol}.csv" for symbol in sorted(context.partition_keys)]
     return prices_from_file(read_csv_files(spark.spark_session, paths, PRICES_FILE, is_price_of_its_symbol))
 

@@ -61,7 +61,7 @@ def without_raising(
 def without_stored_value(
     dataset: Dataset, location: str, rows: Any, session: Callable[[], SparkSession], staging: str
 ) -> tuple[Any, list[DeadLetter]]:
-    """The rows, and as dead letters those whose NULL stands for a stored value that does not exist.
+    """The rows, and as dead letters the rows whose NULL refers to a stored value that does not exist.
 
     They are the rows with NULL in a NOT NULL column of `ignore_nulls`, if neither the table nor another row of the
     batch has a row of their key with a value.

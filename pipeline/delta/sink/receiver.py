@@ -218,7 +218,7 @@ class Receiver:
         return SinkStoppedError(dataset=self.dataset.name, writer=self.writer, reason=reason)
 
     def _end(self, items: list[Item], failure: PipelineError | None) -> None:
-        """Fail the taken and the waiting items. If the thread ended normally, there are none."""
+        """Fail `items` and the waiting items. If the thread ended normally, there are none."""
         self.failure = failure
         stopped = self._stopped("it was stopped" if failure is None else failure.message())
         self.buffer.close(stopped)

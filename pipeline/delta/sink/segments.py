@@ -94,7 +94,7 @@ def write_segment(folder: Path, stem: str, number: int, table: Any, positions: M
     """Write an Arrow table as a synced file. Its name is the final one with `TEMPORARY`, and is not synced.
 
     Raises:
-        OSError: it can't be written. No file is left behind.
+        OSError: it can't be written. No file is left.
     """
     temporary = folder / f"{stem}.parquet{TEMPORARY}"
     try:

@@ -4,8 +4,8 @@ Here belongs the meaning of a commit in the log for Dagster: which partitions it
 materialization already reports it or a later one. The callers and the cursor belong to `sensors`.
 
 A partition that a commit has emptied is reported with no rows. Dagster's own storage can't remove a materialization of
-one partition (`wipe_asset_partitions` is not implemented in 1.13), and downstream assets look for a newer data version,
-not for a missing one.
+one partition (`wipe_asset_partitions` is not implemented in 1.13), and downstream assets react to a newer data version,
+not to a missing one.
 """
 
 from __future__ import annotations
@@ -229,7 +229,7 @@ class _Reader:
         changed = self._changed(commit)
         unknown = [key for key in changed if key not in self._reported]
         if unknown:
-            self._look_up(unknown)
+            self._load_reported(unknown)
         new = {key: counts for key, counts in changed.items() if not self._is_reported(key, table_id, commit.version)}
         if new:
             rows = table_rows(self.location, commit.version) if has_rows else None
@@ -283,7 +283,7 @@ class _Reader:
         return {key: PartitionCounts(rows=None) for key in self._partition_keys() if key in keys}
 
     def _entry(self, number: int) -> str | None:
-        """The identity of a commit. It is looked up once."""
+        """The identity of a commit, read only once."""
         if number not in self._entries:
             self._entries[number] = entry_identity_at(self.location, number)
         return self._entries[number]
@@ -306,7 +306,7 @@ class _Reader:
                 keys = [key for key in keys if key not in error.keys]
         return self._find
 
-    def _look_up(self, keys: Iterable[str | None]) -> None:
+    def _load_reported(self, keys: Iterable[str | None]) -> None:
         """Store the data versions of the newest materializations that Dagster has of these keys."""
         partition_keys = {key for key in keys if key is not None}
         records_filter = AssetRecordsFilter(asset_key=self.table.key)

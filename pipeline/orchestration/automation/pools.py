@@ -1,4 +1,4 @@
-"""One write at a time per table: the pool of a dataset, and the release of slots held by dead runs.
+"""One write at a time per table: the pool of a dataset, and the release of the slots of dead runs.
 
 Pools only save retries. Correctness never depends on them: another project, a sink or a person may write without a
 slot.
@@ -29,7 +29,7 @@ def pool(dataset: Dataset) -> str:
 
 
 def release_dead(instance: DagsterInstance) -> list[str]:
-    """Fail the runs whose process died while it held a slot or waited for one, and free their slots. Return their ids.
+    """Fail the runs whose process died while it had a slot or waited for one, and free their slots. Return their ids.
 
     Without a daemon nothing else does this, and the next run would wait forever. It works only on an instance of this
     machine: another machine's processes are unknown here.

@@ -35,7 +35,7 @@ CHANGE_SENSOR = "changed_sources"
 TABLE_SENSOR = "table_versions"
 LANDING_SECONDS = 30
 LOG_SECONDS = 30
-# The most run requests of one tick, so that a year of files does not start 365 runs at once.
+# The most run requests of one tick, so that a year of files does not start 365 runs together.
 RUNS_PER_TICK = 20
 
 
@@ -133,7 +133,7 @@ def table_sensor(
     """A sensor that reports commits without a run's report, as materializations of their assets and partitions.
 
     A commit that changes no rows (optimize, vacuum, properties) is skipped. Metadata and data version are the same as
-    for a write by the IO manager, so downstream assets can't tell the difference.
+    for a write by the IO manager, so downstream assets see no difference.
 
     Args:
         datasets: tables that no asset writes.

@@ -42,7 +42,7 @@ from pipeline.orchestration.partitions import KeyFinder, sum_by_key
 
 @dataclass(frozen=True, kw_only=True)
 class Partitions:
-    """The partition keys of a run, and the columns that they stand for."""
+    """The partition keys of a run, and their columns."""
 
     partitions_def: PartitionsDefinition[Any]
     keys: list[str]
