@@ -1,6 +1,6 @@
 """Conversion of partition keys to typed slices of a table, and of a commit's counts back to keys.
 
-Only this module knows what a Dagster partition key means. The type of the declared column decides which values a key
+Here belongs the meaning of a Dagster partition key. The type of the declared column decides which values a key
 represents. Keys are converted one by one, because Dagster passes them in no order. A multi-dimensional key is split by
 the names of its dimensions, never by position.
 
@@ -78,10 +78,10 @@ def partition_columns(
         if not isinstance(column, str) or column not in dataset.partition_by:
             names = "no column" if column is None else f"the column {column!r}"
             by = f"({', '.join(dataset.partition_by)})" if dataset.partition_by else "no column: declare partition_by"
-            meant = did_you_mean(str(column), dataset.partition_by) if column is not None else ""
+            near = did_you_mean(str(column), dataset.partition_by) if column is not None else ""
             problems.append(
                 f"{_named(dimension)} keys name {names}, its table is partitioned by {by}; "
-                f"say with {PARTITION_EXPR} which column is meant. {meant}".rstrip()
+                f"name the column with {PARTITION_EXPR}. {near}".rstrip()
             )
             continue
         columns[dimension] = column
@@ -190,7 +190,7 @@ def _days(window: TimeWindow) -> Part:
 
 
 def _cells(partitions_def: PartitionsDefinition[Any], keys: Iterable[str]) -> dict[str, tuple[str, ...]]:
-    """The key of each dimension, in the order of `_dimensions`, by the whole key."""
+    """The key of each dimension, in the order of `_dimensions`, by the complete key."""
     if not isinstance(partitions_def, MultiPartitionsDefinition):
         return {key: (key,) for key in keys}
     names = list(_dimensions(partitions_def))

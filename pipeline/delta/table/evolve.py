@@ -6,7 +6,7 @@ guessed: without a declared rename or drop, it is a problem that the table has a
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
 from pyspark.sql.types import (
@@ -25,7 +25,7 @@ from pyspark.sql.types import (
 )
 
 from pipeline.dataset import SchemaPolicy
-from pipeline.dataset.schema import casefolded, is_string
+from pipeline.dataset.schema import casefolded, is_string, walk_paths
 from pipeline.delta import sql
 from pipeline.delta.table.steps import (
     AddColumn,
@@ -38,7 +38,6 @@ from pipeline.delta.table.steps import (
     SetNotNull,
     Step,
     WidenColumn,
-    not_null_check,
     shown_path,
 )
 
@@ -73,13 +72,13 @@ def schema_steps(
     policy: SchemaPolicy,
     *,
     widening: bool,
-    not_null_checks: Collection[str],
+    not_null_checks: Mapping[Path, str],
 ) -> SchemaSteps:
     """Compare schemas at every depth.
 
     Args:
         widening: whether type widening is enabled in the table.
-        not_null_checks: the names of the checks in the table that enforce NOT NULL of a column.
+        not_null_checks: the checks that enforce NOT NULL, by column.
     """
     differ = _Differ(policy=policy, widening=widening, not_null_checks=not_null_checks)
     differ.struct((), declared, differ.renamed_and_dropped(declared, observed))
@@ -94,22 +93,21 @@ def schema_steps(
 class _Differ:
     policy: SchemaPolicy
     widening: bool
-    not_null_checks: Collection[str]
+    not_null_checks: Mapping[Path, str]
     steps: list[Step] = field(default_factory=list)
     problems: list[str] = field(default_factory=list)
 
     def renamed_and_dropped(self, declared: StructType, observed: StructType) -> StructType:
         """Add the steps of declared renames and drops; returns the table's schema after them."""
         for old, new in self.policy.renames:
-            path = tuple(old.split("."))
-            target = (*path[:-1], new)
-            if field_at(observed, path) is None or field_at(observed, target) is not None:
+            path = _path_called(old, observed)
+            if path is None or field_at(observed, (*path[:-1], new)) is not None:
                 continue
             self.steps.append(RenameColumn(path=path, to=new))
             observed = _edited(observed, path, lambda fields, at, to=new: _with(fields, at, name=to))  # type: ignore[misc]
         for dropped in self.policy.drops:
-            path = tuple(dropped.split("."))
-            if field_at(observed, path) is not None and field_at(declared, path) is None:
+            path = _path_called(dropped, observed)
+            if path is not None and field_at(declared, path) is None:
                 self.steps.append(DropColumn(path=path))
                 observed = _edited(observed, path, lambda fields, at: fields[:at] + fields[at + 1 :])
         return observed
@@ -153,9 +151,8 @@ class _Differ:
                 order.insert(position, name)
 
     def field(self, path: Path, declared: StructField, observed: StructField) -> None:
-        check = not_null_check(path)
         if declared.nullable and not observed.nullable:
-            self.steps.append(RelaxNotNull(path=path, check=check if check in self.not_null_checks else None))
+            self.steps.append(RelaxNotNull(path=path, check=self.not_null_checks.get(path)))
         if not declared.nullable and observed.nullable:
             self.steps.append(SetNotNull(path=path))
         comment = (declared.metadata or {}).get("comment")
@@ -223,6 +220,11 @@ def holds_not_null(item: StructField) -> bool:
     while isinstance(inner, ArrayType):
         inner = inner.elementType
     return isinstance(inner, StructType) and any(holds_not_null(f) for f in inner.fields)
+
+
+def _path_called(dotted: str, schema: StructType) -> Path | None:
+    """The path of a field by its dotted name; None if there is none. A name may contain a dot itself."""
+    return next((path for path, _ in walk_paths(schema) if ".".join(path) == dotted), None)
 
 
 def field_at(data_type: DataType, path: Path) -> StructField | None:
