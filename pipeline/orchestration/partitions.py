@@ -40,6 +40,7 @@ from pyspark.sql.types import (
 from pipeline.dataset import Dataset
 from pipeline.dataset.schema import is_string
 from pipeline.delta import sql
+from pipeline.delta.read.version import NULL_FOLDER
 from pipeline.delta.sql.slices import Box, Interval, Slice, Values, coalesced, partition_value
 from pipeline.errors import DeclarationError, PartitionKeyError
 from pipeline.errors.spelling import did_you_mean
@@ -47,7 +48,7 @@ from pipeline.orchestration.metadata_keys import PARTITION_EXPR
 from pipeline.orchestration.partition_keys import decimal_of, parser_of
 
 # The key of a static or dynamic partition with the rows whose value is NULL. Hive gives its folder this name.
-NULL_KEY = "__HIVE_DEFAULT_PARTITION__"
+NULL_KEY = NULL_FOLDER
 
 Part = Values | Interval
 _ONE_DIMENSION = ""
