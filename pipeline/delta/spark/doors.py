@@ -187,10 +187,15 @@ def _of_failure(dataset: str, location: str, failure: Failure) -> PipelineError 
     if failure.is_storage:
         return StorageError(**place, reason=failure.summary, found=disk_problem(location))
     if failure.is_of_rows:
-        return FrameFailedError(dataset=dataset, condition=failure.condition, reason=failure.summary)
+        return _frame_failed(dataset, failure)
     if failure.is_of_statement:
         return StatementError(**place, condition=failure.condition, reason=failure.summary)
     return None
+
+
+def _frame_failed(dataset: str, failure: Failure) -> FrameFailedError:
+    file = "" if failure.file is None or failure.file in failure.summary else f" (file {failure.file})"
+    return FrameFailedError(dataset=dataset, condition=failure.condition, reason=f"{failure.summary}{file}")
 
 
 # --- the storage ------------------------------------------------------------------------------------------------------
@@ -268,7 +273,7 @@ def door_of_write(dataset: str, location: str) -> Iterator[None]:
             raise as_ours(error, dataset, location) from error
         if failure.file is not None and _is_below(failure.file, location):
             raise _damaged(dataset, location, failure, nothing_committed=True) from error
-        raise FrameFailedError(dataset=dataset, condition=failure.condition, reason=failure.summary) from error
+        raise _frame_failed(dataset, failure) from error
     except foreign() as error:
         raise as_ours(error, dataset, location) from error
 
