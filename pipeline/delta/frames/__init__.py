@@ -2,3 +2,5 @@
 
 This package reads and writes no table.
 """
+
+__all__ = ["arrow", "arrow_types", "convert", "fit", "records", "source_files", "staging"]

@@ -13,8 +13,8 @@ from pyspark.sql import Column, DataFrame, Row, SparkSession
 from pyspark.sql import functions as F  # noqa: N812  Spark's own name for it
 from pyspark.sql.types import StringType, StructField, StructType
 
+from pipeline.delta import sql
 from pipeline.delta.spark.failures import SPARK_ERRORS, failure_of
-from pipeline.delta.sql.quoting import path_pattern
 from pipeline.errors import SourceFileError
 
 Belongs = Callable[[Column, Column], Column]
@@ -76,7 +76,7 @@ def stream_json_files(session: SparkSession, folder: str, form: StructType) -> D
 
 def _lines(session: SparkSession, paths: Sequence[str]) -> DataFrame:
     """Every line that is not blank, with the file's URI and its number from 1."""
-    files = session.read.text([path_pattern(path) for path in paths], wholetext=True)
+    files = session.read.text([sql.path_pattern(path) for path in paths], wholetext=True)
     return (
         files.select(F.col("_metadata.file_path").alias("path"), F.posexplode(F.split("value", r"\r\n|\n|\r")))
         .select("path", (F.col("pos") + 1).alias("number"), F.col("col").alias("line"))
@@ -164,7 +164,7 @@ def _unreadable(session: SparkSession, error: Exception, paths: Sequence[str]) -
 def _is_missing(session: SparkSession, path: str) -> bool:
     """Whether Spark finds no file at that path. Runs no job."""
     try:
-        session.read.text(path_pattern(path)).columns  # noqa: B018  makes a Connect client call the server
+        session.read.text(sql.path_pattern(path)).columns  # noqa: B018  makes a Connect client call the server
     except SPARK_ERRORS as error:
         return failure_of(error).has(NOT_THERE)
     return False

@@ -18,11 +18,11 @@ from pyspark.sql.pandas.types import from_arrow_type
 from pyspark.sql.types import StructField, StructType
 
 from pipeline.dataset import Dataset
+from pipeline.delta import sql
 from pipeline.delta.frames.arrow_types import storage_type
 from pipeline.delta.log.commits import file_system
 from pipeline.delta.spark.doors import disk_problem, making_frame
 from pipeline.delta.spark.failures import SPARK_ERRORS, failure_of
-from pipeline.delta.sql.quoting import path_pattern
 from pipeline.errors import StagingError
 
 STAGING = "_staging"
@@ -137,7 +137,7 @@ def staged(
     declared = [field for field in schema.fields if field.name not in left_out]
     schema = StructType([*declared, *frame_columns])
     # Spark reads a path as a pattern, in which a bracket of the root's name would have a meaning.
-    paths = map(path_pattern, locations)
+    paths = map(sql.path_pattern, locations)
     frame = session.read.schema(schema).option("datetimeRebaseMode", "CORRECTED").parquet(*paths)
     frame.schema  # noqa: B018  makes a Connect client call the server
     return frame

@@ -2,3 +2,17 @@
 
 No module here writes a table; `record` writes JSON files next to the tables.
 """
+
+__all__ = [
+    "check",
+    "describe",
+    "diff",
+    "doctor",
+    "history",
+    "lineage",
+    "manifest",
+    "query",
+    "record",
+    "sample",
+    "tables",
+]

@@ -2,3 +2,5 @@
 
 No other rows are written here than those that a restore brings back.
 """
+
+__all__ = ["checkpoint", "exchange", "maintain", "restore", "retention"]

@@ -2,3 +2,5 @@
 
 Of a dataset it uses only the name, schema, features and location.
 """
+
+__all__ = ["connect", "doors", "failures", "meaning", "server", "session"]
