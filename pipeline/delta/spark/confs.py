@@ -43,6 +43,9 @@ STATEMENT_CONFS = {
     "spark.sql.parser.escapedStringLiterals": "false",
     "spark.databricks.delta.replaceWhere.constraintCheck.enabled": "true",
     "spark.databricks.delta.schema.autoMerge.enabled": "false",
+    # Without the second a replaced slice has its deletions in the change feed, and not its new rows.
+    "spark.databricks.delta.replaceWhere.dataColumns.enabled": "true",
+    "spark.databricks.delta.replaceWhere.dataColumnsWithCDF.enabled": "true",
 }
 # What a private session has beside them. Delta hands on the literals of a REPLACE WHERE as Java's old dates, which lack
 # days of 1582, unless it is told to use the new ones; instants as INT96 are read wrong by other readers.
@@ -64,6 +67,9 @@ WRITE_CONFS = {
     # A statement that rewrites a file without some of those it should have read has lost their rows.
     "spark.sql.files.ignoreMissingFiles": "false",
     "spark.sql.files.ignoreCorruptFiles": "false",
+    # What a commit says of its rows.
+    "spark.databricks.delta.history.metricsEnabled": "true",
+    "spark.databricks.delta.stats.collect": "true",
 }
 FEW_CORES = 2
 

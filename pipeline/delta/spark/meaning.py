@@ -17,6 +17,8 @@ from pipeline.errors import SessionConfError
 
 # What a private session has none of: old meanings, and properties that a new table would have undeclared.
 _LEGACY, _DEFAULTS = "spark.sql.legacy.", "spark.databricks.delta.properties.defaults."
+# An identifier of the caller's own: Delta would take a second write of ours for a repeat of the first, and skip it.
+_IDENTIFIER = "spark.databricks.delta.write.txn"
 # What a frame is read wrong with that is handed out, since it runs in its caller's session: by name the value.
 _MISREAD = {
     "spark.sql.files.ignoreMissingFiles": "true",
@@ -42,7 +44,8 @@ def hold_session_confs(session: SparkSession) -> None:
     names = list(known) if known else _settings(session)
     for name in names:
         # Spark knows no names of defaults, and so calls none of them modifiable.
-        if name.startswith(_DEFAULTS) or (name.startswith(_LEGACY) and session.conf.isModifiable(name)):
+        is_ours_alone = name.startswith((_DEFAULTS, _IDENTIFIER))
+        if is_ours_alone or (name.startswith(_LEGACY) and session.conf.isModifiable(name)):
             session.conf.unset(name)
 
 
