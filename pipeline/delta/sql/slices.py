@@ -110,7 +110,8 @@ class Slice:
 def _text(name: str, part: Values | Interval, values: Callable[[Iterable[str]], str]) -> str:
     if isinstance(part, Interval):
         return f"{name} from {part.start} to before {part.end}"
-    return f"{name} = {part.values[0]}" if len(part.values) == 1 else f"{name} in ({values(map(str, part.values))})"
+    named = values(map(str, part.values))
+    return f"{name} = {named}" if len(part.values) == 1 else f"{name} in ({named})"
 
 
 def _box(box: Box, dataset: Dataset, of: str) -> str:
