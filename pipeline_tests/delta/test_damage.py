@@ -169,6 +169,22 @@ def test_a_file_beside_a_checkpoint_that_is_damaged_is_named(
     assert refused(classic, root, Cursor(table_id=table_id, version=0)) == {beside}
 
 
+@pytest.mark.parametrize("damage", first_is_quick(["gone", "cut", "a byte changed"]))
+def test_a_damaged_deletion_vector_is_named_by_the_doctor(classic: SparkSession, tmp_path: Path, damage: str) -> None:
+    dataset = replace(REPLACED, features=Features(deletion_vectors=True))
+    location = dataset.location(str(tmp_path))
+    put(classic, dataset, str(tmp_path), [(day(1), number, "x") for number in range(9)])
+    classic.sql(f"DELETE FROM delta.`{location}` WHERE id < 3").collect()
+    assert examine(dataset.name, location).findings == ()
+    (vector,) = Path(location).glob("deletion_vector_*.bin")
+    content = vector.read_bytes()
+    vector.write_bytes(content[:-1] if damage == "cut" else content[:-9] + bytes([content[-9] ^ 1]) + content[-8:])
+    if damage == "gone":
+        vector.unlink()
+    (found,) = examine(dataset.name, location).findings
+    assert (found.kind, found.path, found.serious) == ("damaged file", vector.name, True)
+
+
 def test_a_checkpoint_whose_pages_were_changed_is_damage_to_the_doctor(classic: SparkSession, root: str) -> None:
     location = REPLACED.location(root)
     (path,) = Path(location).glob("_delta_log/*.checkpoint*.parquet")

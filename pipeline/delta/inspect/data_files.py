@@ -1,10 +1,13 @@
 """Whether a data file is what a commit has added: its size, its Parquet footer, and on request every page of it.
 
-Here belongs the look at one file. Which files a table is made of is `replay`'s.
+Here belongs the look at one file, and at the deletion vector of one. Which files a table is made of is `replay`'s.
 """
 
 from __future__ import annotations
 
+import base64
+import uuid
+import zlib
 from collections.abc import Mapping
 from typing import Any
 
@@ -15,6 +18,15 @@ _MAGIC = b"PAR1"
 _ENCRYPTED = b"PARE"
 # As far as Delta keeps the beginning of a text in its statistics.
 _WHOLE_TEXT = 32
+# The signs of base85 as the protocol has them, and as Python has them.
+_DIGITS = "0123456789"
+_LOWER, _UPPER = "abcdefghijklmnopqrstuvwxyz", "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
+_SIGNS = str.maketrans(
+    f"{_DIGITS}{_LOWER}{_UPPER}.-:+=^!/*?&<>()[]{{}}@%$#", f"{_DIGITS}{_UPPER}{_LOWER}!#$%&()*+-;<=>?@^_`{{|}}~"
+)
+_UUID_SIGNS = 20
+# Before a vector its size, and after it its checksum, each so many bytes.
+_NUMBER = 4
 # What pyarrow raises of bytes that are no Parquet, its own errors among them.
 _UNREADABLE = (OSError, ValueError, NotImplementedError, MemoryError)
 
@@ -87,3 +99,31 @@ def _ends(values: Any) -> tuple[object, object] | None:
         return None
     ends = pc.min_max(values).as_py()
     return ends["min"], ends["max"]
+
+
+def vector_file(vector: Mapping[str, Any]) -> str | None:
+    """Where a deletion vector lies, below the table or as a full path; None of one that stands in the log itself."""
+    text = str(vector["pathOrInlineDv"])
+    if vector["storageType"] == "p":
+        return text
+    if vector["storageType"] != "u":
+        return None
+    folder, name = text[:-_UUID_SIGNS], uuid.UUID(bytes=base64.b85decode(text[-_UUID_SIGNS:].translate(_SIGNS)))
+    return f"{folder}/deletion_vector_{name}.bin" if folder else f"deletion_vector_{name}.bin"
+
+
+def problem_of_vector(system: Any, path: str, vector: Mapping[str, Any]) -> str | None:
+    """What is wrong with a deletion vector's part of its file (Delta protocol, "Deletion Vector File Storage Format").
+
+    Raises:
+        FileNotFoundError: there is no such file.
+    """
+    size = int(vector["sizeInBytes"])
+    with system.open_input_file(path) as source:
+        source.seek(int(vector.get("offset") or 0))
+        content: bytes = source.read(size + 2 * _NUMBER)
+    if len(content) < size + 2 * _NUMBER:
+        return "it ends before the deletion vector does"
+    body, checksum = content[_NUMBER:-_NUMBER], int.from_bytes(content[-_NUMBER:], "big")
+    is_whole = int.from_bytes(content[:_NUMBER], "big") == size and zlib.crc32(body) == checksum
+    return None if is_whole else "the deletion vector in it has another size or checksum"

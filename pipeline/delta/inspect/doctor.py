@@ -10,7 +10,7 @@ import datetime as dt
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from pipeline.delta.inspect.data_files import problem_of
+from pipeline.delta.inspect.data_files import problem_of, problem_of_vector, vector_file
 from pipeline.delta.log.commits import commit_file, commit_versions, file_system, list_folder
 from pipeline.delta.log.replay import LogFault, Replay, replay
 from pipeline.delta.log.snapshot import local_folder, table_facts
@@ -88,6 +88,7 @@ def examine(name: str, location: str, *, consumers: Sequence[SourceTable] = (), 
         findings += _missing(name, replayed, on_disk)
         findings += [_orphan(name, p, on_disk[p].changed) for p in sorted(set(on_disk) - replayed.mentioned)]
     findings += _damaged(name, location, replayed, on_disk, deep=deep)
+    findings += _damaged_vectors(name, location, replayed)
     return Diagnosis(
         dataset=name,
         location=location,
@@ -182,6 +183,29 @@ def _damaged(
                 detail=f"{problem}; {what}",
                 remedy=f"Bring the file back from a copy or a backup, or write its rows anew; pipeline restore "
                 f"{name} goes back to a version without it.",
+                serious=True,
+            )
+
+
+def _damaged_vectors(name: str, location: str, replayed: Replay) -> Iterator[Finding]:
+    """Deletion vectors of the newest version that are gone, or not what was written: its rows can't be read."""
+    system, root = file_system(location)
+    for path, added in sorted(replayed.files.items()):
+        vector = added.get("deletionVector")
+        file = vector_file(vector) if vector else None
+        if not vector or file is None or not _is_below(file):
+            continue
+        try:
+            problem = problem_of_vector(system, f"{root}/{file}", vector)
+        except FileNotFoundError:
+            problem = "it is not there"
+        if problem is not None:
+            yield Finding(
+                kind="damaged file",
+                path=file,
+                detail=f"{problem}; it says which rows of {path} are deleted",
+                remedy=f"Bring the file back from a copy or a backup; pipeline restore {name} goes back to a version "
+                "without it.",
                 serious=True,
             )
 
