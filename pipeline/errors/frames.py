@@ -120,13 +120,12 @@ class CheckViolationError(RowViolationError):
 
 @dataclass(eq=False, kw_only=True)
 class PartitionValueError(RowViolationError):
-    """An empty string in a string partition column, which Delta would give back as NULL; `counts` is by column."""
+    """A text in a partition column that Delta would give back as NULL: '' or the name of NULL's folder; by column."""
 
     sentence = (
-        "Empty strings in partition columns of dataset {dataset!r} ({counts}) would be read back as NULL; nothing was "
-        "written."
+        "Texts in partition columns of dataset {dataset!r} ({counts}) would be read back as NULL; nothing was written."
     )
-    next_step = "Map '' to NULL or to a value of its own before the write."
+    next_step = "Map '' and '__HIVE_DEFAULT_PARTITION__' to NULL or to values of their own before the write."
 
 
 @dataclass(eq=False, kw_only=True)

@@ -9,6 +9,8 @@ from collections.abc import Iterable, Iterator
 
 # How many a person reads; a message names no more of anything.
 NAMED = 20
+# The most characters of one of them.
+LONGEST = 1_000
 
 
 def bounded(values: Iterable[object], most: int = NAMED) -> list[str]:
@@ -17,13 +19,18 @@ def bounded(values: Iterable[object], most: int = NAMED) -> list[str]:
     if found and all(isinstance(value, int) and not isinstance(value, bool) for value in found):
         numbers = sorted({value for value in found if isinstance(value, int)})
         return _cut(list(_ranges(numbers)), most)
-    return _cut([(str(value), 1) for value in found], most)
+    return _cut([(cut(str(value)), 1) for value in found], most)
 
 
 def listed(values: Iterable[object], most: int = NAMED, separator: str = ", ") -> str:
     """The same in one line."""
     told = bounded(values, most)
     return separator.join([*told[:most], *(rest if separator == ", " else rest[len("and ") :] for rest in told[most:])])
+
+
+def cut(text: str, most: int = LONGEST) -> str:
+    """A text that is no longer than that, with a mark where its end is missing."""
+    return text if len(text) <= most else f"{text[: most - 1]}…"
 
 
 def _cut(told: list[tuple[str, int]], most: int) -> list[str]:

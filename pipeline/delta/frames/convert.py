@@ -201,7 +201,8 @@ def _from_series(series: Any, declared: Any) -> Any:
 
     is_object = series.dtype == object
     if is_object and declared is not None:
-        series = series.map(lambda value: entries_of_dicts(value, declared))
+        # Not `map`, which makes floats of whole numbers as soon as there is a float, or a missing one, among them.
+        series = type(series)([entries_of_dicts(value, declared) for value in series], dtype=object)
     values = pa.array(series, from_pandas=True)
     if len(values) and values.null_count == len(values) and not _is_arrow_backed(series):
         return pa.nulls(len(values))  # the type of a NumPy column without values has no meaning

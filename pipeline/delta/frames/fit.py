@@ -21,6 +21,7 @@ from pyspark.sql.types import (
     MapType,
     NullType,
     ShortType,
+    StringType,
     StructType,
     TimestampNTZType,
     TimestampType,
@@ -121,6 +122,8 @@ def _fit(path: str, expression: str, given: DataType, declared: DataType) -> _Fi
         return _Fit(f"transform({expression}, e -> {inner.expression})" if changed else expression, inner.problems)
     if isinstance(given, MapType) and isinstance(declared, MapType):
         return _fit_map(path, expression, given, declared)
+    if is_string(declared) and _is_collated(given):
+        return _Fit(f"CAST({expression} AS {sql.bare_type(declared)})")
     if _same(given, declared):
         return _Fit(expression)
     if _widens(given, declared):
@@ -136,6 +139,11 @@ def _zone_problem(given: DataType, declared: DataType) -> str:
     if isinstance(given, TimestampType) and isinstance(declared, TimestampNTZType):
         return "; it is an instant: convert it into a zone's local time with convert_timezone or to_timestamp_ntz"
     return ""
+
+
+def _is_collated(given: DataType) -> bool:
+    """Whether a text compares otherwise than by its bytes: rows of different keys would count as rows of one."""
+    return isinstance(given, StringType) and given.collation != StringType().collation
 
 
 def _same(given: DataType, declared: DataType) -> bool:

@@ -6,7 +6,7 @@ Here belong the values themselves, at every depth. `arrow` checks what follows f
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, KeysView, Mapping, ValuesView
 from typing import Any
 
 from pyspark.sql.types import ArrayType, DataType, MapType, StructType
@@ -40,8 +40,9 @@ def _is_pair(value: Any) -> bool:
 
 
 def _is_sequence(value: Any) -> bool:
-    """Whether the value is a list, or an array of NumPy that holds objects."""
-    return isinstance(value, list | tuple) or getattr(getattr(value, "dtype", None), "kind", "") == "O"
+    """Whether Arrow takes the value for a list of objects: a list, a set, a view of a dict, or an array of NumPy."""
+    is_of_python = isinstance(value, list | tuple | set | KeysView | ValuesView)
+    return is_of_python or getattr(getattr(value, "dtype", None), "kind", "") == "O"
 
 
 def refuse_loss(values: Iterable[Any], inferred: Any) -> None:

@@ -41,6 +41,8 @@ from pipeline.errors import TableNotFoundError
 from pipeline.errors.listing import listed
 
 _ROWS = "rows of values"
+# Of a value in an example.
+_SHOWN_CHARACTERS = 60
 
 
 def duplicate_values(frame: DataFrame, columns: Sequence[str]) -> DataFrame:
@@ -72,10 +74,8 @@ def _rows(columns: Sequence[str]) -> str:
 def count_violations(values: DataFrame, columns: Sequence[str]) -> BrokenRows:
     """The number of rows that break an expectation, and some of their values. One Spark query."""
     rows = sql.identifier(_rows(columns))
-    texts = ", ".join(
-        f"concat({sql.string(f'{name} = ')}, coalesce(CAST({sql.identifier(name)} AS STRING), 'NULL'))"
-        for name in columns
-    )
+    shown = {name: f"left(CAST({sql.identifier(name)} AS STRING), {_SHOWN_CHARACTERS})" for name in columns}
+    texts = ", ".join(f"concat({sql.string(f'{name} = ')}, coalesce({value}, 'NULL'))" for name, value in shown.items())
     text = f"concat_ws(', ', {texts})"
     summary = values.selectExpr(f"sum({rows}) AS c0", f"min_by({text}, {text}, {EXAMPLES}) AS e0").collect()[0]
     return BrokenRows(int(summary["c0"] or 0), tuple(summary["e0"] or ()))

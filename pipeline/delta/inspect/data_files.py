@@ -1,10 +1,13 @@
 """Whether a data file is as its commit added it: its size, its Parquet footer, and on request every page.
 
-Here belongs the check of one file. `replay` determines the files of a table.
+Here belongs the check of one file and of its deletion vector. `replay` determines the files of a table.
 """
 
 from __future__ import annotations
 
+import base64
+import uuid
+import zlib
 from collections.abc import Mapping
 from typing import Any
 
@@ -15,6 +18,15 @@ _MAGIC = b"PAR1"
 _ENCRYPTED = b"PARE"
 # Delta truncates texts in statistics to so many characters.
 _TRUNCATED_LENGTH = 32
+# The characters of base85 in the order of the protocol, and in that of Python.
+_DIGITS = "0123456789"
+_LOWER, _UPPER = "abcdefghijklmnopqrstuvwxyz", "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
+_BASE85 = str.maketrans(
+    f"{_DIGITS}{_LOWER}{_UPPER}.-:+=^!/*?&<>()[]{{}}@%$#", f"{_DIGITS}{_UPPER}{_LOWER}!#$%&()*+-;<=>?@^_`{{|}}~"
+)
+_UUID_CHARACTERS = 20
+# A vector is stored after its size and before its checksum, of this many bytes each.
+_NUMBER_BYTES = 4
 # Errors of pyarrow, or of the system, for bytes that are not Parquet.
 _UNREADABLE = (OSError, ValueError, NotImplementedError, MemoryError)
 
@@ -87,3 +99,38 @@ def _min_max(values: Any) -> tuple[object, object] | None:
         return None
     limits = pc.min_max(values).as_py()
     return limits["min"], limits["max"]
+
+
+def vector_file(vector: Mapping[str, Any]) -> str | None:
+    """The file of a deletion vector, below the table or as a full path. If the log itself holds the vector, None.
+
+    Raises:
+        ValueError: the name is not written as the protocol says.
+    """
+    text = str(vector["pathOrInlineDv"])
+    if vector["storageType"] == "p":
+        return text
+    if vector["storageType"] != "u":
+        return None
+    encoded = text[-_UUID_CHARACTERS:].translate(_BASE85)
+    folder, name = text[:-_UUID_CHARACTERS], uuid.UUID(bytes=base64.b85decode(encoded))
+    return f"{folder}/deletion_vector_{name}.bin" if folder else f"deletion_vector_{name}.bin"
+
+
+def problem_of_vector(system: Any, path: str, vector: Mapping[str, Any]) -> str | None:
+    """Why a deletion vector can't be read (Delta protocol, "Deletion Vector File Storage Format"); None if it can be.
+
+    Raises:
+        FileNotFoundError: there is no such file.
+    """
+    size = vector.get("sizeInBytes")
+    if size is None:
+        return "the log does not have its size"
+    with system.open_input_file(path) as source:
+        source.seek(vector.get("offset") or 0)
+        content: bytes = source.read(size + 2 * _NUMBER_BYTES)
+    if len(content) < size + 2 * _NUMBER_BYTES:
+        return "it ends before the deletion vector does"
+    body, checksum = content[_NUMBER_BYTES:-_NUMBER_BYTES], int.from_bytes(content[-_NUMBER_BYTES:], "big")
+    is_sound = int.from_bytes(content[:_NUMBER_BYTES], "big") == size and zlib.crc32(body) == checksum
+    return None if is_sound else "the deletion vector in it has another size or checksum"

@@ -9,7 +9,7 @@ import datetime as dt
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from pipeline.delta.inspect.data_files import problem_of
+from pipeline.delta.inspect.data_files import problem_of, problem_of_vector, vector_file
 from pipeline.delta.log.commits import commit_file, commit_versions, file_system, list_folder
 from pipeline.delta.log.replay import LogFault, Replay, replay
 from pipeline.delta.log.snapshot import local_folder, table_facts
@@ -87,6 +87,7 @@ def examine(name: str, location: str, *, consumers: Sequence[SourceTable] = (), 
         findings += _missing(name, replayed, on_disk)
         findings += [_orphan(name, p, on_disk[p].changed) for p in sorted(set(on_disk) - replayed.mentioned)]
     findings += _damaged(name, location, replayed, on_disk, deep=deep)
+    findings += _damaged_vectors(name, location, replayed)
     return Diagnosis(
         dataset=name,
         location=location,
@@ -181,6 +182,31 @@ def _damaged(
                 detail=f"{problem}; {user}",
                 remedy=f"Restore the file from a copy or a backup, or write its rows again, or run pipeline restore "
                 f"{name} to a version without it.",
+                serious=True,
+            )
+
+
+def _damaged_vectors(name: str, location: str, replayed: Replay) -> Iterator[Finding]:
+    """Deletion vectors of the newest version that are missing or damaged: its rows can't be read."""
+    system, root = file_system(location)
+    for path, added in sorted(replayed.files.items()):
+        vector, file = added.get("deletionVector"), None
+        try:
+            file = vector_file(vector) if vector else None
+            if not vector or file is None or not _is_below(file):
+                continue
+            problem = problem_of_vector(system, f"{root}/{file}", vector)
+        except FileNotFoundError:
+            problem = "it is missing"
+        except ValueError:
+            problem = "the log does not have its name as the protocol says"
+        if problem is not None:
+            yield Finding(
+                kind="damaged file",
+                path=file or path,
+                detail=f"{problem}; it has the deleted rows of {path}",
+                remedy=f"Bring the file back from a copy or a backup; pipeline restore {name} goes back to a version "
+                "without it.",
                 serious=True,
             )
 

@@ -34,8 +34,11 @@ _OPTIONAL: Mapping[str, Mapping[str, type]] = {
     "metaData": {"partitionColumns": list, "configuration": dict},
     "protocol": {"readerFeatures": list, "writerFeatures": list},
 }
+_OPTIONAL_TEXT = (str, type(None))
+_OPTIONAL_INT = (int, type(None))
 _VECTOR: Mapping[str, tuple[type, ...]] = {
-    "storageType": (str,), "pathOrInlineDv": (str,), "cardinality": (int, type(None)), "offset": (int, type(None)),
+    "storageType": (str,), "pathOrInlineDv": (str,), "cardinality": _OPTIONAL_INT, "offset": _OPTIONAL_INT,
+    "sizeInBytes": _OPTIONAL_INT,
 }  # fmt: skip
 # Other engines may write any value into commitInfo: a field of another type counts as absent.
 _INFO: Mapping[str, type] = {
@@ -231,8 +234,6 @@ def as_count(value: object) -> int | None:
 
 # --- our note in a commit ---------------------------------------------------------------------------------------------
 
-_OPTIONAL_TEXT = (str, type(None))
-_OPTIONAL_INT = (int, type(None))
 _MARK: Mapping[str, tuple[type, ...]] = {
     "writer": _OPTIONAL_TEXT, "epoch": _OPTIONAL_INT, "attempt": _OPTIONAL_INT, "token": _OPTIONAL_TEXT,
 }  # fmt: skip

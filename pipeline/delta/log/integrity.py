@@ -12,9 +12,10 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
+from urllib.parse import unquote
 
 from pipeline.delta.log.commits import File, commit_file, complete_checkpoints, list_files, version_of_commit
 from pipeline.delta.log.entry import Action, actions_of, damaged_file, info_of
@@ -24,6 +25,7 @@ from pipeline.delta.log.snapshot import first_line, local_folder
 _CHECK_ATTEMPTS = 5
 _CACHED_FILES = 8192
 _CHECKSUM = ".crc"
+_SIDECARS = "_sidecars"
 # The operations whose checksum follows from their actions. Some other operations add a file again that the table has.
 COUNTED_OPERATIONS = frozenset(
     {
@@ -103,14 +105,42 @@ def _require_sound(location: str, version: int, files: Mapping[str, File]) -> No
     for number in numbers:
         # Of two equal entries the error names the later one.
         others = {other: file for other, file in commits.items() if other < number or other > version}
-        problem = _copied(location, commits[number].size, facts[number], others)
-        checksums = _checksum(location, files, number), _checksum(location, files, number - 1)
-        problem = problem or contradictions(facts[number], *checksums, is_first=number == 0)
-        if problem is not None:
-            raise damaged_file(commit_file(location, number), problem)
+        _refuse_changed(location, files, number, others)
     lost = _lost_commit(location, files, max(commits)) if version == max(commits) else None
     if lost is not None:
         raise damaged_file(commit_file(location, lost), "it is missing, but its checksum file exists")
+
+
+def require_sound_entries(location: str, numbers: Iterable[int]) -> None:
+    """Raise where an entry among these is not what its commit has written; no table is known by them alone. No Spark.
+
+    Nothing is said of an entry that is gone, nor of a log that is not on this machine.
+
+    Raises:
+        DamagedTableError: with the file and what is wrong with it.
+    """
+    folder = local_folder(location)
+    if folder is None:
+        return
+    files = {file.name: file for file in list_files(f"{folder}/_delta_log")}
+    commits = {number: file for file in files.values() if (number := version_of_commit(file.name)) is not None}
+    by_size: dict[int, list[int]] = {}
+    for number in sorted(commits):
+        by_size.setdefault(commits[number].size, []).append(number)
+    for number in sorted(commits.keys() & set(numbers)):
+        alike = by_size[commits[number].size]
+        _refuse_changed(str(folder), files, number, {other: commits[other] for other in alike if other < number})
+
+
+def _refuse_changed(location: str, files: Mapping[str, File], number: int, others: Mapping[int, File]) -> None:
+    """Refuse an entry that is damaged, the same as one of the others, or contradicted by its checksum."""
+    file = files[Path(commit_file(location, number)).name]
+    facts = _facts_of(location, file)
+    problem = _copied(location, file.size, facts, others)
+    checksums = _checksum(location, files, number), _checksum(location, files, number - 1)
+    problem = problem or contradictions(facts, *checksums, is_first=number == 0)
+    if problem is not None:
+        raise damaged_file(commit_file(location, number), problem)
 
 
 def _lost_commit(location: str, files: Iterable[str], newest: int) -> int | None:
@@ -141,6 +171,7 @@ def _start(location: str, version: int, files: Mapping[str, File]) -> tuple[int,
         problem = _unreadable(location, file)
         if problem is not None:
             raise damaged_file(_path(location, file), problem)
+        _refuse_sidecars(location, file)
     emptied = [number for number in complete_checkpoints(files) if start < number <= version and number not in usable]
     first = next((n for n in complete_checkpoints(files)[max(emptied)] if not files[n].size), None) if emptied else None
     return start, first
@@ -162,6 +193,30 @@ def _unreadable(location: str, file: File) -> str | None:
     except (OSError, ValueError) as error:  # pyarrow's own errors are ValueErrors
         return f"it can't be read ({first_line(error)})"
     return None
+
+
+def _refuse_sidecars(location: str, file: File) -> None:
+    """Refuse a checkpoint with a sidecar file that is missing or can't be read (Delta protocol, "V2 Spec")."""
+    present = {sidecar.name: sidecar for sidecar in list_files(f"{location}/_delta_log/{_SIDECARS}")}
+    for name in _sidecars(location, file):
+        sidecar, path = present.get(name), f"{_SIDECARS}/{name}"
+        problem = "it is missing" if sidecar is None else _unreadable(location, replace(sidecar, name=path))
+        if problem is not None:
+            raise damaged_file(f"{location}/_delta_log/{path}", f"{problem}, and checkpoint {file.name} needs it")
+
+
+@lru_cache(maxsize=_CACHED_FILES)
+def _sidecars(location: str, file: File) -> tuple[str, ...]:
+    """The names of the sidecar files of a checkpoint. A classic checkpoint has none."""
+    import pyarrow.parquet
+
+    path = _path(location, file)
+    if path.endswith(".json"):
+        actions = actions_of(path, Path(path).read_bytes().rstrip(b"\n") + b"\n")
+    else:
+        parquet = pyarrow.parquet.ParquetFile(path)
+        actions = parquet.read(columns=["sidecar"]).to_pylist() if "sidecar" in parquet.schema_arrow.names else []
+    return tuple(unquote(a["sidecar"]["path"]).rpartition("/")[2] for a in actions if a.get("sidecar"))
 
 
 @lru_cache(maxsize=_CACHED_FILES)

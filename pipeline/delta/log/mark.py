@@ -272,10 +272,17 @@ def find_mark(session: SparkSession, location: str, mark: Mark) -> int | None:
 
 
 def newest_note(session: SparkSession, location: str, asset: str) -> Mapping[str, Any] | None:
-    """Our note in the newest commit of that asset. If the searched history has none, None."""
-    history = session.sql(f"DESCRIBE HISTORY {sql.path_table(location)} LIMIT {HISTORY_LIMIT}")
-    notes = (commit_note(row["userMetadata"]) for row in history.select("userMetadata").collect())
-    return next((note for note in notes if note is not None and note.get("asset") == asset), None)
+    """Our note in the newest commit of that asset that shows whether it writes the whole table. If none does, None.
+
+    A write of some partitions shows it, and so does one that has replaced rows. An append to the table does not.
+    """
+    history = session.sql(f"DESCRIBE HISTORY {sql.path_table(location)}").filter("userMetadata IS NOT NULL")
+    columns = ("userMetadata", "operationParameters['mode'] = 'Overwrite' AS replaces")
+    for row in history.orderBy("version", ascending=False).selectExpr(*columns).collect():
+        note = commit_note(row["userMetadata"])
+        if note is not None and note.get("asset") == asset and (row["replaces"] or note.get("partitions") is not None):
+            return note
+    return None
 
 
 def rows_changed(

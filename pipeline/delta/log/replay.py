@@ -234,7 +234,8 @@ def checkpoint_actions(location: str, name: str, columns: Sequence[str] = ("add"
 def _rows(system: Any, path: str, columns: Sequence[str]) -> list[dict[str, Any]]:
     import pyarrow.parquet as pq
 
-    rows: list[dict[str, Any]] = pq.ParquetFile(path, filesystem=system).read(columns=list(columns)).to_pylist()
+    file = pq.ParquetFile(path, filesystem=system, page_checksum_verification=True)
+    rows: list[dict[str, Any]] = file.read(columns=list(columns)).to_pylist()
     return rows
 
 

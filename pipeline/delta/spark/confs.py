@@ -44,6 +44,9 @@ STATEMENT_CONFS = {
     "spark.sql.parser.escapedStringLiterals": "false",
     "spark.databricks.delta.replaceWhere.constraintCheck.enabled": "true",
     "spark.databricks.delta.schema.autoMerge.enabled": "false",
+    # Without the second a replaced slice has its deletions in the change feed, and not its new rows.
+    "spark.databricks.delta.replaceWhere.dataColumns.enabled": "true",
+    "spark.databricks.delta.replaceWhere.dataColumnsWithCDF.enabled": "true",
 }
 # A private session has these in addition. Without `java8API` Delta passes the literals of a REPLACE WHERE on as Java's
 # old dates, which lack days of 1582. Other readers misread timestamps in INT96.
@@ -65,6 +68,9 @@ WRITE_CONFS = {
     # A statement that skips a file it should read, and rewrites the others, loses the file's rows.
     "spark.sql.files.ignoreMissingFiles": "false",
     "spark.sql.files.ignoreCorruptFiles": "false",
+    # What a commit says of its rows.
+    "spark.databricks.delta.history.metricsEnabled": "true",
+    "spark.databricks.delta.stats.collect": "true",
 }
 FEW_CORES = 2
 

@@ -18,6 +18,8 @@ from pipeline.errors import SessionConfError
 
 # A private session has no confs with these prefixes: legacy behaviour, and undeclared properties of a new table.
 _LEGACY, _DEFAULTS = "spark.sql.legacy.", "spark.databricks.delta.properties.defaults."
+# The caller's own transaction identifier: Delta would take our second write for a repeat of the first, and skip it.
+_IDENTIFIER = "spark.databricks.delta.write.txn"
 # Values of confs, by name, with which the caller's session would misread a frame that we hand out.
 _MISREAD = {
     "spark.sql.files.ignoreMissingFiles": "true",
@@ -43,7 +45,8 @@ def set_session_confs(session: SparkSession) -> None:
     names = list(known) if known else _settings(session)
     for name in names:
         # Spark does not register Delta's default properties, so `isModifiable` is false for them.
-        if name.startswith(_DEFAULTS) or (name.startswith(_LEGACY) and session.conf.isModifiable(name)):
+        is_ours_alone = name.startswith((_DEFAULTS, _IDENTIFIER))
+        if is_ours_alone or (name.startswith(_LEGACY) and session.conf.isModifiable(name)):
             session.conf.unset(name)
 
 

@@ -38,6 +38,8 @@ NAMED_VALUES = 10
 EXAMPLES = 5
 _EXAMPLE_COLUMNS = 5
 _EXAMPLE_CHARACTERS = 60
+# The name of the folder of NULL (`ExternalCatalogUtils`).
+NULL_FOLDER = "__HIVE_DEFAULT_PARTITION__"
 # The longest name of a file or folder in local file systems and HDFS. Object stores have no such limit.
 FOLDER_NAME_BYTES = 255
 # Characters that are escaped as three in a folder's name (`ExternalCatalogUtils.escapePathName`).
@@ -83,10 +85,11 @@ def check_conditions(dataset: Dataset) -> dict[str, str]:
     return {check.name: f"NOT coalesce(({check.condition}), FALSE)" for check in dataset.checks}
 
 
-def empty_partition_conditions(dataset: Dataset) -> dict[str, str]:
-    """By partition column, SQL that is true if a string is empty: Delta stores '' and NULL alike (delta#2100)."""
+def lost_partition_conditions(dataset: Dataset) -> dict[str, str]:
+    """By partition column, SQL that is true for a text that is read back as NULL: '' (delta#2100) and `NULL_FOLDER`."""
+    lost = ", ".join(map(sql.string, ("", NULL_FOLDER)))
     return {
-        column: f"{sql.identifier(column)} = ''"
+        column: f"{sql.identifier(column)} IN ({lost})"
         for column in dataset.partition_by
         if is_string(dataset.field(column).dataType)
     }
@@ -247,7 +250,7 @@ def guarded_columns(dataset: Dataset, within: Slice | None, guards: Sequence[str
         by_keys = set(within.columns) <= set(dataset.keys)
         stray = outside_condition(dataset, within) if by_keys else f"{alive} AND {outside_condition(dataset, within)}"
         branches.append(f"WHEN {stray} THEN raise_error('outside the slice')")
-    for condition in empty_partition_conditions(dataset).values():
+    for condition in lost_partition_conditions(dataset).values():
         branches.append(f"WHEN {alive} AND {condition} THEN raise_error('empty partition value')")
     first, columns = dataset.keys[0], []
     for name in dataset.schema.names:
