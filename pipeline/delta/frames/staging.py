@@ -98,7 +98,7 @@ class Staging:
             raise self._error(f"Spark does not find the files ({failure_of(error).summary})") from error
 
     def put(self, frame: DataFrame) -> None:
-        """Write the rows of a Spark frame to Parquet files, in the proleptic Gregorian calendar whatever its session says."""
+        """Write the rows of a Spark frame to Parquet files, in the proleptic Gregorian calendar in any session."""
         view = f"pipeline_staged_{uuid.uuid4().hex}"
         try:
             frame.createOrReplaceTempView(view)
