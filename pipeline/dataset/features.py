@@ -6,6 +6,7 @@ reader, and how one is enabled in a table, belongs to `pipeline.delta`.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Literal, get_args
@@ -200,6 +201,11 @@ def property_problems(properties: Iterable[tuple[str, str]], said: Mapping[str, 
 
     `said` maps such a property to the name of the field.
     """
+    properties = list(properties)
+    for low, count in Counter(name.lower() for name, _ in properties).items():
+        if count > 1:
+            same = ", ".join(name for name, _ in properties if name.lower() == low)
+            yield f"properties {same} are one property for Delta, which compares names without regard to case"
     field_by_property = {name.lower(): field for name, field in said.items()}
     delta_properties = {name.lower() for name in KNOWN_PROPERTIES}
     for name, _ in properties:

@@ -28,6 +28,7 @@ from pipeline.delta.write.write import write
 from pipeline.errors import (
     CheckViolationError,
     DuplicateKeysError,
+    ExpressionError,
     FrameMismatchError,
     NullViolationError,
     PartitionValueError,
@@ -266,6 +267,20 @@ def test_rows_that_the_frame_lacks_are_deleted_inside_the_slice_of_the_run_only(
     assert untouched <= files_of(dataset, root)
     put(classic, dataset, root, [], of_values("day", [day(1)]))
     assert rows_of(dataset, root) == [(day(2), 4, 1, "d")]
+
+
+@pytest.mark.both_modes
+def test_a_condition_that_spark_can_t_analyse_is_refused_by_its_name_before_anything_is_created(
+    spark: SparkSession, root: str
+) -> None:
+    for condition in (" ", ";", "--", "source.v > ", "source.v > 'a' -- x", "source.missing > 1", "concat(source.v)"):
+        for part in ("update_when", "delete_when"):
+            text = condition.replace("source.", "") if part == "delete_when" else condition
+            dataset = merged(Merge(order_by="at", **{part: text}))  # type: ignore[arg-type]
+            with pytest.raises(ExpressionError) as caught:
+                put(spark, dataset, root, [(1, 1, "a")])
+            assert (caught.value.part, caught.value.expression) == (part, text)
+    assert not Path(NEWEST.location(root)).exists()
 
 
 def test_rows_outside_the_slice_stay_if_the_key_does_not_determine_the_partition(

@@ -165,6 +165,14 @@ def test_columns_that_differ_by_a_dot_have_not_null_checks_of_their_own() -> Non
     assert plan(declared, replace(state, properties=properties | checks)).steps == ()
 
 
+def test_properties_that_differ_by_case_only_are_refused() -> None:
+    with pytest.raises(DeclarationError) as caught:
+        replace(PLAIN, properties=(("team.Owner", "x"), ("team.owner", "y")))
+    assert caught.value.problems == (
+        "properties team.Owner, team.owner are one property for Delta, which compares names without regard to case",
+    )
+
+
 @pytest.mark.parametrize("data_type", [StructType([StructField("b", LongType())]), ArrayType(LongType())])
 def test_a_column_with_the_dotted_name_of_a_field_inside_another_is_refused(data_type: DataType) -> None:
     inner = "A.B" if isinstance(data_type, StructType) else "a.element"

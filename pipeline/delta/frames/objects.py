@@ -15,11 +15,19 @@ _PAIR = 2
 
 
 def entries_of_dicts(value: Any, declared: DataType) -> Any:
-    """The value with a list of entries for every dict that is declared a map; Arrow would infer a struct."""
+    """The value with a list of entries for every dict that is declared a map; Arrow would infer a struct.
+
+    An empty dict that is declared a struct gets a field, and an empty array of NumPy becomes a list: Arrow would infer
+    a struct without fields, and the elements' type from the array.
+    """
     if isinstance(declared, MapType) and isinstance(value, Mapping):
         return [_entry(key, item, declared) for key, item in value.items()]
     if isinstance(declared, MapType) and isinstance(value, list | tuple) and value and all(map(_is_pair, value)):
         return [_entry(key, item, declared) for key, item in value]
+    if isinstance(declared, ArrayType) and hasattr(value, "dtype") and getattr(value, "size", None) == 0:
+        return []
+    if isinstance(declared, StructType) and isinstance(value, Mapping) and not value and declared.fields:
+        return {declared.fields[0].name: None}
     if isinstance(declared, ArrayType) and _is_sequence(value):
         return [entries_of_dicts(element, declared.elementType) for element in value]
     if isinstance(declared, StructType) and isinstance(value, Mapping):

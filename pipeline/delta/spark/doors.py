@@ -39,6 +39,8 @@ _T = TypeVar("_T")
 _LIBRARIES = {"pyarrow": "ArrowException", "grpc": "RpcError", "google.protobuf.message": "Error"}
 # How many characters of a text an error shows on each side of the wrong one.
 _AROUND = 20
+# The class of what Delta raises for the value of a property that it can't parse.
+_BAD_ARGUMENT = "java.lang.IllegalArgumentException"
 # A disk with less free space than this is full: Delta's smallest commit and its files need some of it.
 _MINIMUM_FREE_BYTES = 1 << 20
 
@@ -210,6 +212,8 @@ def storage_failure(dataset: str, location: str, failure: Failure, *, nothing_co
         return _damaged(dataset, location, failure, nothing_committed=nothing_committed)
     if failure.is_of_rows:
         return StatementError(dataset=dataset, location=location, condition=failure.condition, reason=failure.summary)
+    if not failure.conditions and failure.classes[:1] == (_BAD_ARGUMENT,):
+        return StatementError(dataset=dataset, location=location, condition=_BAD_ARGUMENT, reason=failure.summary)
     return _of_failure(dataset, location, failure) or StorageError(
         dataset=dataset, location=location, reason=failure.summary, found=disk_problem(location)
     )

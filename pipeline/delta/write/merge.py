@@ -12,12 +12,15 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 
 from pyspark.sql import DataFrame
+from pyspark.sql import functions as F  # noqa: N812
 
 from pipeline.dataset import Dataset, InsertNew, Merge, Replace, WriteMode
 from pipeline.delta import sql
+from pipeline.delta.spark.failures import SPARK_ERRORS, failure_of
 from pipeline.delta.sql import constraints
 from pipeline.delta.sql.slices import Slice, Unaddressable, of_rows
 from pipeline.delta.write.changelog import Helpers, is_row, net_change_query, truncated_at
+from pipeline.errors import ExpressionError
 
 # More partitions than this are not named in the statement: it would take longer to plan than to run.
 TOUCHED_PARTITIONS = 200
@@ -103,6 +106,32 @@ def _partitions_of(frame: DataFrame, dataset: Dataset) -> Slice | None:
         return of_rows(frame, dataset.partition_by, TOUCHED_PARTITIONS)
     except Unaddressable:
         return None
+
+
+def refuse_unusable_conditions(frame: DataFrame, dataset: Dataset) -> None:
+    """Refuse conditions of the write mode that Spark can't analyse over the frame and the table. No Spark job.
+
+    Raises:
+        ExpressionError: the condition does not parse, names an unknown column, or is not boolean.
+    """
+    if not isinstance(dataset.write, Merge):
+        return
+    source, target = frame.alias(SOURCE), frame.selectExpr(*map(sql.identifier, dataset.schema.names)).alias(TARGET)
+    conditions = {"delete_when": dataset.write.delete_when, "update_when": dataset.write.update_when}
+    for part, condition in conditions.items():
+        if condition is None:
+            continue
+        try:
+            # A Connect client analyses the condition only when it needs the schema.
+            used = (
+                source.filter(f"({condition})")
+                if part == "delete_when"
+                else source.join(target, F.expr(f"({condition})"))
+            )
+            used.schema  # noqa: B018
+        except SPARK_ERRORS as error:
+            reason = failure_of(error).summary
+            raise ExpressionError(dataset=dataset.name, part=part, expression=condition, reason=reason) from error
 
 
 # --- rows that are refused --------------------------------------------------------------------------------------------

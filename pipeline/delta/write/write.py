@@ -103,6 +103,7 @@ def write(
         TableMismatchError, NotADeltaTableError, StorageError: the table can't be opened or created.
         DamagedTableError: a file of the table or its log is missing or damaged. Nothing is committed.
         ViolationError: rows are refused, with counts.
+        ExpressionError: a condition of the write mode can't be used. Nothing is created.
         ExpressionFailedError: declared SQL raises for a row.
         FrameFailedError: the frame can't be computed.
         StatementError, EngineError: Spark refuses, or fails at, what is written otherwise.
@@ -155,10 +156,15 @@ def _conformed(frame: DataFrame, dataset: Dataset, mark: Mark) -> Iterator[DataF
     given_names = {casefolded(name) for name in frame.schema.names}
     computed = (*dataset.features.generated, *dataset.features.defaults)
     if not dataset.checks and all(casefolded(name) in given_names for name, _ in computed):
-        yield frame.selectExpr(*columns)
+        yield _checked(frame.selectExpr(*columns), dataset)
         return
     with _temporary_view(frame, mark) as view, private_session(frame.sparkSession, {}) as clone:
-        yield clone.table(view).selectExpr(*columns)
+        yield _checked(clone.table(view).selectExpr(*columns), dataset)
+
+
+def _checked(conformed: DataFrame, dataset: Dataset) -> DataFrame:
+    merge.refuse_unusable_conditions(conformed, dataset)
+    return conformed
 
 
 def _is_fixed(split: SplitFrame, dataset: Dataset, within: Slice | None) -> bool:
