@@ -46,7 +46,7 @@ class FileAccessError(PipelineError):
     reason: str
 
     sentence = "{path} can't be written or read: {reason}"
-    next_step = "Let Spark read and write that path, or set PIPELINE_ROOT to another folder."
+    next_step = "Make that path readable and writable where Spark runs, or set PIPELINE_ROOT to another folder."
 
 
 @dataclass(eq=False, kw_only=True)

@@ -74,8 +74,8 @@ class JournalError(PipelineError):
 
     sentence = "The journal of dataset {dataset!r} can't be used, {path}: {reason}"
     next_step = (
-        "Put an undamaged copy of the file back under its name; move no other file in or out. To give up the rows of a "
-        "segment instead, add '.given-up' to its name: the sink then continues without them."
+        "Make the folder writable, or put an undamaged copy of the file back under its name; move no other file in or "
+        "out. To give up the rows of a segment instead, add '.given-up' to its name: the sink continues without them."
     )
 
 
