@@ -7,7 +7,7 @@ call succeeds then. `test_remedies_known.py` holds that each error type has one.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, TypeVar
 
 import click
@@ -34,6 +34,24 @@ def follows(*kinds: type[PipelineError]) -> Callable[[Callable[..., None]], Call
             _read.clear()
             test(*arguments, **named)
             assert set(kinds) <= _read, "a remedy was not read"
+
+        return checked
+
+    return registered
+
+
+def follows_each(cases: Iterable[tuple[Any, ...]]) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Register a test with a parameter `kind` for the error that each of its cases begins with."""
+
+    def registered(test: Callable[..., None]) -> Callable[..., None]:
+        for kind in {case[0] for case in cases}:
+            FOLLOWED.setdefault(kind, []).append(f"{test.__module__}.{test.__name__}")
+
+        @functools.wraps(test)
+        def checked(*arguments: Any, **named: Any) -> None:
+            _read.clear()
+            test(*arguments, **named)
+            assert named["kind"] in _read, "the remedy was not read"
 
         return checked
 

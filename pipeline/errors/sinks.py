@@ -35,7 +35,10 @@ class SinkConflictError(TableError):
         "Version {version} of dataset {dataset!r} holds epoch {epoch} of writer {writer!r} from another sink; this "
         "sink has stopped, and its acknowledged rows stay in its journal."
     )
-    next_step = "Let one sink have the writer id; start the other one again under one of its own."
+    next_step = (
+        "Start this sink under a writer id of its own; to commit its acknowledged rows, first rename the folder of its "
+        "journal from {writer!r} to that id."
+    )
 
 
 @dataclass(eq=False, kw_only=True)
