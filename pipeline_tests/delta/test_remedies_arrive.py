@@ -104,7 +104,7 @@ ROWS: list[tuple[Any, ...]] = [
     (DuplicateKeysError, "Keep one row per key", (MERGED, TWICE),
      (MERGED, f"SELECT p, max(n) AS n FROM ({TWICE}) GROUP BY p"), [("a", 2)]),
     (DuplicateKeysError, "or declare order_by in its Merge", (MERGED, TWICE),
-     (replace(MERGED, write=Merge(order_by=("n",))), TWICE), [("a", 2)]),
+     (replace(MERGED, write=Merge(order_by="n")), TWICE), [("a", 2)]),
 ]  # fmt: skip
 
 
