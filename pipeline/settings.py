@@ -289,6 +289,9 @@ def _conf(setting: str, value: Any) -> tuple[tuple[str, str], ...]:
             if isinstance(conf, dict):
                 problem += ", as of a name with dots that is not quoted"
             raise SettingsError(setting=setting, problem=problem, expected=expected)
+    if "@" in str(value.get(_REPOSITORIES, "")):  # spark-submit prints them
+        problem, expected = f"{_REPOSITORIES} has a user or a password", "addresses without; spark.jars.ivySettings"
+        raise SettingsError(setting=setting, problem=problem, expected=f"{expected} names a file that may have them")
     return tuple(sorted((k, str(v).lower() if isinstance(v, bool) else str(v)) for k, v in value.items()))
 
 
@@ -306,6 +309,7 @@ _READERS: Mapping[str, Callable[[str, Any], Any]] = {
     "maven_repository": _repository,
     "spark_conf": _conf,
 }
+_REPOSITORIES = "spark.jars.repositories"
 _ONLY_IN_PROJECT = frozenset({"spark_conf"})
 
 

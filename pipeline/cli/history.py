@@ -38,7 +38,7 @@ def history(name: str, limit: int, as_json: bool) -> None:
 
 def _row(entry: HistoryEntry) -> tuple[str, ...]:
     note = entry.note or {}
-    mark = note.get("mark") or {"attempt": "-", "writer": f"no mark of ours ({entry.engine or 'engine unknown'})"}
+    mark = note.get("mark") or {"writer": f"no mark of ours ({entry.engine or 'engine unknown'})"}
     changed = [
         f"{sign}{number}"
         for sign, number in (("+", entry.files_added), ("-", entry.files_removed))
@@ -52,6 +52,6 @@ def _row(entry: HistoryEntry) -> tuple[str, ...]:
         " ".join(changed) or "-",
         note.get("run_id") or "-",
         note.get("partitions") or "-",
-        str(mark["attempt"]),
-        mark["writer"],
+        str(mark.get("attempt", "-")),
+        mark.get("writer") or "-",
     )

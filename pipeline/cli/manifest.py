@@ -10,10 +10,12 @@ from pyspark.sql import SparkSession
 
 from pipeline.cli.options import WIDE
 from pipeline.cli.output import count, print_json, print_table
-from pipeline.delta.inspect.record import DatasetRecord, Outcome, diff, runs, verify
-from pipeline.delta.inspect.record import manifest as records_of
+from pipeline.delta.inspect.manifest import manifest as records_of
+from pipeline.delta.inspect.manifest import runs
+from pipeline.delta.inspect.record import DatasetRecord, Outcome, diff, verify
 from pipeline.delta.log.snapshot import local_folder
 from pipeline.delta.spark.session import open_session
+from pipeline.errors import RecordError
 from pipeline.settings import Settings, load_settings
 
 _AS_JSON = click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
@@ -22,6 +24,10 @@ _AS_JSON = click.option("--json", "as_json", is_flag=True, help="Print one JSON 
 def _session(settings: Settings) -> SparkSession | None:
     """A session where the records need one to be read."""
     return None if local_folder(settings.root) is not None else open_session(settings.spark)
+
+
+def _warn(error: RecordError) -> None:
+    click.echo(f"warning: {error}", err=True)
 
 
 @click.group()
@@ -35,7 +41,7 @@ def manifest() -> None:
 def list_command(as_json: bool) -> None:
     """Every run of which records are kept, newest first."""
     settings = load_settings()
-    found = runs(settings.root, _session(settings))
+    found = runs(settings.root, _session(settings), damaged=_warn)
     if as_json:
         print_json([asdict(summary) for summary in found])
         return
@@ -63,7 +69,7 @@ def list_command(as_json: bool) -> None:
 def show_command(run: str, as_json: bool) -> None:
     """The records of a run; the beginning of its id is enough. All fields with --json."""
     settings = load_settings()
-    found = records_of(settings.root, run, _session(settings))
+    found = records_of(settings.root, run, _session(settings), damaged=_warn)
     if as_json:
         print_json([asdict(record) for record in found])
         return
@@ -96,7 +102,8 @@ def diff_command(before: str, after: str, as_json: bool) -> None:
     """Which datasets have another version, schema or number of rows written in run B than in run A."""
     settings = load_settings()
     session = _session(settings)
-    found = diff(records_of(settings.root, before, session), records_of(settings.root, after, session))
+    first, second = (records_of(settings.root, run, session, damaged=_warn) for run in (before, after))
+    found = diff(first, second)
     if as_json:
         print_json([asdict(difference) for difference in found])
         return
@@ -126,10 +133,12 @@ def _pair(before: Outcome | None, after: Outcome | None, spell: Callable[[Outcom
 @WIDE
 @click.pass_context
 def verify_command(ctx: click.Context, run: str, as_json: bool) -> None:
-    """Whether the log still carries the mark of every record of a run; exit status 1 where it does not."""
+    """Whether the log still carries the mark of every record of a run. If not, or a record is damaged, status 1."""
     settings = load_settings()
-    session = _session(settings)
-    found = verify(records_of(settings.root, run, session), session)
+    session, damaged = _session(settings), list[RecordError]()
+    found = verify(records_of(settings.root, run, session, damaged=damaged.append), session)
+    for error in damaged:
+        _warn(error)
     if as_json:
         print_json([{"dataset": v.record.name, "version": v.record.version, "problem": v.problem} for v in found])
     else:
@@ -138,7 +147,7 @@ def verify_command(ctx: click.Context, run: str, as_json: bool) -> None:
             [(v.record.name, str(v.record.version), v.problem or "as recorded") for v in found],
             right=("version",),
         )
-    if any(verdict.problem for verdict in found):
+    if damaged or any(verdict.problem for verdict in found):
         ctx.exit(1)
 
 

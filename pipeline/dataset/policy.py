@@ -106,8 +106,8 @@ def storage_confs(properties: Mapping[str, str]) -> dict[str, str]:
     confs = {}
     if CODEC in properties:
         confs["spark.sql.parquet.compression.codec"] = properties[CODEC]
-    if TARGET_FILE_BYTES in properties:
-        size = properties[TARGET_FILE_BYTES]
+    size = properties.get(TARGET_FILE_BYTES, "")
+    if size.isascii() and size.isdigit():  # anybody can set a property to anything
         delta = "spark.databricks.delta"
         # OPTIMIZE leaves files of at least half the size alone, so that a second OPTIMIZE has nothing to do.
         confs |= {

@@ -9,10 +9,11 @@ from pipeline.settings import load_settings
 
 
 def main() -> None:
-    """Print one JSON document: the confs, and the heap of the JVM in bytes."""
+    """Print one JSON document: the confs, a system property, and the heap of the JVM in bytes."""
     context: Any = open_session(load_settings().spark).sparkContext
-    runtime = context._jvm.java.lang.Runtime.getRuntime()
-    print(json.dumps({"confs": dict(context.getConf().getAll()), "heap": runtime.maxMemory()}), flush=True)
+    java = context._jvm.java.lang
+    given = {"planted": java.System.getProperty("planted"), "heap": java.Runtime.getRuntime().maxMemory()}
+    print(json.dumps({"confs": dict(context.getConf().getAll())} | given), flush=True)
     sys.stdin.read()
 
 

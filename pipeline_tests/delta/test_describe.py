@@ -25,8 +25,9 @@ from pipeline.dataset import Append, Dataset, Features
 from pipeline.delta import sql
 from pipeline.delta.inspect.describe import TableDescription, describe, describe_all, describe_at, described_in_log
 from pipeline.delta.inspect.history import history, history_in_log
+from pipeline.delta.inspect.manifest import manifest
 from pipeline.delta.inspect.query import Answer, QueryError, query
-from pipeline.delta.inspect.record import manifest, verify, write_record
+from pipeline.delta.inspect.record import verify, write_record
 from pipeline.delta.log import text_files
 from pipeline.delta.log.commits import commit_file
 from pipeline.delta.maintain.maintain import checkpoint

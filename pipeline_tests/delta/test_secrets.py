@@ -12,7 +12,8 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
-from pipeline.delta.spark.launch import as_properties
+from pipeline.delta.spark.java import find_java
+from pipeline.delta.spark.launch import as_java_arguments, as_properties, java_options
 from pipeline.settings import SparkSettings
 from pipeline_tests.children import launching
 from pipeline_tests.delta.processes import watched
@@ -24,7 +25,7 @@ PROJECT = f"""
 driver_memory = "600m"
 [tool.pipeline.spark_conf]
 "{NAME}" = "{SECRET}"
-"spark.driver.extraJavaOptions" = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -Dplanted=harmless"
+"spark.driver.extraJavaOptions" = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC '-Dplanted={SECRET} twice'"
 "spark.planted.ours" = 'a = b: \\ "c" é 𝄞'
 "spark.planted.both" = "ours"
 """
@@ -74,6 +75,7 @@ def test_a_conf_of_the_project_reaches_the_jvm_unseen_and_ranks_between_the_user
     assert confs["spark.planted.theirs"] == "theirs"
     assert confs["spark.planted.named"] == "named"
     assert confs["spark.driver.memory"] == "600m"
+    assert found["planted"] == f"{SECRET} twice"
     assert 500 < found["heap"] / 2**20 <= 600
 
 
@@ -83,3 +85,17 @@ def test_java_reads_from_the_file_what_was_written(classic: SparkSession) -> Non
     properties = jvm.java.util.Properties()
     properties.load(jvm.java.io.StringReader(as_properties(confs).decode("ascii")))
     assert dict(properties) == confs
+
+
+def test_java_reads_its_options_from_the_file_as_they_were_declared(
+    tmp_path: Path, spark_settings: SparkSettings
+) -> None:
+    declared = r"""-Da=1  '-Db=two words' -Dc="q \" b \\ e" -Dd=x'y z'\ é -De=#none"""
+    file = tmp_path / "java.options"
+    file.write_bytes(as_java_arguments(java_options(declared)))
+    java = find_java(os.environ, spark_settings.cache).home / "bin" / "java"
+    command = [str(java), "-Dfile.encoding=UTF-8", "-Dstderr.encoding=UTF-8", f"@{file}", "-XshowSettings:properties"]
+    done = subprocess.run([*command, "-version"], capture_output=True, text=True, encoding="utf-8", check=True)
+    lines = dict(line.strip().split(" = ", 1) for line in done.stderr.splitlines() if " = " in line)
+    wanted = {"a": "1", "b": "two words", "c": 'q " b \\ e', "d": "xy z é", "e": "#none"}
+    assert {name: lines[name] for name in wanted} == wanted

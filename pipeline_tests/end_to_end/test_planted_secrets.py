@@ -15,8 +15,7 @@ from pipeline_tests.delta.processes import watched
 from pipeline_tests.end_to_end.conftest import PROJECTS, REPOSITORY, ProjectFolder
 
 PLANT = "pl4nted"
-# Confs whose values are or hold a secret, which stands for `{}`. Two kinds are missing: JVM options, which Spark's
-# launcher puts on the command line, and `spark.jars.repositories`, which spark-submit prints.
+# Confs whose values are or contain a secret, in the place of `{}`.
 CONFS = {
     "spark.hadoop.fs.azure.account.key.acct.dfs.core.windows.net": "{}==",
     "spark.hadoop.fs.azure.account.oauth2.client.secret.acct.dfs.core.windows.net": "{}",
@@ -56,6 +55,7 @@ CONFS = {
     "spark.planted.repositories": "https://me:{}@repository.invalid/maven",
     "spark.executorEnv.AWS_SECRET_ACCESS_KEY": "{}",
     "spark.redaction.planted": "{}",
+    "spark.driver.extraJavaOptions": "-Djavax.net.ssl.trustStorePassword={}",
 }
 VARIABLES = {
     "PIPELINE_MAVEN_REPOSITORY": "https://me:{}@repository.invalid/maven",

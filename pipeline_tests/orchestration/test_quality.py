@@ -8,7 +8,7 @@ from dagster import AssetKey, AssetsDefinition, DagsterEventType, build_sensor_c
 from pyspark.sql.types import LongType, StringType, StructField, StructType
 
 from pipeline.dataset import Append, Check, Dataset, Merge, NotNull, References, Registry, Unique
-from pipeline.delta.inspect.record import manifest
+from pipeline.delta.inspect.manifest import manifest
 from pipeline.errors import DeclarationError, RegistryError
 from pipeline.orchestration import DeltaIOManager, DeltaSparkResource, build_definitions, dataset_asset
 from pipeline.orchestration.checks import quality_checks

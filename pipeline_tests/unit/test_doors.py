@@ -24,7 +24,7 @@ from pyspark.sql.types import LongType, StructField, StructType
 
 from pipeline.dataset import Append, Dataset, Replace
 from pipeline.delta.frames.convert import to_spark
-from pipeline.delta.inspect import record
+from pipeline.delta.inspect import manifest, record
 from pipeline.delta.inspect.check import check_table, rows_held
 from pipeline.delta.inspect.describe import describe
 from pipeline.delta.inspect.diff import diff
@@ -184,8 +184,8 @@ DOORS: Mapping[str, Callable[[Any, Path], Any]] = {
     "write_record": lambda s, _: record.write_record(
         s, D, RESULT, root=ELSEWHERE, run_id="r", sources={}, options={}
     ),
-    "runs": lambda s, _: record.runs(ELSEWHERE, s),
-    "manifest": lambda s, _: record.manifest(ELSEWHERE, "r", s),
+    "runs": lambda s, _: manifest.runs(ELSEWHERE, s),
+    "manifest": lambda s, _: manifest.manifest(ELSEWHERE, "r", s),
 }  # fmt: skip
 
 
@@ -290,8 +290,8 @@ def test_a_disk_is_looked_at_before_a_remedy_is_told(tmp_path: Path) -> None:
 MODULES = (
     "delta.table.open_table", "delta.read.version", "delta.write.write", "delta.write.consume", "delta.inspect.check",
     "delta.inspect.describe", "delta.inspect.diff", "delta.inspect.query", "delta.maintain.maintain",
-    "delta.maintain.restore", "delta.maintain.retention", "delta.stream.structured_streaming", "delta.inspect.record",
-    "delta.inspect.history",
+    "delta.maintain.restore", "delta.maintain.retention", "delta.stream.structured_streaming", "delta.inspect.manifest",
+    "delta.inspect.record",    "delta.inspect.history",
 )  # fmt: skip
 # What takes a session and is no door: it stands inside of one, tells what it finds, or calls what a user has given.
 INSIDE = {

@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pipeline.delta.spark import launch
-from pipeline.delta.spark.launch import as_properties, environment, start_jvm, with_properties
+from pipeline.delta.spark.launch import as_properties, environment, java_options, start_jvm, with_properties
 
 SECRET = "s3cret-of-a-conf"
 FILE = Path("/private/spark.properties")
@@ -30,13 +30,16 @@ class Java:
         self.arguments: list[str] = []
         self.text = ""
         self.modes: list[int] = []
+        self.options: list[str] = []
         self.fails = False
 
     def _ensure_initialized(self) -> None:
         self.arguments = launch.shlex.split(os.environ["PYSPARK_SUBMIT_ARGS"])
         file = Path(self.arguments[1])
         self.text = file.read_text(encoding="ascii")
-        self.modes = [stat.S_IMODE(path.stat().st_mode) for path in (file.parent, file)]
+        files = sorted(path for path in file.parent.iterdir() if path != file)
+        self.modes = [stat.S_IMODE(path.stat().st_mode) for path in (file.parent, file, *files)]
+        self.options = [path.read_text(encoding="utf-8") for path in files]
         if self.fails:
             raise RuntimeError
 
@@ -86,6 +89,34 @@ def test_confs_stand_in_no_argument_and_no_variable_and_the_file_is_its_users_al
     assert java.modes == [0o700, 0o600]
     assert list(tmp_path.iterdir()) == []
     assert "PYSPARK_SUBMIT_ARGS" not in os.environ
+
+
+def test_options_of_the_jvm_are_in_a_file_of_their_own_which_is_named_in_their_place(java: Java) -> None:
+    start_jvm({"spark.driver.extraJavaOptions": f"-Da={SECRET} '-Db=c d'"})
+    (named,) = read(java.text).values()
+    assert re.fullmatch(r'"@.*/pipeline-spark-[^/]*/java\.options"', named)
+    assert java.options == [f'"-Da={SECRET}"\n"-Db=c d"\n']
+    assert java.modes == [0o700, 0o600, 0o600]
+
+
+@pytest.mark.parametrize(
+    ("text", "options"),
+    [
+        ("", []),
+        (" -a  -b\t-c ", ["-a", "-b", "-c"]),
+        ("""-a='b c'"d e"f""", ["-a=b cd ef"]),
+        (r"""-a=\"b\ c '\' "\\" """, ['-a="b c', "\\", "\\"]),
+        ("''", [""]),
+        ("-Xmx1g -a", []),
+        ("-a 'b", []),
+        ('-a "b', []),
+        ("-a \\", []),
+    ],
+)
+def test_options_are_split_as_by_sparks_launcher_and_those_that_it_refuses_are_left_to_it(
+    text: str, options: list[str]
+) -> None:
+    assert java_options(text) == options
 
 
 @pytest.mark.parametrize("how", ["the JVM fails", "a file that is not there"])

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import datetime as dt
 import json
+import os
+from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -14,14 +16,11 @@ import pytest
 from pyspark.sql.types import LongType, StringType, StructField, StructType
 
 from pipeline.dataset import Append, Dataset, StoragePolicy
+from pipeline.delta.inspect.manifest import manifest, runs
 from pipeline.delta.inspect.record import (
     DatasetRecord,
-    RecordError,
-    RunNotFoundError,
     diff,
     hide_secrets,
-    manifest,
-    runs,
     verify,
     write_record,
 )
@@ -29,6 +28,7 @@ from pipeline.delta.log.commits import read_commit_file
 from pipeline.delta.log.mark import CommitNote, Mark
 from pipeline.delta.log.snapshot import local_folder, table_facts
 from pipeline.delta.write.result import WriteResult
+from pipeline.errors import RecordError, RunNotFoundError
 
 NOTES = Dataset(
     name="notes/kept",
@@ -182,14 +182,61 @@ def test_runs_are_listed_newest_first_and_found_by_the_beginning_of_their_id(roo
     assert runs(str(Path(root) / "nowhere")) == []
 
 
-def test_a_damaged_or_newer_record_is_named(root: str) -> None:
+Change = Callable[[dict[str, Any]], object]
+HOSTILE: dict[str, bytes | Change] = {
+    "cut off": b'{"record": 1',
+    "another document": b"[]",
+    "no text": b"\xff\xfe{}",
+    "nested too deep": b'{"record": ' + b"[" * 100_000,
+    "newer": lambda record: record.update(record=2),
+    "format of another type": lambda record: record.update(record="1"),
+    "unknown field": lambda record: record.update(surprise=1),
+    "field gone": lambda record: record.pop("table_id"),
+    "version of another type": lambda record: record.update(version="7"),
+    "name of another type": lambda record: record.update(name=None),
+    "rows of another type": lambda record: record.update(rows_written=[1]),
+    "partitions of another type": lambda record: record.update(rows_by_partition=7),
+    "mark of another type": lambda record: record.update(mark="x"),
+    "mark without a token": lambda record: record.update(mark={}),
+    "policy without partitions": lambda record: record.update(write_policy={"partition_by": 1}),
+    "commit of another type": lambda record: record.update(commit=[]),
+    "commit without an operation": lambda record: record.update(commit={"operation": 1}),
+    "sources of another type": lambda record: record.update(sources=["a"]),
+}
+
+
+@pytest.mark.parametrize("kind", HOSTILE)
+def test_a_record_that_can_t_be_used_is_named_and_the_others_are_read(root: str, kind: str) -> None:
+    keep(root, commit(root, [("a", 1)], Mark(writer="w")), "whole")
+    path = keep(root, commit(root, [("a", 2)], Mark(writer="w")), "hurt")
+    change = HOSTILE[kind]
+    if callable(change):
+        document = json.loads(path.read_text(encoding="utf-8"))
+        change(document)
+        path.write_text(json.dumps(document), encoding="utf-8")
+    else:
+        path.write_bytes(change)
+    damaged: list[RecordError] = []
+    assert [summary.run_id for summary in runs(root, damaged=damaged.append)] == ["whole"]
+    assert [error.path for error in damaged] == [str(path)]
+    assert len(str(damaged[0])) < 1_000
+    (record,) = manifest(root, "whole", damaged=damaged.append)
+    assert [verdict.problem for verdict in verify([record])] == [None]
+
+
+@pytest.mark.parametrize("kind", ["pipe", "folder", "link to nowhere"])
+def test_what_is_no_file_in_the_place_of_a_record_is_named_and_never_waited_for(root: str, kind: str) -> None:
     path = keep(root, commit(root, [("a", 1)], Mark(writer="w")))
-    whole = path.read_text(encoding="utf-8")
-    for text in (whole[:100], "[]", whole.replace('"record": 1', '"record": 2')):
-        path.write_text(text, encoding="utf-8")
-        with pytest.raises(RecordError) as caught:
-            runs(root)
-        assert caught.value.path == str(path)
+    strange = path.with_name("strange.json")
+    if kind == "pipe":
+        os.mkfifo(strange)
+    elif kind == "folder":
+        strange.mkdir()
+    else:
+        strange.symlink_to(path.with_name("nowhere"))
+    damaged: list[RecordError] = []
+    assert len(runs(root, damaged=damaged.append)) == 1
+    assert [error.path for error in damaged] == [str(strange)]
 
 
 def test_two_runs_differ_by_version_rows_and_what_only_one_of_them_wrote(root: str) -> None:

@@ -341,6 +341,14 @@ def test_spark_confs_are_texts_in_the_order_of_their_names(tmp_path: Path, home:
     assert read(home, project).spark.conf == expected
 
 
+def test_a_repository_of_sparks_that_holds_a_password_is_refused_without_it(tmp_path: Path, home: Path) -> None:
+    value = '{"spark.jars.repositories" = "https://a.invalid,https://me:s3cret@b.invalid"}'
+    error = refused(home, write_project(tmp_path / "project", f"spark_conf = {value}"))
+    assert "spark.jars.repositories" in str(error)
+    assert "s3cret" not in str(error)
+    assert "spark.jars.ivySettings" in str(error)
+
+
 def test_a_spark_conf_may_be_a_number_with_a_fraction(tmp_path: Path, home: Path) -> None:
     """As `spark.memory.fraction` is; the error's own text promises that numbers are taken."""
     project = write_project(tmp_path / "project", 'spark_conf = {"spark.memory.fraction" = 0.5}')

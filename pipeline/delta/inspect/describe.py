@@ -21,7 +21,7 @@ from pipeline.delta import sql
 from pipeline.delta.inspect.history import HistoryEntry, entries, history_in_log
 from pipeline.delta.log.commits import live_rows, partition_values
 from pipeline.delta.log.counts import table_files
-from pipeline.delta.log.entry import of_dataset
+from pipeline.delta.log.entry import as_count, of_dataset
 from pipeline.delta.log.replay import log_files
 from pipeline.delta.log.snapshot import checkpoints, local_folder
 from pipeline.delta.spark.doors import door, storage_failure
@@ -275,7 +275,7 @@ def _health(state: TableState, partitions: int | None, checkpoint: int | None, r
     files = state.files or 0
     average = (state.bytes or 0) // files if files else None
     remarks = []
-    if since > 2 * int(state.properties.get("delta.checkpointInterval", CHECKPOINT_INTERVAL)):
+    if since > 2 * (as_count(state.properties.get("delta.checkpointInterval")) or CHECKPOINT_INTERVAL):
         remarks.append(
             f"{since} commits since the last checkpoint, and opening the table reads them all: "
             "pipeline maintain checkpoint"

@@ -16,8 +16,16 @@ from typing import Any
 from pyspark.sql import SparkSession
 
 from pipeline.delta import sql
-from pipeline.delta.log.commits import File, commit_note, list_files, read_entry, rows_written, version_of_commit
-from pipeline.delta.log.entry import info_of, of_dataset
+from pipeline.delta.log.commits import (
+    File,
+    commit_note,
+    instant,
+    list_files,
+    read_entry,
+    rows_written,
+    version_of_commit,
+)
+from pipeline.delta.log.entry import as_count, info_of, of_dataset
 from pipeline.delta.log.replay import log_files
 from pipeline.delta.log.snapshot import local_folder, table_facts
 from pipeline.delta.spark.doors import door, storage_failure
@@ -66,7 +74,7 @@ class HistoryEntry:
         return self._metric("numRemovedFiles", "numTargetFilesRemoved")
 
     def _metric(self, *names: str) -> int | None:
-        return next((int(self.metrics[name]) for name in names if name in self.metrics), None)
+        return next((as_count(self.metrics[name]) for name in names if name in self.metrics), None)
 
     def document(self) -> dict[str, Any]:
         """The entry in JSON's types."""
@@ -146,7 +154,7 @@ def _entries_in_log(folder: Path, limit: int | None) -> list[HistoryEntry] | Non
     found = [
         HistoryEntry(
             version=number,
-            timestamp=dt.datetime.fromtimestamp(times[number] / 1000, tz=dt.timezone.utc),
+            timestamp=instant(times[number]),
             operation=info.get("operation") or _UNTOLD,
             engine=info.get("engineInfo"),
             metrics={n: v if isinstance(v, str) else json.dumps(v) for n, v in _metrics(info).items()},
@@ -179,7 +187,7 @@ def _timed_from(properties: Mapping[str, str], numbers: Sequence[int]) -> int:
     told = {name.lower(): value for name, value in properties.items()}
     if (told.get(_TIMED.lower()) or "").lower() != "true":
         return max(numbers) + 1
-    return int(told.get(_TIMED_SINCE.lower()) or 0)
+    return as_count(told.get(_TIMED_SINCE.lower())) or 0
 
 
 def _times(
@@ -191,8 +199,8 @@ def _times(
     """
     before = None
     for number, info in infos.items():
-        if number >= timed_from:
-            yield number, int(info["inCommitTimestamp"])
+        if number >= timed_from and isinstance(info.get("inCommitTimestamp"), int):
+            yield number, info["inCommitTimestamp"]
             continue
         changed = files[number].changed_nanoseconds // _MILLISECOND
         before = changed if before is None or changed > before else before + 1

@@ -1,7 +1,7 @@
 """The record of one commit as JSON beside the tables, and what can be asked of such records.
 
-Here belong `DatasetRecord`, its file, and the list, comparison and verification of records. What a commit is, and what
-Spark knows, comes from `pipeline.delta`; when a record is written is the writer's business.
+Here belong `DatasetRecord`, its file, and the comparison and verification of records. Finding them is the subject of
+`manifest`. When a record is written is the writer's business.
 
 The records of a run are one folder, its manifest: nothing is merged at its end, and a killed run leaves what it did. A
 file is `_records/<run>/<dataset>@<version>-<token>.json`: a run may commit to one dataset more than once (another
@@ -15,8 +15,7 @@ from __future__ import annotations
 import datetime as dt
 import json
 import re
-from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from types import MappingProxyType
 from typing import Any
@@ -24,18 +23,18 @@ from urllib.parse import quote
 
 from pyspark.sql import SparkSession
 
+from pipeline.arguments import type_problems
 from pipeline.dataset import Dataset
 from pipeline.delta.log.commits import Commit, commit_note, read_commit_file
 from pipeline.delta.log.mark import Mark, read_commit, runtime_profile
 from pipeline.delta.log.snapshot import TableFacts, local_folder, table_facts
-from pipeline.delta.log.text_files import read_texts, write_text
+from pipeline.delta.log.text_files import write_text
 from pipeline.delta.read.version import ReadFacts
 from pipeline.delta.spark.doors import door
 from pipeline.delta.spark.failures import SPARK_ERRORS, failure_of
 from pipeline.delta.table.open_table import require_table
 from pipeline.delta.write.result import WriteResult
-from pipeline.errors import DamagedTableError, FileAccessError, RecordError, RunNotFoundError
-from pipeline.errors.spelling import near
+from pipeline.errors import DamagedTableError, FileAccessError, RecordError
 
 FORMAT = 1
 FOLDER = "_records"
@@ -114,21 +113,26 @@ class DatasetRecord:
             document["features"] = tuple(document["features"])
             document["reads"] = tuple(document.get("reads", ()))
             document["violations"] = tuple(document.get("violations", ()))
-            return cls(**document)
-        except (ValueError, KeyError, TypeError) as error:
+            record = cls(**document)
+        except (ValueError, KeyError, TypeError, RecursionError) as error:
             raise RecordError(path=path, reason=f"it is damaged ({error})") from error
+        problem = next(_type_problems(record), None)
+        if problem is not None:
+            raise RecordError(path=path, reason=f"it is damaged ({problem})")
+        return record
 
 
-@dataclass(frozen=True, kw_only=True)
-class RunSummary:
-    """What is kept of one run; times are those at which its first and last record were made."""
-
-    run_id: str
-    first: str
-    last: str
-    records: int
-    datasets: tuple[str, ...]
-    rows_written: int
+def _type_problems(record: DatasetRecord) -> Iterator[str]:
+    yield from (f"{problem.path} is not {problem.expected}" for problem in type_problems(record))
+    needed = {
+        "mark.token": (record.mark, "token", str),
+        "write_policy.partition_by": (record.write_policy, "partition_by", list),
+    }
+    if record.committed:
+        needed["commit.operation"] = (record.commit, "operation", str)
+    for name, (part, field_name, of) in needed.items():
+        if isinstance(part, dict) and not isinstance(part.get(field_name), of):
+            yield f"{name} is not {of.__name__}"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -269,52 +273,6 @@ def _folder_name(run_id: str) -> str:
 
 def _file_name(record: DatasetRecord, mark: Mark) -> str:
     return f"{record.name}@{record.version}-{mark.token[:_TOKEN_DIGITS]}.json"
-
-
-@door
-def runs(root: str, session: SparkSession | None = None) -> list[RunSummary]:
-    """What is kept of every run, newest first; no Spark where the root lies on this machine.
-
-    Raises:
-        FileAccessError, RecordError: what is kept can't be read.
-    """
-    by_run: dict[str, list[DatasetRecord]] = defaultdict(list)
-    for record in _read(root, session):
-        by_run[record.run_id].append(record)
-    found = [
-        RunSummary(
-            run_id=run_id,
-            first=min(record.recorded_at for record in records),
-            last=max(record.recorded_at for record in records),
-            records=len(records),
-            datasets=tuple(sorted({record.name for record in records})),
-            rows_written=sum(record.rows_written for record in records),
-        )
-        for run_id, records in by_run.items()
-    ]
-    return sorted(found, key=lambda summary: summary.first, reverse=True)
-
-
-@door
-def manifest(root: str, run_id: str, session: SparkSession | None = None) -> list[DatasetRecord]:
-    """The records of a run in the order in which they were made; `run_id` may be the beginning of one run's id only.
-
-    Raises:
-        RunNotFoundError: nothing is kept of such a run, or of more than one.
-        FileAccessError, RecordError: what is kept can't be read.
-    """
-    records = _read(root, session)
-    known = sorted({record.run_id for record in records})
-    matching = [run_id] if run_id in known else [run for run in known if run_id and run.startswith(run_id)]
-    if len(matching) != 1:
-        alike = matching or near(run_id, known)
-        raise RunNotFoundError(run=run_id, root=f"{root.rstrip('/')}/{FOLDER}", near=tuple(alike))
-    return sorted((r for r in records if r.run_id == matching[0]), key=lambda record: record.recorded_at)
-
-
-def _read(root: str, session: SparkSession | None) -> list[DatasetRecord]:
-    texts = read_texts(session, f"{root.rstrip('/')}/{FOLDER}", ".json")
-    return [DatasetRecord.from_json(text, path) for path, text in texts]
 
 
 def diff(before: Iterable[DatasetRecord], after: Iterable[DatasetRecord]) -> list[Difference]:

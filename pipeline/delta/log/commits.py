@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import datetime as dt
 import hashlib
-import json
 import os
 import re
 import time
@@ -18,9 +17,10 @@ from dataclasses import dataclass, replace
 from typing import Any
 from urllib.parse import urlsplit
 
-from pipeline.delta.log.entry import Action, actions_of, info_of, statistics, table_actions_of
+from pipeline.delta.log.entry import Action, actions_of, as_count, info_of, note_in, statistics, table_actions_of
 
 FORMAT = 1
+_EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.timezone.utc)
 # How often a folder is looked at that comes or goes at that moment, before its error is raised.
 _LOOKS = 5
 # How long the first commit of a table may take once its log folder is there.
@@ -89,8 +89,7 @@ class Commit:
 
     def metric(self, name: str) -> int | None:
         """One of Delta's operation metrics as a number; None where the commit has none of that name."""
-        value = self.metrics.get(name)
-        return None if value is None else int(value)
+        return as_count(self.metrics.get(name))
 
     @property
     def rows_written(self) -> int | None:
@@ -103,28 +102,22 @@ def rows_written(metrics: Mapping[str, str]) -> int | None:
 
     A merge counts the rows that it only copied among its output rows.
     """
-    parts = [metrics[name] for name in ("numTargetRowsInserted", "numTargetRowsUpdated") if name in metrics]
-    if not parts:
-        parts = [metrics[name] for name in ("numOutputRows",) if name in metrics]
-    return sum(map(int, parts)) if parts else None
+    merged: list[object] = [
+        metrics[name] for name in ("numTargetRowsInserted", "numTargetRowsUpdated") if name in metrics
+    ]
+    parts = [as_count(value) for value in (merged or [metrics.get("numOutputRows")])]
+    return None if None in parts else sum(part for part in parts if part is not None)
 
 
 def commit_note(user_metadata: str | None) -> dict[str, Any] | None:
     """What we wrote into a commit beside the rows; None where somebody else wrote it."""
-    if not user_metadata:
-        return None
-    try:
-        note = json.loads(user_metadata)
-    except ValueError:
-        return None
-    return note if isinstance(note, dict) and note.get("pipeline") == FORMAT else None
+    return note_in(user_metadata, FORMAT)
 
 
 def commit_token(user_metadata: str | None) -> str | None:
     """The token in a commit's user metadata; None where somebody else wrote it."""
-    mark = (commit_note(user_metadata) or {}).get("mark")
-    token = mark.get("token") if isinstance(mark, dict) else None
-    return token if isinstance(token, str) else None
+    note = commit_note(user_metadata)
+    return None if note is None else note.get("mark", {}).get("token")
 
 
 def commit_file(location: str, number: int) -> str:
@@ -144,7 +137,7 @@ def commit_of(
     milliseconds = info.get("inCommitTimestamp") or changed_milliseconds
     return Commit(
         version=number,
-        timestamp=dt.datetime.fromtimestamp(milliseconds / 1000, tz=dt.timezone.utc),
+        timestamp=instant(milliseconds, changed_milliseconds),
         operation=info.get("operation") or "",
         metrics=info.get("operationMetrics") or {},
         user_metadata=info.get("userMetadata"),
@@ -158,13 +151,22 @@ def commit_of(
     )
 
 
+def instant(*milliseconds: int) -> dt.datetime:
+    """The first of these times since the epoch, in milliseconds, that is in the years 1 to 9999; else the epoch."""
+    for time_since in milliseconds:
+        with suppress(OverflowError):
+            return _EPOCH + dt.timedelta(milliseconds=time_since)
+    return _EPOCH
+
+
 def live_rows(added: Mapping[str, Any]) -> int | None:
     """The rows of a file that its deletion vector leaves, from its statistics; None where it carries none."""
-    records = statistics(added).get("numRecords")
+    records = as_count(statistics(added).get("numRecords"))
     if records is None:  # a checkpoint may keep them apart from the text, or only so (Delta protocol, "Checkpoints")
-        records = (added.get("stats_parsed") or {}).get("numRecords")
-    deleted = (added.get("deletionVector") or {}).get("cardinality") or 0
-    return None if records is None else int(records) - int(deleted)
+        records = as_count((added.get("stats_parsed") or {}).get("numRecords"))
+    vector = added.get("deletionVector")
+    deleted = as_count(vector.get("cardinality")) if vector else 0
+    return None if records is None or deleted is None else records - deleted
 
 
 def partition_values(file: Mapping[str, Any], partition_by: tuple[str, ...]) -> PartitionValues:
@@ -311,7 +313,7 @@ def entry_identity_at(location: str, number: int) -> str | None:
     """The identity of a commit from its file; None where it is gone from the log. No Spark.
 
     Raises:
-        OSError, ValueError: the storage can't be read, or the file is no text.
+        OSError: the storage can't be read.
     """
     system, path = file_system(location)
     try:
@@ -319,7 +321,7 @@ def entry_identity_at(location: str, number: int) -> str | None:
             content: bytes = stream.read()
     except FileNotFoundError:
         return None
-    return entry_identity(content.decode("utf-8").split("\n"))
+    return entry_identity(content.decode("utf-8", errors="replace").split("\n"))
 
 
 def _remove_unnamed_commits(folder: str) -> None:

@@ -142,5 +142,5 @@ def _identity(file: Mapping[str, Any]) -> FileId:
 
 def _physical(metadata: Mapping[str, Any]) -> tuple[str, ...]:
     """The partition columns under the names by which the log keeps their values."""
-    fields = {column["name"]: column["metadata"] for column in json.loads(metadata["schemaString"])["fields"]}
+    fields = {column["name"]: column.get("metadata") or {} for column in json.loads(metadata["schemaString"])["fields"]}
     return tuple(fields[name].get(PHYSICAL_NAME, name) for name in metadata.get("partitionColumns") or ())

@@ -16,16 +16,32 @@ from pipeline.errors import DamagedTableError
 
 Action = dict[str, Any]
 
-# What an action can't do without (Delta protocol, "Actions"). Others, and actions of other kinds, may come.
-_REQUIRED: Mapping[str, tuple[str, ...]] = {
-    "add": ("path", "size"),
-    "remove": ("path",),
-    "cdc": ("path",),
-    "metaData": ("id", "schemaString"),
-    "protocol": ("minReaderVersion", "minWriterVersion"),
-    "txn": ("appId", "version"),
-    "domainMetadata": ("domain",),
+# The fields of an action that are read, and their types (Delta protocol, "Actions"). Other fields, and actions of other
+# kinds, may occur.
+_REQUIRED: Mapping[str, Mapping[str, type]] = {
+    "add": {"path": str, "size": int},
+    "remove": {"path": str},
+    "cdc": {"path": str},
+    "metaData": {"id": str, "schemaString": str},
+    "protocol": {"minReaderVersion": int, "minWriterVersion": int},
+    "txn": {"appId": str, "version": int},
+    "domainMetadata": {"domain": str, "configuration": str},
 }
+_OPTIONAL: Mapping[str, Mapping[str, type]] = {
+    "add": {"partitionValues": dict, "deletionVector": dict, "stats": str, "dataChange": bool},
+    "remove": {"partitionValues": dict, "deletionVector": dict, "size": int, "dataChange": bool},
+    "cdc": {"partitionValues": dict, "size": int},
+    "metaData": {"partitionColumns": list, "configuration": dict},
+    "protocol": {"readerFeatures": list, "writerFeatures": list},
+}
+_VECTOR: Mapping[str, tuple[type, ...]] = {
+    "storageType": (str,), "pathOrInlineDv": (str,), "cardinality": (int, type(None)), "offset": (int, type(None)),
+}  # fmt: skip
+# Anybody may write anything into the commit information: a field of another type counts as absent.
+_INFO: Mapping[str, type] = {
+    "operation": str, "operationParameters": dict, "operationMetrics": dict, "userMetadata": str, "engineInfo": str,
+    "timestamp": int, "inCommitTimestamp": int, "readVersion": int, "txnId": str,
+}  # fmt: skip
 _ONCE = ("commitInfo", "metaData", "protocol")
 # Actions that can be many in one entry and say nothing about the table.
 MANY = ("add", "remove", "cdc")
@@ -94,8 +110,12 @@ def table_actions_of(file: str, content: bytes) -> list[Action]:
 
 
 def info_of(actions: Iterable[Mapping[str, Any]]) -> Mapping[str, Any]:
-    """What an entry says of its commit; empty where it says nothing, which the protocol allows."""
-    return next((action["commitInfo"] for action in actions if action.get("commitInfo")), {})
+    """The commit information of an entry. If it has none, which the protocol allows, empty."""
+    info: object = next((action["commitInfo"] for action in actions if action.get("commitInfo")), {})
+    if not isinstance(info, dict):
+        return {}
+    misfits = [name for name, kind in _INFO.items() if info.get(name) is not None and type(info[name]) is not kind]
+    return {name: value for name, value in info.items() if name not in misfits} if misfits else info
 
 
 def _lines(file: str, content: bytes) -> list[tuple[int, str]]:
@@ -112,7 +132,7 @@ def _lines(file: str, content: bytes) -> list[tuple[int, str]]:
 def _action(file: str, number: int, line: str) -> Action:
     try:
         action = json.loads(line)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise damaged_file(file, f"line {number} is cut off or no JSON ({error})") from error
     if not isinstance(action, dict) or all(value is None for value in action.values()):
         raise damaged_file(file, f"line {number} is no action")
@@ -123,18 +143,41 @@ def _action(file: str, number: int, line: str) -> Action:
         missing = [name for name in names if not isinstance(value, dict) or value.get(name) is None]
         if missing:
             raise damaged_file(file, f"line {number} lacks {', '.join(missing)} of its {kind}")
+        typed = {**names, **_OPTIONAL.get(kind, {})}
+        misfits = [name for name, of in typed.items() if value.get(name) is not None and type(value[name]) is not of]
+        misfits = misfits or list(_misfits_inside(value))
+        if misfits:
+            raise damaged_file(
+                file, f"line {number} has a value of another type for {', '.join(misfits)} of its {kind}"
+            )
     if action.get("metaData"):
         _refuse_schema(file, number, action["metaData"]["schemaString"])
     return action
 
 
+def _misfits_inside(value: Mapping[str, Any]) -> Iterator[str]:
+    """The fields of an action whose parts have other types than the protocol says."""
+    if any(not isinstance(column, str) for column in value.get("partitionColumns") or ()):
+        yield "partitionColumns"
+    for name in ("partitionValues", "configuration"):
+        texts = value.get(name)
+        if isinstance(texts, dict) and any(not isinstance(text, str | None) for text in texts.values()):
+            yield name
+    vector = value.get("deletionVector")
+    if vector and not _has_types(vector, _VECTOR):
+        yield "deletionVector"
+
+
 def _refuse_schema(file: str, number: int, text: str) -> None:
     try:
         schema = json.loads(text)
-    except (TypeError, ValueError) as error:
+    except (ValueError, RecursionError) as error:
         raise damaged_file(file, f"line {number} holds a schema that is no JSON ({error})") from error
     if not isinstance(schema, dict) or not isinstance(schema.get("fields"), list):
         raise damaged_file(file, f"line {number} holds a schema without fields")
+    for field in schema["fields"]:
+        if not _has_types(field, {"name": (str,), "metadata": (dict, type(None))}):
+            raise damaged_file(file, f"line {number} holds a schema with a field that is none")
 
 
 def _contradiction(actions: Sequence[Action], *, is_closed: bool) -> str | None:
@@ -150,10 +193,10 @@ def _contradiction(actions: Sequence[Action], *, is_closed: bool) -> str | None:
     if not engine.startswith(_COUNTING_ENGINES):
         return None
     for metric, kind in _COUNTED.items():
-        said, there = _number(metrics.get(metric)), sum(bool(action.get(kind)) for action in actions)
+        said, there = as_count(metrics.get(metric)), sum(bool(action.get(kind)) for action in actions)
         if said is not None and said > there:
             return f"its commit has {said} actions {kind!r} ({metric}), and {there} are there"
-    rows, said = _rows(actions), _number(metrics.get("numOutputRows"))
+    rows, said = _rows(actions), as_count(metrics.get("numOutputRows"))
     if info.get("operation") in _WRITES and rows is not None and said is not None and said > rows:
         return f"its commit has {said} rows (numOutputRows), and the files that it adds have {rows}"
     return None
@@ -175,10 +218,68 @@ def statistics(added: Mapping[str, Any]) -> Mapping[str, Any]:
     """The statistics of a file that an entry adds; empty where it has none that can be read."""
     try:
         found = json.loads(added.get("stats") or "{}")
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, RecursionError):
         return {}
     return found if isinstance(found, dict) else {}
 
 
-def _number(value: object) -> int | None:
-    return int(str(value)) if str(value).isdigit() else None
+def as_count(value: object) -> int | None:
+    """A count in a log, as a number or as text. If it is neither, None."""
+    text = str(value)
+    return int(text) if text.isascii() and text.isdigit() else None
+
+
+# --- our note in a commit ---------------------------------------------------------------------------------------------
+
+_OPTIONAL_TEXT = (str, type(None))
+_OPTIONAL_INT = (int, type(None))
+_MARK: Mapping[str, tuple[type, ...]] = {
+    "writer": _OPTIONAL_TEXT, "epoch": _OPTIONAL_INT, "attempt": _OPTIONAL_INT, "token": _OPTIONAL_TEXT,
+}  # fmt: skip
+_TEXTS = ("run_id", "asset", "partitions", "schema_fingerprint")
+
+
+def note_in(user_metadata: object, format_number: int) -> dict[str, Any] | None:
+    """Our note in the user metadata of a commit. If somebody else wrote it, None.
+
+    Anybody may write user metadata. A note with a field of another type than ours is somebody else's. A field may be
+    absent, but an epoch has a writer.
+    """
+    if not isinstance(user_metadata, str) or not user_metadata:
+        return None
+    try:
+        note = json.loads(user_metadata)
+    except (ValueError, RecursionError):
+        return None
+    return note if isinstance(note, dict) and note.get("pipeline") == format_number and _is_note(note) else None
+
+
+def _is_note(note: Mapping[str, Any]) -> bool:
+    mark, cursors, stream = note.get("mark", {}), note.get("cursors"), note.get("stream")
+    return (
+        _has_types(mark, _MARK)
+        and (mark.get("epoch") is None or mark.get("writer") is not None)
+        and all(type(note.get(name)) in _OPTIONAL_TEXT for name in _TEXTS)
+        and _is_map(note.get("sources", {}), int)
+        and _is_map(note.get("runtime", {}), str)
+        and (cursors is None or _are_cursors(cursors))
+        and (stream is None or _has_types(stream, {"checkpoint": (str,), "content": _OPTIONAL_TEXT}))
+    )
+
+
+def _are_cursors(cursors: object) -> bool:
+    cursor = {"table_id": (str,), "version": (int,), "entry": _OPTIONAL_TEXT}
+    return (
+        isinstance(cursors, dict)
+        and _has_types(cursors, {"number": (int,), "read_at": (int,)})
+        and isinstance(cursors.get("sources"), dict)
+        and all(_has_types(source, cursor) and source.keys() <= cursor.keys() for source in cursors["sources"].values())
+    )
+
+
+def _has_types(value: object, types: Mapping[str, tuple[type, ...]]) -> bool:
+    return isinstance(value, dict) and all(type(value.get(name)) in allowed for name, allowed in types.items())
+
+
+def _is_map(value: object, of: type) -> bool:
+    return isinstance(value, dict) and all(type(item) is of for item in value.values())

@@ -255,5 +255,5 @@ def checksum_in(content: bytes) -> Checksum | None:
             metadata=json.dumps(said.get("metadata"), sort_keys=True),
             protocol=json.dumps(said.get("protocol"), sort_keys=True),
         )  # fmt: skip
-    except (ValueError, TypeError, KeyError, AttributeError):
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
         return None

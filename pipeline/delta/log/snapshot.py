@@ -78,7 +78,10 @@ def table_facts(table: Path, version: int) -> TableFacts | None:
         domains = [a["domainMetadata"] for a in actions if a.get("domainMetadata")]
         clustering = clustering or next((d for d in domains if d["domain"] == _CLUSTERING), None)
         if protocol and metadata:
-            facts = _facts(protocol, metadata, clustering)
+            try:
+                facts = _facts(protocol, metadata, clustering)
+            except NotImplementedError:
+                return None
             # A table that is clustered says by what, in a commit of its own since.
             if clustering or "clustering" not in facts.features or number == 0 or is_checkpoint:
                 return facts
@@ -147,9 +150,13 @@ def _facts(
 
 def _cluster_by(clustering: Mapping[str, Any], schema: Mapping[str, Any]) -> tuple[str, ...]:
     """The columns under their present names; the log has them under those of the files."""
-    present = {field["metadata"].get(PHYSICAL_NAME, field["name"]): field["name"] for field in schema["fields"]}
-    paths = json.loads(clustering["configuration"]).get("clusteringColumns") or ()
-    return tuple(".".join([present.get(path[0], path[0]), *path[1:]]) for path in paths)
+    fields = schema["fields"]
+    present = {(field.get("metadata") or {}).get(PHYSICAL_NAME, field["name"]): field["name"] for field in fields}
+    try:
+        paths = json.loads(clustering["configuration"]).get("clusteringColumns") or ()
+        return tuple(".".join([present.get(path[0], path[0]), *path[1:]]) for path in paths)
+    except (ValueError, TypeError, AttributeError, LookupError, RecursionError) as error:
+        raise NotImplementedError(f"clustering columns are written in another form ({error})") from error
 
 
 def _features(protocol: Mapping[str, Any]) -> tuple[str, ...]:

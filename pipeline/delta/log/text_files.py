@@ -8,7 +8,11 @@ so that credentials are those that the tables are reached with.
 from __future__ import annotations
 
 import os
+import stat
 import tempfile
+import uuid
+from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -43,19 +47,23 @@ def write_text(session: SparkSession, path: str, text: str) -> None:
 
 def _write_local(path: Path, text: str) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    with temporary.open("w", encoding="utf-8") as file:
-        file.write(text)
-        file.flush()
-        os.fsync(file.fileno())
-    os.replace(temporary, path)
+    temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex}")
+    try:
+        with temporary.open("w", encoding="utf-8") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, path)
+    finally:
+        with suppress(OSError):
+            temporary.unlink(missing_ok=True)
 
 
 def _write_by_hadoop(session: SparkSession, path: str, text: str) -> None:
     jvm: Any = session._jvm
     hadoop = jvm.org.apache.hadoop.fs
     target = hadoop.Path(path)
-    temporary = hadoop.Path(target.getParent(), f".{target.getName()}.{os.getpid()}")
+    temporary = hadoop.Path(target.getParent(), f".{target.getName()}.{uuid.uuid4().hex}")
     system = target.getFileSystem(session._jsparkSession.sessionState().newHadoopConf())
     stream = system.create(temporary, True)
     try:
@@ -81,8 +89,17 @@ def _write_by_server(session: SparkSession, path: str, text: str) -> None:
             raise OSError(str(error.details() if isinstance(error, grpc.Call) else error)) from error
 
 
-def read_texts(session: SparkSession | None, folder: str, suffix: str) -> list[tuple[str, str]]:
-    """Path and text of every file at any depth below a folder, by path; empty where there is no such folder.
+@dataclass(frozen=True)
+class TextFile:
+    """A file and its text. If it can't be read, its text is None and `problem` is the reason."""
+
+    path: str
+    text: str | None
+    problem: str = ""
+
+
+def read_texts(session: SparkSession | None, folder: str, suffix: str) -> list[TextFile]:
+    """Every file at any depth below a folder, by path. If there is no such folder, an empty list.
 
     Args:
         session: may be None for a folder on this machine.
@@ -94,7 +111,7 @@ def read_texts(session: SparkSession | None, folder: str, suffix: str) -> list[t
     try:
         if local is not None:
             paths = sorted(p for p in local.rglob(f"*{suffix}") if not p.name.startswith("."))
-            return [(str(path), path.read_text(encoding="utf-8")) for path in paths]
+            return [_read_local(path) for path in paths]
         if session is None:
             raise FileAccessError(path=folder, reason="it lies on a storage that needs Spark to be read")
         return _read_by_spark(session, folder, suffix)
@@ -102,7 +119,20 @@ def read_texts(session: SparkSession | None, folder: str, suffix: str) -> list[t
         raise FileAccessError(path=folder, reason=error.strerror or str(error)) from error
 
 
-def _read_by_spark(session: SparkSession, folder: str, suffix: str) -> list[tuple[str, str]]:
+def _read_local(path: Path) -> TextFile:
+    try:
+        # Without waiting: a pipe has no end, and a device may have none.
+        with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), encoding="utf-8") as file:
+            if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+                return TextFile(str(path), None, "it is not a regular file")
+            return TextFile(str(path), file.read())
+    except UnicodeDecodeError as error:
+        return TextFile(str(path), None, f"it is not UTF-8 text from byte {error.start} on")
+    except OSError as error:
+        return TextFile(str(path), None, error.strerror or str(error))
+
+
+def _read_by_spark(session: SparkSession, folder: str, suffix: str) -> list[TextFile]:
     reader = session.read.option("recursiveFileLookup", "true").option("pathGlobFilter", f"*{suffix}")
     try:
         rows = (
@@ -115,4 +145,4 @@ def _read_by_spark(session: SparkSession, folder: str, suffix: str) -> list[tupl
         if failure.has(frozenset({"PATH_NOT_FOUND"})):
             return []
         raise FileAccessError(path=folder, reason=failure.summary) from error
-    return sorted((row["path"], row["value"]) for row in rows)
+    return [TextFile(path, text) for path, text in sorted((row["path"], row["value"]) for row in rows)]

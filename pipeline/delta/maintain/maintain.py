@@ -16,6 +16,7 @@ from pyspark.sql import SparkSession
 from pipeline.dataset import Dataset
 from pipeline.dataset.policy import storage_confs
 from pipeline.delta import sql
+from pipeline.delta.log.entry import as_count
 from pipeline.delta.log.mark import CommitNote, Mark, private_session, write_confs
 from pipeline.delta.maintain.checkpoint import CheckpointFailedError, Checkpoints
 from pipeline.delta.maintain.retention import Unread, blocked_by, unread_files
@@ -185,7 +186,7 @@ def checkpoint(
 def _keep_incarnation(session: SparkSession, dataset: Dataset, state: TableState) -> None:
     """Write down the newest restore before the log is cleaned of it, which Delta does when it writes a checkpoint."""
     found = incarnation(session, state)
-    if found == int(state.properties.get(INCARNATION, "0")):
+    if found == (as_count(state.properties.get(INCARNATION)) or 0):
         return
     pair = f"{sql.string(INCARNATION)} = {sql.string(str(found))}"
     note = CommitNote(mark=Mark(writer=f"{dataset.name}/checkpoint"))

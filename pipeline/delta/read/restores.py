@@ -17,7 +17,7 @@ from pyspark.sql import SparkSession
 
 from pipeline.delta import sql
 from pipeline.delta.log.commits import commit_versions, read_commit_file, read_entry
-from pipeline.delta.log.entry import info_of
+from pipeline.delta.log.entry import as_count, info_of
 from pipeline.delta.log.replay import checkpoint_actions, log_files
 from pipeline.delta.log.snapshot import local_folder
 from pipeline.delta.spark.failures import NO_TABLE, NOTHING_TO_READ, SPARK_ERRORS, failure_of
@@ -28,8 +28,7 @@ _File = tuple[str, str]
 
 def version_named_by(parameters: Mapping[str, Any] | None) -> int | None:
     """The version that the parameters of a restore name. If they name a time, None."""
-    text = str((parameters or {}).get("version"))
-    return int(text) if text.isdigit() else None
+    return as_count((parameters or {}).get("version"))
 
 
 def restored_version(
@@ -147,9 +146,9 @@ def _key(file: Mapping[str, Any]) -> _File:
 
 def _milliseconds(session: SparkSession | None, parameters: Mapping[str, Any]) -> int | None:
     """The time that a restore names, None if it names none. A text without a zone is in the session's zone."""
-    text = str(parameters.get("datetime") or "")
-    if text.isdigit():
-        return int(text)
+    named = as_count(parameters.get("datetime"))
+    if named is not None:
+        return named
     if session is None:
         return None
     stamp = str(parameters.get("timestamp") or "")

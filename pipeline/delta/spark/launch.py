@@ -1,14 +1,15 @@
 """The start of the JVM of an embedded session, with confs that nobody else can see.
 
-pyspark gives spark-submit each conf on its command line, which every user of a machine can read. Here they go by a file
-that its user alone may read, and that is gone when the JVM is up. Options of the JVM itself stand on its command line
-whatever is done here: Spark's launcher puts them there.
+pyspark passes each conf to spark-submit on its command line, which every user of a machine can read. This module passes
+them in a file that only its user may read, and that is removed when the JVM is up. Spark's launcher puts the options of
+the JVM on the command line of the JVM, so they are passed in an argument file of Java, which is removed with it.
 """
 
 from __future__ import annotations
 
 import fcntl
 import os
+import re
 import shlex
 import shutil
 import stat
@@ -24,6 +25,12 @@ _SHELL = "pyspark-shell"  # what pyspark has spark-submit run if it is told noth
 _PROPERTIES = "--properties-file"
 _DEFAULTS = "--load-spark-defaults"
 _PREFIX = "pipeline-spark-"
+_JAVA_OPTIONS = "spark.driver.extraJavaOptions"
+# The parts of options as Spark's launcher splits them (`CommandBuilderUtils.parseOptionString`).
+_OPTION_PARTS = re.compile(
+    r"""(?P<space>\s+)|(?P<plain>[^\s\\'"]+)|\\(?P<escaped>.)|'(?P<single>[^']*)'|"(?P<double>(?:[^"\\]|\\.)*)["]""",
+    re.DOTALL,
+)
 _ESCAPED = {"\n": "\\n", "\r": "\\r", "\t": "\\t", "\f": "\\f"}
 
 
@@ -45,8 +52,12 @@ def start_jvm(confs: Mapping[str, str]) -> None:
         arguments, theirs = with_properties(given, file)
         # The last of two lines with one name counts; an empty line ends one that goes on.
         before = Path(theirs).read_bytes() + b"\n\n" if theirs is not None else b""
-        with os.fdopen(os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as written:
-            written.write(before + as_properties(confs))
+        options = java_options(confs.get(_JAVA_OPTIONS, ""))
+        if options:
+            _write_private(folder / "java.options", as_java_arguments(options))
+            quoted = str(folder / "java.options").replace("\\", "\\\\").replace('"', '\\"')
+            confs = {**confs, _JAVA_OPTIONS: f'"@{quoted}"'}
+        _write_private(file, before + as_properties(confs))
         with environment(**{SUBMIT_ARGUMENTS: shlex.join(arguments)}):
             SparkContext._ensure_initialized()
 
@@ -68,6 +79,36 @@ def with_properties(arguments: list[str], file: Path) -> tuple[list[str], str | 
             kept.append(argument)
     defaults = [_DEFAULTS] if theirs is None and _DEFAULTS not in kept else []
     return [_PROPERTIES, str(file), *defaults, *kept], theirs
+
+
+def java_options(text: str) -> list[str]:
+    """The options in a conf's text. If Spark's launcher would refuse the text or one of them, an empty list."""
+    options: list[str] = []
+    end, is_open = 0, False
+    for part in _OPTION_PARTS.finditer(text):
+        if part.start() != end:
+            return []
+        end = part.end()
+        if part.lastgroup == "space":
+            is_open = False
+            continue
+        value = part[str(part.lastgroup)]
+        value = re.sub(r"\\(.)", r"\1", value, flags=re.DOTALL) if part.lastgroup == "double" else value
+        options[-1:] = [options[-1] + value] if is_open else [*options[-1:], value]
+        is_open = True
+    refused = end != len(text) or any(option.startswith("-Xmx") for option in options)
+    return [] if refused else options
+
+
+def as_java_arguments(options: list[str]) -> bytes:
+    """An argument file of Java (`java @file`) with these options."""
+    quoted = (option.translate({ord(c): f"\\{_ESCAPED.get(c, c)[-1]}" for c in '\\"\n\r\t\f'}) for option in options)
+    return "".join(f'"{option}"\n' for option in quoted).encode()
+
+
+def _write_private(file: Path, content: bytes) -> None:
+    with os.fdopen(os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as written:
+        written.write(content)
 
 
 def as_properties(confs: Mapping[str, str]) -> bytes:

@@ -19,7 +19,7 @@ from pyspark.sql import SparkSession
 
 from pipeline.delta import sql
 from pipeline.delta.log.commits import commit_note, commit_versions, read_entry
-from pipeline.delta.log.entry import info_of
+from pipeline.delta.log.entry import as_count, info_of
 from pipeline.delta.log.mark import HISTORY_LIMIT, Mark, commit_identity
 from pipeline.delta.log.snapshot import local_folder, table_facts, transaction_version
 from pipeline.delta.read.restores import RESTORE, restored_version
@@ -100,7 +100,7 @@ def incarnation(session: SparkSession, state: TableState) -> int:
 
 def _property(properties: Mapping[str, str]) -> int:
     recorded = next((value for name, value in properties.items() if name.lower() == INCARNATION), "0")
-    return int(recorded) if recorded.isdigit() else 0
+    return as_count(recorded) or 0
 
 
 def _restores(session: SparkSession, state: TableState) -> Mapping[int, int | None]:
