@@ -192,6 +192,22 @@ def test_another_partition_layout_is_written_in_each_way_that_is_named(operator:
 
 
 @exhaustive
+@follows(TableMismatchError)
+@pytest.mark.parametrize(
+    "condition", ["try_divide(1,n)>=-1.5 and n<>7", "concat('a  b', `n`) LIKE '%it''s%' or n in (1,2,3)"]
+)
+def test_a_check_is_as_declared_once_its_plan_is_applied_however_it_is_spaced(filled: Operator, condition: str) -> None:
+    checked = replace(NUMBERS, checks=(Check("spaced", condition),))
+    filled.declare(checked)
+    write = partial(filled.put, checked, "SELECT 3L AS n")
+    error = refused(TableMismatchError, write, "pipeline conform apply numbers")
+    filled.does(error, "conform apply numbers")
+    assert "as declared" in filled.run("conform", "plan", "numbers")
+    write()
+    assert rows_of(NUMBERS, filled.root) == [(1,), (2,), (3,)]
+
+
+@exhaustive
 @follows(ExpressionError)
 def test_a_default_is_applied_once_its_expression_is_corrected(filled: Operator) -> None:
     def apply(expression: str) -> None:

@@ -7,6 +7,7 @@ difference.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
@@ -58,6 +59,8 @@ CHANGE_FEED = "delta.enableChangeDataFeed"
 # Transaction identifiers expire no later than the log entry of a restore, after which writes use new identifiers.
 DEFAULT_PROPERTIES = {"delta.setTransactionRetentionDuration": "interval 30 days"}
 CONSTRAINT_PREFIX = "delta.constraints."
+# A literal or a quoted name; or else spaces.
+_SPACE = re.compile(r"""('(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*"|`[^`]*`)|\s+""", re.DOTALL)
 # The keys in the metadata of a field under which Delta keeps its generation expression and its default.
 GENERATION = "delta.generationExpression"
 DEFAULT = "CURRENT_DEFAULT"
@@ -129,7 +132,7 @@ def observed_shape(state: TableState) -> Shape:
     schema, held = state.schema, set()
     has_not_null = any(name.startswith(NOT_NULL_PREFIX) for name in constraints)
     for path, condition in _nullable_paths(schema) if has_not_null else ():
-        if constraints.get(check := not_null_check(path)) == condition:
+        if _condition(constraints.get(check := not_null_check(path))) == _condition(condition):
             schema = with_not_null(schema, path)
             held.add(check)
     metadata = {field.name: field.metadata or {} for field in state.schema.fields}
@@ -255,7 +258,7 @@ def _by_schema(dataset: Dataset, want: Shape, have: Shape) -> SchemaSteps:
 
 def _ordered(want: Shape, have: Shape, by_schema: tuple[Step, ...]) -> Iterator[Step]:
     """Every step, each after those that it depends on; steps that disable something come last."""
-    changed = [name for name, value in have.checks.items() if want.checks.get(name) != value]
+    changed = [name for name, value in have.checks.items() if _condition(want.checks.get(name)) != _condition(value)]
     yield from (DropCheck(name=name, before=have.checks[name]) for name in sorted(changed))
     off = {n for n, v in want.properties.items() if n.lower() in _UNSET and v == _UNSET[n.lower()]}
     properties = list(_properties(want, have))
@@ -273,7 +276,7 @@ def _ordered(want: Shape, have: Shape, by_schema: tuple[Step, ...]) -> Iterator[
         yield SetClustering(columns=want.cluster_by, before=have.cluster_by or ())
     yield from (step for step in by_schema if isinstance(step, SetNotNull))
     for name, condition in want.checks.items():
-        if have.checks.get(name) != condition:
+        if _condition(have.checks.get(name)) != _condition(condition):
             yield AddCheck(name=name, condition=condition, before=have.checks.get(name))
     yield from (step for step in properties if step.name in off)
     ours = [n for n in have.properties if n.startswith(OURS) and want.property(n) is None]
@@ -332,6 +335,11 @@ def _mapping_problems(want: Shape, have: Shape) -> Iterator[str]:
 
 def _sql(text: str | None) -> str | None:
     return None if text is None else "".join(text.split()).replace("`", "").lower()
+
+
+def _condition(text: str | None) -> str | None:
+    """The SQL of a check without spaces outside of its literals and names: ADD CONSTRAINT puts one around each word."""
+    return None if text is None else _SPACE.sub(lambda match: match[1] or "", text)
 
 
 def shape_differences(dataset: Dataset, state: TableState) -> list[str]:
