@@ -224,8 +224,8 @@ class SourceFileError(PipelineError):
 
     def message(self) -> str:
         """The file, the line if it is known, and the problem."""
-        where = self.path if self.line is None else f"{self.path}, line {self.line}"
-        return f"{where}: {self.problem}" + (f": {self.excerpt!r}" if self.excerpt else "")
+        place = self.path if self.line is None else f"{self.path}, line {self.line}"
+        return f"{place}: {self.problem}" + (f": {self.excerpt!r}" if self.excerpt else "")
 
 
 @dataclass(eq=False, kw_only=True)

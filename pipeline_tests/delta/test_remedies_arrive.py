@@ -5,12 +5,15 @@ from __future__ import annotations
 import os
 import shutil
 import socket
-from collections.abc import Callable
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
 import pyarrow as pa
 import pytest
 from dagster import AssetsDefinition, DagsterInstance, StaticPartitionsDefinition, materialize
@@ -18,7 +21,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import LongType, StringType, StructField, StructType
 
 from pipeline.assets.codegraph.assets import files_of_tree, modules_of_files
-from pipeline.dataset import Append, Check, Dataset, Merge, Replace
+from pipeline.dataset import Append, Check, Dataset, Merge, Replace, SchemaPolicy
 from pipeline.delta.frames import convert
 from pipeline.delta.frames.convert import from_spark, to_spark
 from pipeline.delta.frames.source_files import read_csv_files
@@ -35,6 +38,7 @@ from pipeline.errors import (
     ExpressionFailedError,
     FrameFailedError,
     FrameKindError,
+    FrameMismatchError,
     FrameTooLargeError,
     NotParquetError,
     PartitionKeyError,
@@ -56,14 +60,17 @@ from pipeline.errors import (
     TextError,
 )
 from pipeline.orchestration import DeltaIOManager, DeltaSparkResource, dataset_asset
+from pipeline.orchestration.dataset_asset import dataset_metadata
 from pipeline.settings import Settings, SparkSettings, load_settings
+from pipeline_tests.children import losing_jvm
 from pipeline_tests.children.sink import ARRIVALS, WRITER
-from pipeline_tests.conftest import close, free_port
+from pipeline_tests.conftest import brief_conf, close, free_port
 from pipeline_tests.delta.operator import Operator
 from pipeline_tests.delta.sample import note, placed, rows_of
 from pipeline_tests.delta.test_changelog import apply, changelog
 from pipeline_tests.delta.test_sink import BY_HAND, PATIENCE
 from pipeline_tests.delta.test_stream_checkpoints import Stream
+from pipeline_tests.orchestration.test_plain_assets import Foreign, plain
 from pipeline_tests.refusals import refused as refused_run
 from pipeline_tests.remedies import advises, follows, follows_each, refused
 from pipeline_tests.unit.sink_sample import NOBODY
@@ -78,6 +85,12 @@ PARTED = Dataset(name="parted", schema=PAIRS, partition_by=("p",), write=Append(
 @pytest.fixture
 def operator(classic: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Operator:
     return Operator.of(classic, tmp_path, monkeypatch)
+
+
+@pytest.fixture
+def foreign(root: str, classic: SparkSession, spark_settings: SparkSettings) -> Iterator[Foreign]:
+    with DagsterInstance.ephemeral() as instance:
+        yield Foreign(root, DeltaSparkResource.from_settings(spark_settings), instance)
 
 
 # --- rows -------------------------------------------------------------------------------------------------------------
@@ -189,6 +202,29 @@ def reader(kind: Any, rows_in: Callable[[Any], int]) -> AssetsDefinition:
 
     counted.__annotations__ = {"numbers": kind, "return": pa.Table}
     return dataset_asset(replace(NUMBERS, name="counted", reads=("numbers",)))(counted)
+
+
+@exhaustive
+@follows(FrameMismatchError)
+@pytest.mark.parametrize("way", ["the columns of the table", "declared columns", "another asset key"])
+def test_a_frame_of_a_plain_asset_is_written_in_each_way_that_is_named(foreign: Foreign, way: str) -> None:
+    foreign.run(plain(pd.DataFrame({"n": [1]})))
+    wider = pd.DataFrame({"n": [2], "more": ["a"]})
+    with refused_run(FrameMismatchError) as caught:
+        foreign.run(plain(wider))
+    advises(
+        caught.value, FrameMismatchError, "Select and cast to the declared columns",
+        "declare them with dataset_metadata", "write under another asset key",
+    )  # fmt: skip
+    columns = StructType([StructField("n", LongType()), StructField("more", StringType())])
+    evolving = Dataset(name="readings", schema=columns, schema_policy=SchemaPolicy(mode="evolve"))
+    changed, rows = {
+        "the columns of the table": (plain(wider[["n"]]), [(2,)]),
+        "declared columns": (plain(wider, metadata=dataset_metadata(evolving)), [(2, "a")]),
+        "another asset key": (plain(wider, key="others"), [(2, "a")]),
+    }[way]
+    foreign.run(changed)
+    assert foreign.rows("/".join(changed.key.path)) == rows
 
 
 @exhaustive
@@ -340,6 +376,21 @@ def test_a_session_opens_in_this_process_or_once_a_server_is_at_the_address(
     os.environ.pop("SPARK_CONNECT_MODE_ENABLED", None)
     monkeypatch.delenv("SPARK_REMOTE")
     assert operator.json(*query)["rows"] == [[1]]
+
+
+@exhaustive
+@follows(SparkUnavailableError)
+def test_a_table_is_read_by_another_process_than_the_one_whose_jvm_has_died(
+    operator: Operator, spark_settings: SparkSettings
+) -> None:
+    placed(operator.session, NUMBERS, operator.root, [(1,)])
+    location, ((_, java_options),) = NUMBERS.location(operator.root), brief_conf(spark_settings)
+    command = [sys.executable, "-m", losing_jvm.__name__, location, str(spark_settings.cache), java_options]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE * 2, check=True)
+    error = SparkUnavailableError(where="this process", reason="")
+    advises(error, SparkUnavailableError, "Run the command again: a new process starts a new JVM.")
+    assert done.stdout.splitlines() == [SparkUnavailableError.__name__, error.remedy()]
+    assert read(operator.session, NUMBERS, location).frame.count() == 1
 
 
 @exhaustive

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
@@ -51,6 +52,7 @@ from pipeline_tests.delta.sample import APPENDED, REPLACED, day, note, placed, p
 from pipeline_tests.delta.test_conflicts import write_around
 from pipeline_tests.delta.test_retention import CONSUMER, at, run
 from pipeline_tests.delta.test_retention import source as source_with
+from pipeline_tests.delta.test_told_failures import small_disk  # noqa: F401
 from pipeline_tests.remedies import follows, refused
 
 exhaustive = pytest.mark.exhaustive
@@ -131,6 +133,22 @@ def test_the_storage_is_used_once_its_root_is_one_that_can_be(operator: Operator
     if "://" not in wrong:
         (operator.folder / "file").rename(operator.folder / "moved")
         operator.put(NUMBERS, "SELECT 1L AS n", root=root)
+
+
+@exhaustive
+@follows(StorageError)
+def test_the_storage_is_used_once_it_is_mounted_for_writing(
+    operator: Operator, small_disk: Path  # noqa: F811
+) -> None:  # fmt: skip
+    root = str(small_disk)
+    write = partial(operator.put, NUMBERS, "SELECT 1L AS n", root=root)
+    write()
+    subprocess.run(["mount", "-o", "remount,ro", root], check=True)
+    refused(StorageError, write, "is mounted read-only: mount it for writing, or choose another PIPELINE_ROOT")
+    operator.put(NUMBERS, "SELECT 1L AS n")
+    subprocess.run(["mount", "-o", "remount,rw", root], check=True)
+    write()
+    assert rows_of(NUMBERS, root) == [(1,), (1,)]
 
 
 @exhaustive

@@ -18,7 +18,8 @@ from pipeline.cli.docs import TOPICS
 from pipeline.dataset import Append, Dataset, Registry, load_datasets
 from pipeline.delta.frames.arrow import fitting
 from pipeline.delta.frames.convert import arrow_reader
-from pipeline.delta.inspect.record import FOLDER, runs
+from pipeline.delta.inspect.manifest import runs
+from pipeline.delta.inspect.record import FOLDER
 from pipeline.delta.log.mark import Mark
 from pipeline.errors import (
     DemoError,
@@ -142,17 +143,15 @@ def test_a_frame_fits_once_the_declared_columns_are_selected_and_cast() -> None:
 
 
 @follows(FileAccessError)
-def test_records_are_read_once_their_folder_is_readable_or_another_root_is_set(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    in_the_way = tmp_path / "tables" / FOLDER / "run" / "asset.json"
-    in_the_way.mkdir(parents=True)
-    refused(FileAccessError, lambda: runs(str(tmp_path / "tables")), "readable and writable", "set PIPELINE_ROOT")
-    command_refused(FileAccessError, ("manifest", "list"), {"PIPELINE_ROOT": str(tmp_path / "tables")}, "PIPELINE_ROOT")
-    done("manifest", "list", PIPELINE_ROOT=str(tmp_path / "others"))
-    in_the_way.rmdir()
-    assert runs(str(tmp_path / "tables")) == []
+def test_a_record_is_written_once_its_folder_is_one_or_below_another_root(tmp_path: Path) -> None:
+    root, other = str(tmp_path / "tables"), str(tmp_path / "others")
+    result = commit(root, [("a", 1)], Mark(writer="w"))
+    (tmp_path / "tables" / FOLDER).touch()
+    refused(FileAccessError, lambda: keep(root, result), "readable and writable", "set PIPELINE_ROOT to another folder")
+    keep(other, commit(other, [("a", 1)], Mark(writer="w")))
+    (tmp_path / "tables" / FOLDER).unlink()
+    keep(root, result)
+    assert len(runs(root)) == len(runs(other)) == 1
 
 
 @follows(SourceTreeError)
@@ -220,3 +219,16 @@ def test_the_command_that_is_named_runs(
         else:
             assert run(then)
             assert len(instance.get_runs()) == 1
+
+
+@follows(MaterializeError)
+def test_a_project_runs_once_it_names_its_definitions(tmp_path: Path) -> None:
+    with DagsterInstance.ephemeral() as instance:
+
+        def run() -> bool:
+            return materialize(tmp_path, instance, Request("total"), lambda _: None)
+
+        error = refused(MaterializeError, run, "In pyproject.toml: [tool.dagster] module_name = ")
+        named = error.hint.partition(": ")[2].partition(",")[0].replace("…", selections.__name__)
+        (tmp_path / "pyproject.toml").write_text(named.replace("] ", "]\n"), encoding="utf-8")
+        assert run()

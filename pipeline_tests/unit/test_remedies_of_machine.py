@@ -114,6 +114,26 @@ def test_jars_that_one_repository_refuses_come_from_the_one_that_is_named(
     assert is_complete(tmp_path / "cache")
 
 
+@follows(JarRefusedError)
+def test_jars_come_through_a_proxy_that_lets_through_or_without_one(
+    tmp_path: Path, repository: Served, other: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    refusing, letting = other, repository
+    refusing.otherwise = status(407)
+    at = where(tmp_path, repository)
+    monkeypatch.setenv("http_proxy", refusing.url)  # the repository of this test is not served by https
+    refused(
+        JarRefusedError, lambda: fetch(tmp_path, **at), "a proxy that lets you through, by HTTPS_PROXY=", "NO_PROXY"
+    )
+    monkeypatch.setenv("http_proxy", letting.url)
+    fetch(tmp_path, **at)
+    assert is_complete(tmp_path / "cache")
+    monkeypatch.setenv("http_proxy", refusing.url)
+    monkeypatch.setenv("no_proxy", "127.0.0.1")
+    fetch(tmp_path, **at | {"PIPELINE_CACHE": str(tmp_path / "another")})
+    assert is_complete(tmp_path / "another")
+
+
 @follows(WrongJarError)
 def test_jars_come_once_no_login_page_answers_in_their_place(tmp_path: Path, repository: Served, other: Served) -> None:
     repository.otherwise = page
