@@ -3,12 +3,11 @@
 Data flows down this page; an import points up it only.
 
 - `errors`: every error raised on purpose.
-- `dataset`, `settings`: what is declared; no input or output, no JVM.
-- `delta`: everything that touches Spark or a Delta log; knows nothing of Dagster.
-- `record`: what one commit was, kept beside the tables.
+- `dataset`, `settings`: declarations and settings; no table is read or written, no JVM is started.
+- `delta`: everything that uses Spark or a Delta log, and the records of commits; does not depend on Dagster.
 - `orchestration`: the Dagster adapter; translates, decides nothing.
-- `assets`: the subjects that ship, a package each; no project of your own has them.
-- `definitions`, `cli`: where the parts are put together.
+- `assets`: the subjects that ship, one package each; a project of your own has none of them.
+- `definitions`, `cli`: the parts put together.
 
 `docs` holds the pages that `pipeline docs` prints, and no code.
 

@@ -1,7 +1,7 @@
-"""Arguments of a declaration against their annotations, with near misses.
+"""The check of a declaration's arguments against their annotations, with near misses.
 
-Here belongs the one check by type that every declaration makes of its fields. What valid values contradict is for the
-declaration itself to say.
+Here belongs the type check that every declaration makes of its fields. Contradictions between valid values are checked
+by the declaration itself.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _SHOWN_CHARACTERS = 60
 
 @dataclasses.dataclass(frozen=True)
 class TypeProblem:
-    """A field whose value is not of its annotated type; `near_miss` is what was probably meant, empty if unknown."""
+    """A field whose value is not of its annotated type. `near_miss` is the probably intended value, or empty."""
 
     path: str
     expected: str
@@ -31,11 +31,11 @@ class TypeProblem:
 
 
 def type_problems(declared: Any, path: str = "") -> Iterator[TypeProblem]:
-    """The fields of a dataclass whose values are not of their annotated types; parts inside it included.
+    """The fields of a dataclass whose values are not of their annotated types; nested dataclasses included.
 
     Args:
         declared: an instance of a dataclass whose annotations are classes, `None`, unions, `Literal` and tuples.
-        path: what stands before a field's name in the problem, with its dot.
+        path: the prefix of a field's name in the problem, with its dot.
     """
     hints = _hints(declared.__class__)
     for field in dataclasses.fields(declared):
@@ -43,7 +43,7 @@ def type_problems(declared: Any, path: str = "") -> Iterator[TypeProblem]:
 
 
 def is_text(value: str) -> bool:
-    """Whether a text can be stored: half of a surrogate pair, as of bytes that were decoded wrongly, is none."""
+    """Whether a text can be stored. A text with half of a surrogate pair, from wrongly decoded bytes, can't."""
     return not any("\ud800" <= char <= "\udfff" for char in value)
 
 
@@ -56,7 +56,7 @@ def _problems(value: object, hint: Any, path: str) -> Iterator[TypeProblem]:
     arms = _arms(hint)
     fitting = [arm for arm in arms if _is_of(value, arm)]
     if isinstance(value, str) and not is_text(value):
-        yield TypeProblem(path, "a text", f"{_shown(value)}, in which half of a surrogate pair stands alone")
+        yield TypeProblem(path, "a text", f"{_shown(value)}, which contains half of a surrogate pair")
     elif not fitting:
         yield TypeProblem(path, _shown_hint(hint), _shown(value), _near_miss(value, arms))
     elif isinstance(value, tuple):
@@ -80,11 +80,11 @@ def _arms(hint: Any) -> tuple[Any, ...]:
 
 
 def _is_of(value: object, arm: Any) -> bool:
-    """Whether a value is of a type by itself; what a tuple holds is asked item by item."""
+    """Whether a value is of a type. The items of a tuple are checked separately."""
     if arm is None or arm is type(None):
         return value is None
     if get_origin(arm) is Literal:
-        # Which of the literals it may be, the declaration says with all of them.
+        # The declaration checks the value itself, and its error lists all literals.
         return any(type(value) is type(literal) for literal in get_args(arm))
     if get_origin(arm) is tuple:
         return isinstance(value, tuple)
@@ -119,7 +119,7 @@ def _shown_arm(arm: Any) -> str:
 
 
 def _near_miss(value: object, arms: tuple[Any, ...]) -> str:
-    """What was probably meant; empty if nothing is near."""
+    """The probably intended value, or empty."""
     return next((text for arm in arms for text in [_meant(value, arm)] if text is not None), "")
 
 
@@ -138,7 +138,7 @@ def _meant(value: object, arm: Any) -> str | None:
 
 
 def _is_plain(value: object, arm: Any) -> bool:
-    """Whether a value that stands alone is what a field is made of; nothing is guessed from words and switches."""
+    """Whether a single value fits a field. Nothing is guessed from a text or a boolean."""
     return value is not None and not isinstance(value, str | bool) and _is_of(value, arm)
 
 

@@ -1,10 +1,10 @@
-"""Settings: the environment and `[tool.pipeline]` of the project, read once, frozen, handed down.
+"""Settings: the environment and `[tool.pipeline]` of the project, read once, frozen, and passed down.
 
-Here belong names, defaults, precedence and validation of what an operator may set. What a dataset declares does not
-belong here, nor any secret: storage credentials come from the places their own clients look in.
+Here belong the names, defaults, precedence and validation of an operator's settings. Declarations of datasets do not
+belong here, nor any secret: storage credentials come from the usual sources of the storage clients.
 
-The environment wins over `pyproject.toml`, and that wins over the defaults; the whole value at a time. A name nobody
-knows is an error, so that a misspelt setting never passes for a default.
+The environment wins over `pyproject.toml`, and that wins over the defaults. A value is never merged. An unknown name is
+an error, so that a misspelt setting is never ignored.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ LOCAL_FRAME_MAX_BYTES = 1 << 30
 
 @dataclass(frozen=True, kw_only=True)
 class SparkSettings:
-    """Where and how Spark runs. The text of this value leaves out what may hold a secret.
+    """Where and how Spark runs. The `repr` leaves out fields that may hold a secret.
 
     Args:
         master: the Spark master of an embedded Spark. A cluster's master needs a root that the cluster reaches.
@@ -64,9 +64,9 @@ class Settings:
     """Everything an operator can set.
 
     Args:
-        project: the folder of the project; it is found and not set.
+        project: the folder of the project. It is detected and can't be set.
         root: the URI or folder under which the tables lie. Spark resolves it, so it must be reachable where Spark runs.
-        landing: the URI or folder where input files arrive.
+        landing: the URI or folder in which input files arrive.
         source_tree: the folder of Python files of the code graph, the installed `dagster` package if not set. The path
             must be the same wherever Spark's Python workers run.
         datasets: the collection of declared datasets, as `package.module:name`.
@@ -92,24 +92,24 @@ class Settings:
 
 
 def refuse_other_types(settings: Any) -> None:
-    """Hold a dataclass of settings that is made by hand to its types, as those are that are read.
+    """Check the types of a dataclass of settings that is constructed in code.
 
-    The value is told, unless the field is one that is left out of the text of its settings.
+    The error shows the value, unless the field is left out of the `repr` of its settings.
 
     Raises:
-        SettingsError: of the first field whose value is not of its type.
+        SettingsError: for the first field whose value is not of its type.
     """
-    told = {one.name for one in fields(settings) if one.repr}
+    shown = {one.name for one in fields(settings) if one.repr}
     for wrong in type_problems(settings):
         expected, problem = wrong.expected, "it is of another type"
-        if re.split(r"[.\[]", wrong.path, maxsplit=1)[0] in told:
+        if re.split(r"[.\[]", wrong.path, maxsplit=1)[0] in shown:
             expected += f"; did you mean {wrong.near_miss}?" if wrong.near_miss else ""
             problem = f"got {wrong.got}"
         raise SettingsError(setting=f"{type(settings).__name__}.{wrong.path}", problem=problem, expected=expected)
 
 
 def find_project(start: Path) -> Path:
-    """The nearest folder at or above `start` with a `pyproject.toml`; `start` itself where there is none."""
+    """The nearest folder at or above `start` with a `pyproject.toml`. If there is none, `start` itself."""
     start = start.resolve()
     for folder in (start, *start.parents):
         if (folder / "pyproject.toml").is_file():
@@ -121,11 +121,11 @@ def load_settings(environ: Mapping[str, str] | None = None, start: Path | None =
     """Read the settings once.
 
     Args:
-        environ: the process environment where None.
-        start: where to look for the project; the working directory where None.
+        environ: the variables to read. If None, the process environment.
+        start: the folder at or below the project. If None, the working directory.
 
     Raises:
-        SettingsError: a name nobody knows, or a value of the wrong form.
+        SettingsError: an unknown name, or a value of the wrong form.
     """
     environ = os.environ if environ is None else environ
     project = find_project(Path.cwd() if start is None else start)
@@ -156,21 +156,21 @@ def load_settings(environ: Mapping[str, str] | None = None, start: Path | None =
 
 
 def _path(value: str, project: Path, home: Path) -> Path:
-    """An absolute path: the working directory decides nothing."""
+    """An absolute path. A relative value is relative to the project, not to the working directory."""
     if value == "~" or value.startswith("~/"):
         return (home / value[2:]).resolve()
     return (project / value).resolve()
 
 
-# User and password before an @ that comes after the scheme, and a secret may itself hold slashes; a user alone, if it
-# is not the container that Azure's schemes name there; and all that follows a path, as a signature does.
+# Parts of a URI that may hold a secret: user and password before an @ after the scheme, where a password may contain
+# slashes; a user alone, except the container that Azure's schemes name there; a query or fragment, as a signature.
 _CREDENTIALS = re.compile(
     r"[^:/]+://(?:[^/@]*:(?!\d+/)[^@]*@|(?<!abfs://)(?<!abfss://)(?<!wasb://)(?<!wasbs://)[^/@]*@|[^?#]*[?#])"
 )
 
 
 def _uri(setting: str, value: str, project: Path, home: Path) -> str:
-    """A URI as given, or a plain path made absolute against the project."""
+    """A URI as it is, or a plain path made absolute against the project."""
     problem = None
     if _CREDENTIALS.match(value):
         problem = "the URI holds a user, key or signature; those come from the environment, a profile or the instance"
@@ -185,7 +185,7 @@ def _uri(setting: str, value: str, project: Path, home: Path) -> str:
     return str(_path(value, project, home))
 
 
-# The address of a Connect server: behind its host stand its parameters. It has no user, and may be given one.
+# The address of a Connect server with its parameters after the host. A user is not valid in it, but may be given.
 _REMOTE = re.compile(
     r"(?:(?P<scheme>\w+)://)?(?:[^/;?#]*@)?(?P<host>[\w.-]+|\[[\da-fA-F:.]+\])(?P<port>:\d+)?(?:[/;?#].*)?", re.DOTALL
 )
@@ -201,7 +201,7 @@ def shown_remote(remote: str) -> str:
 
 
 def _refuse_unreachable(root: str, remote: str | None) -> None:
-    """Refuse a root on this machine's disk for a Spark on another one, which would take it for its own disk's."""
+    """Refuse a root on this machine for a Spark on another machine, which would use its own disk at that path."""
     if remote is None or ("://" in root and not root.startswith("file:")):
         return
     address = _REMOTE.fullmatch(remote)
@@ -222,7 +222,7 @@ def _is_uri(value: str) -> bool:
 
 
 def _repository(setting: str, value: Any) -> str:
-    """The address of a Maven repository; it may hold a user and a password, and is not repeated."""
+    """The address of a Maven repository. It may hold a user and a password, so errors don't show it."""
     text = _text(setting, value)
     try:
         parts = urlsplit(text)
@@ -266,7 +266,7 @@ def _vacuum(setting: str, value: Any) -> str:
 
 
 def _names(setting: str, value: Any) -> tuple[str, ...]:
-    """A list of names, or one text with commas between them, as the environment has it."""
+    """A list of names, or one text with commas between them, the form in the environment."""
     names = value.split(",") if isinstance(value, str) else value
     if not isinstance(names, list) or not all(isinstance(name, str) and name.strip() for name in names):
         raise SettingsError(setting=setting, problem=f"got {value!r}", expected="names with commas between them")
@@ -283,11 +283,11 @@ def _conf(setting: str, value: Any) -> tuple[tuple[str, str], ...]:
     expected = "a table of Spark confs with text, number or true/false"
     if not isinstance(value, dict):
         raise SettingsError(setting=setting, problem=f"got a value of type {type(value).__name__}", expected=expected)
-    for name, conf in value.items():  # a conf may hold a secret: none is repeated
+    for name, conf in value.items():  # a conf may hold a secret, so no error shows its value
         if not isinstance(conf, str | int | float | bool):
             problem = f"{name} has a value of type {type(conf).__name__}"
             if isinstance(conf, dict):
-                problem += ", as of a name with dots that is not quoted"
+                problem += ", as from a name with dots that is not quoted"
             raise SettingsError(setting=setting, problem=problem, expected=expected)
     if "@" in str(value.get(_REPOSITORIES, "")):  # spark-submit prints them
         problem, expected = f"{_REPOSITORIES} has a user or a password", "addresses without; spark.jars.ivySettings"
@@ -319,9 +319,9 @@ def setting_names() -> tuple[str, ...]:
 
 
 def _unknown(setting: str, name: str, known: list[str]) -> SettingsError:
-    meant = near(name, known, most=1)
-    expected = f"{meant[0]} or another that `pipeline docs reference` lists" if meant else f"one of {', '.join(known)}"
-    return SettingsError(setting=setting, problem="nobody knows that name", expected=expected)
+    close = near(name, known, most=1)
+    expected = f"{close[0]} or another that `pipeline docs reference` lists" if close else f"one of {', '.join(known)}"
+    return SettingsError(setting=setting, problem="it is not a known name", expected=expected)
 
 
 def _environment_values(environ: Mapping[str, str]) -> dict[str, Any]:
@@ -347,13 +347,13 @@ def _project_values(project: Path) -> dict[str, Any]:
 
 
 def dagster_module(folder: Path) -> str | None:
-    """The module that `[tool.dagster]` of the folder's own `pyproject.toml` names; None where it names none."""
+    """The module that `[tool.dagster]` of the folder's own `pyproject.toml` names. If it names none, None."""
     module = _tool(folder, "dagster").get("module_name")
     return module if isinstance(module, str) else None
 
 
 def _tool(folder: Path, name: str) -> dict[str, Any]:
-    """A tool's table in the folder's `pyproject.toml`; empty where there is none."""
+    """A tool's table in the folder's `pyproject.toml`. If there is none, empty."""
     path = folder / "pyproject.toml"
     if not path.is_file():
         return {}

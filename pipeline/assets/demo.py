@@ -1,8 +1,8 @@
 """The demonstration: real flights through the aviation assets, in one Dagster run of the project's own instance.
 
 It runs as a child process, `python -m pipeline.assets.demo --days N`, with `DAGSTER_HOME` set. Here belong the run and
-its report, one JSON document a line on standard output. All other output goes to standard error. The command line
-decides how a report is shown.
+its report, one JSON document a line on standard output. All other output goes to standard error. The display of a
+report belongs to the command line.
 """
 
 from __future__ import annotations
@@ -77,14 +77,14 @@ def _local_folder(uri: str) -> Path:
     parts = urlsplit(uri)
     if parts.scheme not in ("", "file"):
         raise DemoError(
-            reason=f"The demonstration lays its files into a local landing folder, and PIPELINE_LANDING is {uri}.",
+            reason=f"The demonstration writes its files to a local landing folder, but PIPELINE_LANDING is {uri}.",
             hint="Unset PIPELINE_LANDING, or set it to a local folder.",
         )
     return Path(unquote(parts.path)) if parts.scheme else Path(uri)
 
 
 def _table(session: SparkSession, dataset: Dataset, settings: Settings) -> dict[str, Any]:
-    """The table's present content. Without partition columns `partitions` is None. Two small Spark jobs."""
+    """The table's current content. Without partition columns `partitions` is None. Two small Spark jobs."""
     location = dataset.location(settings.root)
     state = require_table(session, dataset, location)
     frame = read(session, dataset, location, ReadOptions(version=state.version)).frame

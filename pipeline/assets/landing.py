@@ -1,7 +1,7 @@
-"""Files from an installed package into the landing folder, each placed atomically.
+"""Copying of files from an installed package to the landing folder, each written atomically.
 
-Here belong the functions that every subject uses. The package is found and never imported. Neither Spark nor Dagster is
-needed.
+Here belong the functions that every subject uses. The package is located and never imported. Neither Spark nor Dagster
+is needed.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The `pipeline` command: parse, call, print.
 
-Here belong options, one call and the printing of what it returns; works where Dagster is not installed or down, and
-runs it as a child process where a command needs it. Each command stands in a module of its own that is loaded when the
+Here belong options, one call and the printing of its result. The command line works if Dagster is not installed or is
+down; a command that needs Dagster runs it as a child process. Each command is a module of its own, loaded when the
 command is called, so that help needs neither Spark nor Dagster.
 """
 
@@ -21,27 +21,27 @@ from pipeline.errors.spelling import did_you_mean
 
 FAILED = 1
 INTERRUPTED = 130
-# Who says that Delta's jars are fetched, and how far that is.
-_FETCHES = "pipeline.delta.spark.jars"
+# The logger that reports the download of Delta's jars and its progress.
+_JARS_LOGGER = "pipeline.delta.spark.jars"
 
-# By command, the module that holds it under the same name, and the line that help shows of it.
+# By command: the module that defines it under the same name, and its line in the help.
 _COMMANDS: Mapping[str, tuple[str, str]] = {
     "demo": ("pipeline.cli.demo", "Run real flights through the aviation datasets."),
-    "materialize": ("pipeline.cli.materialize", "Run assets, with their progress and what they have written."),
+    "materialize": ("pipeline.cli.materialize", "Run assets; show their progress and what they wrote."),
     "up": ("pipeline.cli.up", "Run the UI, the daemon and a warm Spark together."),
     "spark": ("pipeline.cli.spark", "A warm local Spark in the background: start, status, stop."),
     "show": ("pipeline.cli.show", "Every table at a glance, or one of them in full."),
     "history": ("pipeline.cli.history", "The commits of a table, and who made them."),
     "diff": ("pipeline.cli.diff", "What differs between two versions of a table."),
-    "sql": ("pipeline.cli.sql", "Ask the tables, at their newest or at a named version."),
-    "registry": ("pipeline.cli.registry", "What is declared; needs no Spark."),
+    "sql": ("pipeline.cli.sql", "Query the tables, at their newest or at a named version."),
+    "registry": ("pipeline.cli.registry", "The declared datasets; needs no Spark."),
     "manifest": ("pipeline.cli.manifest", "The records of runs: list, show, compare, verify."),
-    "sink": ("pipeline.cli.sink", "Rows that arrive all the time, into a table: run, epochs."),
-    "conform": ("pipeline.cli.conform", "What is declared against the tables: the plan, and applying it."),
+    "sink": ("pipeline.cli.sink", "Write continuously arriving rows to a table: run, epochs."),
+    "conform": ("pipeline.cli.conform", "Compare declarations with tables: show the plan, apply it."),
     "maintain": ("pipeline.cli.maintain", "Keep the tables healthy: vacuum, optimize, checkpoint."),
     "restore": ("pipeline.cli.restore", "Bring a table back to an earlier version."),
-    "check": ("pipeline.cli.check", "Whether the tables are as their declarations expect."),
-    "doctor": ("pipeline.cli.doctor", "What ails the tables; needs no Spark."),
+    "check": ("pipeline.cli.check", "Whether the tables match what their declarations expect."),
+    "doctor": ("pipeline.cli.doctor", "Damage in the tables' logs and files; needs no Spark."),
     "docs": ("pipeline.cli.docs", "The documentation, a page for each topic."),
 }
 
@@ -54,16 +54,16 @@ class PipelineGroup(click.Group):
         return list(_COMMANDS)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002
-        """The command of that name."""
+        """The command of that name, or None."""
         if cmd_name not in _COMMANDS:
             return None
-        found: click.Command = getattr(importlib.import_module(_COMMANDS[cmd_name][0]), cmd_name)
-        return found
+        command: click.Command = getattr(importlib.import_module(_COMMANDS[cmd_name][0]), cmd_name)
+        return command
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """The command that is asked for; the near misses where there is none of that name."""
+        """The named command. For an unknown name, a usage error with the near misses."""
         name = args[0]
         if name not in _COMMANDS and not ctx.resilient_parsing and not name.startswith("-"):
             ctx.fail(f"No such command {name!r}. {did_you_mean(name, _COMMANDS)}".strip())
@@ -75,11 +75,11 @@ class PipelineGroup(click.Group):
             formatter.write_dl([(name, line) for name, (_, line) in _COMMANDS.items()])
 
     def invoke(self, ctx: click.Context) -> Any:
-        """Run the command; 1 after an error of ours, 130 after an interrupt, 2 is click's for wrong usage."""
+        """Run the command; exit with 1 after a `PipelineError`, 130 after an interrupt, 2 (click's) on wrong usage."""
         try:
             return super().invoke(ctx)
         except PipelineError as error:
-            # `main` leaves its one option in the context.
+            # The context holds the one option of `main`.
             if ctx.params["verbose"]:
                 traceback.print_exc()
             click.echo(f"Error: {error}", err=True)
@@ -97,18 +97,18 @@ def main(verbose: bool) -> None:  # noqa: ARG001  read by `invoke`
 
     Settings come from PIPELINE_* variables and from [tool.pipeline] in pyproject.toml.
     """
-    click.get_current_context().with_resource(_told(_FETCHES))
+    click.get_current_context().with_resource(_on_standard_error(_JARS_LOGGER))
 
 
 @contextmanager
-def _told(logger: str) -> Iterator[None]:
-    """What that logger says goes to standard error, from INFO on."""
+def _on_standard_error(logger: str) -> Iterator[None]:
+    """Write that logger's messages from INFO on to standard error."""
     handler, source = logging.StreamHandler(), logging.getLogger(logger)
-    before = source.level
+    level = source.level
     source.addHandler(handler)
     source.setLevel(logging.INFO)
     try:
         yield
     finally:
-        source.setLevel(before)
+        source.setLevel(level)
         source.removeHandler(handler)

@@ -1,4 +1,4 @@
-"""`pipeline check`: whether the tables are as their declarations expect."""
+"""`pipeline check`: whether the tables match what their declarations expect."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pipeline.delta.spark.session import open_session
 from pipeline.errors import TableNotFoundError
 from pipeline.settings import load_settings
 
-_JUDGED = {True: "passed", False: "failed", None: "not judged"}
+_RESULTS = {True: "passed", False: "failed", None: "not judged"}
 
 
 @click.command()
@@ -28,29 +28,29 @@ def check(ctx: click.Context, names: tuple[str, ...], as_json: bool) -> None:
     settings = load_settings()
     registry = declared(settings)
     session = open_session(settings.spark)
-    found: list[CheckOutcome] = []
+    outcomes: list[CheckOutcome] = []
     for dataset in [registry.get(name) for name in names] or list(registry):
         try:
-            found += check_table(session, dataset, settings.root)
+            outcomes += check_table(session, dataset, settings.root)
         except TableNotFoundError as error:
             if names:
                 raise
             click.echo(error.message(), err=True)
     if as_json:
-        print_json([finding.document() for finding in found])
+        print_json([outcome.document() for outcome in outcomes])
     else:
-        _print(found)
-    if any(finding.passed is False and finding.severity == "error" for finding in found):
+        _print(outcomes)
+    if any(outcome.passed is False and outcome.severity == "error" for outcome in outcomes):
         ctx.exit(1)
 
 
-def _print(found: list[CheckOutcome]) -> None:
+def _print(outcomes: list[CheckOutcome]) -> None:
     rows = [
-        (f.dataset, f.name, _JUDGED[f.passed] if f.passed is not False else f"failed ({f.severity})", str(f.version),
+        (f.dataset, f.name, _RESULTS[f.passed] if f.passed is not False else f"failed ({f.severity})", str(f.version),
          count(f.rows), f.detail)
-        for f in found
+        for f in outcomes
     ]  # fmt: skip
     print_table(("dataset", "expected", "result", "version", "rows", "detail"), rows, right=("version", "rows"))
-    for finding in found:
-        for text in finding.examples:
-            click.echo(f"{finding.dataset}: {finding.name}: {text}")
+    for outcome in outcomes:
+        for text in outcome.examples:
+            click.echo(f"{outcome.dataset}: {outcome.name}: {text}")

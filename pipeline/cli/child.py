@@ -1,7 +1,7 @@
-"""A run of Dagster as a child process of a command: its reports line by line, and its progress on the screen.
+"""A Dagster run as a child process of a command: its reports line by line, and its progress on the screen.
 
-Here belong the life of the child and what is shown while it runs. What it does is a module of its own that reports one
-JSON document a line.
+Here belong the lifetime of the child process and the display while it runs. The work is done by a module of its own,
+which reports one JSON document a line.
 """
 
 from __future__ import annotations
@@ -36,18 +36,18 @@ def reports(
     verbose: bool,
     failed: Callable[[str, str], PipelineError],
 ) -> Generator[dict[str, Any], None, None]:
-    """What a module reports that runs as a child process in the project's folder.
+    """Run a module as a child process in the project's folder and yield its reports.
 
     Args:
-        verbose: whether what the child prints beside its reports goes to standard error; else it goes into a log.
-        failed: makes the error of a reason and a hint.
+        verbose: whether the child's other output goes to standard error; otherwise it goes into a log file.
+        failed: makes the error from a reason and a hint.
 
     Raises:
-        PipelineError: the child reported an error, or ended without one.
+        PipelineError: the child reported an error, or ended with an exit status other than 0.
     """
     log = settings.project / STATE_FOLDER / f"{module.rpartition('.')[2]}.log"
     log.parent.mkdir(parents=True, exist_ok=True)
-    hint = "" if verbose else f"All that was printed stands in {log}."
+    hint = "" if verbose else f"The full output is in {log}."
     with ExitStack() as stack:
         errors = None if verbose else stack.enter_context(log.open("wb"))
         child = stack.enter_context(_child([sys.executable, "-m", module, *arguments], settings, errors))
@@ -64,9 +64,9 @@ def reports(
 
 @contextmanager
 def _child(command: list[str], settings: Settings, errors: Any) -> Iterator[subprocess.Popen[str]]:
-    """The child process, in a session of its own so that an interrupt reaches it once; it never outlives this block."""
+    """The child process, in its own session so that an interrupt reaches it once; it never outlives this block."""
     environment = {"DAGSTER_HOME": str(settings.project)} | os.environ
-    before = signal.signal(signal.SIGTERM, _terminated)
+    handler = signal.signal(signal.SIGTERM, _terminated)
     try:
         with subprocess.Popen(  # noqa: S603  our own module
             command, cwd=settings.project, env=environment, stdout=subprocess.PIPE, stderr=errors, text=True,
@@ -77,7 +77,7 @@ def _child(command: list[str], settings: Settings, errors: Any) -> Iterator[subp
             finally:
                 _stop(child)
     finally:
-        signal.signal(signal.SIGTERM, before)
+        signal.signal(signal.SIGTERM, handler)
 
 
 def _terminated(number: int, frame: FrameType | None) -> NoReturn:  # noqa: ARG001
@@ -85,7 +85,7 @@ def _terminated(number: int, frame: FrameType | None) -> NoReturn:  # noqa: ARG0
 
 
 def _stop(child: subprocess.Popen[str]) -> None:
-    """End a child that still runs: it may record how its run ended, and is killed with its JVM if it takes long."""
+    """End a child that still runs. It may record the end of its run; if that takes long, it is killed with its JVM."""
     if child.poll() is not None:
         return
     child.send_signal(signal.SIGINT)
@@ -99,19 +99,19 @@ class StepProgress:
     """Bars on a terminal, plain lines elsewhere; both on standard error."""
 
     def __init__(self, sentences: Mapping[str, str], *, quiet: bool) -> None:
-        """`sentences` are shown of reports of other kinds, by kind."""
+        """`sentences`: by kind of report, the line to print for reports that are not about steps."""
         self.sentences = sentences
         self.console = Console(stderr=True, highlight=False)
         self.has_bars = self.console.is_terminal and not quiet
 
     def follow(self, reports: Iterator[dict[str, Any]]) -> list[dict[str, Any]]:
-        """Show the reports as they come; returns them all."""
-        shown = []
+        """Show the reports as they come, and return them all."""
+        seen = []
         columns = (SpinnerColumn(finished_text=" "), TextColumn("{task.description}"), TimeElapsedColumn())
         with Progress(*columns, console=self.console, disable=not self.has_bars) as bars:
             tasks: dict[str, Any] = {}
             for report in reports:
-                shown.append(report)
+                seen.append(report)
                 kind, dataset = report["event"], report.get("dataset", "")
                 if kind == "step_started":
                     tasks[dataset] = bars.add_task(dataset, total=1)
@@ -122,7 +122,7 @@ class StepProgress:
                     self._line(f"{dataset}: {_DONE[kind]} after {report['seconds']} s")
                 elif kind in self.sentences:
                     self.console.print(self.sentences[kind].format_map(report))
-        return shown
+        return seen
 
     def _line(self, text: str) -> None:
         if not self.has_bars:

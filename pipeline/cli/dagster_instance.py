@@ -1,7 +1,7 @@
-"""A command that has changed rows tells the project's Dagster instance of it, through a child process.
+"""Report the row changes of a command to the project's Dagster instance, through a child process.
 
-Here belongs whether there is an instance to be told, and the child. The command line itself works without Dagster: what
-can't be told does not undo what was done.
+Here belong the child process and the question whether the project has an instance. The command line itself works
+without Dagster: a failed report does not undo the change.
 """
 
 from __future__ import annotations
@@ -20,25 +20,25 @@ _LATER = "The sensor table_versions reports it once it runs."
 
 
 def report_changes(settings: Settings, names: Sequence[str]) -> None:
-    """Have the newest commits of these tables reported; nothing where the project has no instance or definitions."""
+    """Report the newest commits of these tables; does nothing if the project has no instance or no definitions."""
     home = os.environ.get("DAGSTER_HOME") or _home(settings)
     if not names or home is None or dagster_module(settings.project) is None:
         return
     command = [sys.executable, "-m", "pipeline.orchestration.commands.table_report", *names]
     try:
-        done = subprocess.run(  # noqa: S603  our own module
+        process = subprocess.run(  # noqa: S603  our own module
             command, cwd=settings.project, env=os.environ | {"DAGSTER_HOME": home}, stdin=subprocess.DEVNULL,
             capture_output=True, text=True, timeout=REPORT_SECONDS, check=False,
         )  # fmt: skip
     except subprocess.TimeoutExpired:
-        click.echo(f"Dagster was not told of the change within {REPORT_SECONDS:.0f} s. {_LATER}", err=True)
+        click.echo(f"The change was not reported to Dagster within {REPORT_SECONDS:.0f} s. {_LATER}", err=True)
         return
-    if done.returncode:
-        lines = done.stderr.strip().splitlines()
-        reason = lines[-1] if lines else f"exit status {done.returncode}"
-        click.echo(f"Dagster could not be told of the change: {reason}. {_LATER}", err=True)
+    if process.returncode:
+        lines = process.stderr.strip().splitlines()
+        reason = lines[-1] if lines else f"exit status {process.returncode}"
+        click.echo(f"The change could not be reported to Dagster: {reason}. {_LATER}", err=True)
 
 
 def _home(settings: Settings) -> str | None:
-    """The project's root where a `dagster.yaml` says which instance is its own."""
+    """The project's folder if it has a `dagster.yaml`, which names its instance; otherwise None."""
     return str(settings.project) if (settings.project / "dagster.yaml").is_file() else None

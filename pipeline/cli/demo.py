@@ -1,4 +1,4 @@
-"""`pipeline demo`: the demonstration as a child process, its progress and its result."""
+"""`pipeline demo`: the demonstration in a child process, with its progress and its result."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ def demo(ctx: click.Context, days: int) -> None:
     """Run real flights from New York through the aviation datasets, in one Dagster run."""
     settings = load_settings()
     verbose = bool(ctx.find_root().params["verbose"])
-    told = reports("pipeline.assets.demo", ["--days", str(days)], settings, verbose=verbose, failed=_failed)
-    with closing(told) as lines:
+    child_reports = reports("pipeline.assets.demo", ["--days", str(days)], settings, verbose=verbose, failed=_failed)
+    with closing(child_reports) as lines:
         shown = StepProgress(_SENTENCES, quiet=verbose).follow(lines)
     _print_tables([report for report in shown if report["event"] == "table"])
     _print_next(settings, next(report["next_day"] for report in shown if report["event"] == "run"))

@@ -1,6 +1,7 @@
-"""`pipeline docs`: the pages of the documentation, which come with the package.
+"""`pipeline docs`: the pages of the documentation, which are part of the package.
 
-Here belong the order of the pages and their printing; no settings are read, so that help is there if they are wrong.
+Here belong the order of the pages and their printing. No settings are read, so that the pages can be read even if the
+settings are wrong.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ import click
 from pipeline.errors import UnknownTopicError
 from pipeline.errors.spelling import near
 
-# In the order of a first reading. The second paragraph of each page, after its title, is its line in the list.
+# In the order of a first reading. The paragraph after the title of a page is its line in the list.
 TOPICS = (
     "datasets",
     "changes",
@@ -52,5 +53,5 @@ def page(topic: str) -> str:
 
 
 def summary(text: str) -> str:
-    """What a page is about, in its own words: the paragraph below its title, in one line."""
+    """The summary of a page: the paragraph below its title, in one line."""
     return " ".join(text.split("\n\n", 2)[1].split())

@@ -15,14 +15,14 @@ DEFAULT_LIMIT = 20
 
 @click.command()
 @click.argument("name", metavar="TABLE")
-@click.option("--limit", type=click.IntRange(1), default=DEFAULT_LIMIT, show_default=True, help="The newest so many.")
+@click.option("--limit", type=click.IntRange(1), default=DEFAULT_LIMIT, show_default=True, help="How many commits.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document, metrics included.")
 @WIDE
 def history(name: str, limit: int, as_json: bool) -> None:
-    """The newest commits of a table with run, slice and mark.
+    """Show the newest commits of a table with run, partitions and mark.
 
-    TABLE is the name of a dataset, or a table's path. For one on this machine no Spark is started. A commit that was
-    not made by us carries no mark; the engine that made it is shown in its place.
+    TABLE is the name of a dataset, or a table's path. For a table on this machine no Spark is started. A commit that
+    the pipeline did not make carries no mark; the engine that made it is shown instead.
     """
     tables = Tables(load_settings())
     entries = tables.history(tables.find(name), limit)
@@ -38,7 +38,7 @@ def history(name: str, limit: int, as_json: bool) -> None:
 
 def _row(entry: HistoryEntry) -> tuple[str, ...]:
     note = entry.note or {}
-    mark = note.get("mark") or {"writer": f"no mark of ours ({entry.engine or 'engine unknown'})"}
+    mark = note.get("mark") or {"writer": f"no pipeline mark ({entry.engine or 'engine unknown'})"}
     changed = [
         f"{sign}{number}"
         for sign, number in (("+", entry.files_added), ("-", entry.files_removed))

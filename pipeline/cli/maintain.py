@@ -1,4 +1,4 @@
-"""`pipeline maintain`: vacuum, optimize and checkpoint by hand, for when no schedule does it."""
+"""`pipeline maintain`: vacuum, optimize and checkpoint by hand, if no schedule does it."""
 
 from __future__ import annotations
 
@@ -45,12 +45,14 @@ def maintain() -> None:
 @maintain.command("vacuum")
 @_NAMES
 @click.option("--apply", is_flag=True, help="Remove the files; without it they are only listed.")
-@click.option("--force", is_flag=True, help="Also what consumers of changes need; they then read the whole source.")
+@click.option(
+    "--force", is_flag=True, help="Also files that consumers of changes need; they then read the whole source."
+)
 @_AS_JSON
 def vacuum_command(names: tuple[str, ...], apply: bool, force: bool, as_json: bool) -> None:
-    """List, or remove, files that no version within a table's retention needs.
+    """List or remove the files that no version within a table's retention needs.
 
-    Nothing of a table is removed as long as a consumer of its changes still has to read some of these files.
+    No file of a table is removed while a consumer of its changes still has to read some of these files.
     """
 
     def verb(table: SourceTable, consumers: tuple[SourceTable, ...]) -> VacuumResult:
@@ -72,7 +74,7 @@ def vacuum_command(names: tuple[str, ...], apply: bool, force: bool, as_json: bo
 @_NAMES
 @_AS_JSON
 def optimize_command(names: tuple[str, ...], as_json: bool) -> None:
-    """Join small files into larger ones, as the storage policy of each dataset says."""
+    """Join small files into larger ones, according to the storage policy of each dataset."""
     run = f"optimize-{uuid.uuid4()}"
 
     def verb(table: SourceTable, consumers: tuple[SourceTable, ...]) -> OptimizeResult:  # noqa: ARG001
@@ -114,7 +116,7 @@ def _needed(consumer: Unread) -> str:
 
 @dataclass(frozen=True, kw_only=True)
 class _Targets:
-    """The datasets that a command works on; all that are declared where none was `named`."""
+    """The datasets that a command works on: the `named` ones, or else all that are declared."""
 
     settings: Settings
     registry: Registry
@@ -122,7 +124,7 @@ class _Targets:
     named: bool
 
     def open_session(self) -> SparkSession:
-        """The session, once it is known that every name is a dataset's."""
+        """The session. It is opened after every name was resolved to a dataset."""
         return open_session(self.settings.spark)
 
 
@@ -134,9 +136,9 @@ def _chosen(names: tuple[str, ...]) -> _Targets:
 
 
 def _each(targets: _Targets, verb: Verb[Result], show: Callable[[Result], str], *, as_json: bool) -> None:
-    """Run a verb on each dataset and print its results; one that fails does not keep the others from their turn.
+    """Run a verb on each dataset and print its results. If one dataset fails, the others are still processed.
 
-    A table that was never written is passed over unless it was named.
+    A table that was never written is skipped, unless it was named.
     """
     root = targets.settings.root
     results: list[Result] = []

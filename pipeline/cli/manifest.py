@@ -22,7 +22,7 @@ _AS_JSON = click.option("--json", "as_json", is_flag=True, help="Print one JSON 
 
 
 def _session(settings: Settings) -> SparkSession | None:
-    """A session where the records need one to be read."""
+    """A session if the records can't be read without one, else None."""
     return None if local_folder(settings.root) is not None else open_session(settings.spark)
 
 
@@ -32,31 +32,31 @@ def _warn(error: RecordError) -> None:
 
 @click.group()
 def manifest() -> None:
-    """What runs have left beside the tables: one record for every write."""
+    """The records that runs keep beside the tables, one for every write."""
 
 
 @manifest.command("list")
 @_AS_JSON
 @WIDE
 def list_command(as_json: bool) -> None:
-    """Every run of which records are kept, newest first."""
+    """List every run that has records, newest first."""
     settings = load_settings()
-    found = runs(settings.root, _session(settings), damaged=_warn)
+    summaries = runs(settings.root, _session(settings), damaged=_warn)
     if as_json:
-        print_json([asdict(summary) for summary in found])
+        print_json([asdict(summary) for summary in summaries])
         return
     print_table(
         ("run", "first (UTC)", "last (UTC)", "records", "rows", "datasets"),
         [
             (
-                one.run_id,
-                _time(one.first),
-                _time(one.last),
-                str(one.records),
-                count(one.rows_written),
-                ", ".join(one.datasets),
+                run.run_id,
+                _time(run.first),
+                _time(run.last),
+                str(run.records),
+                count(run.rows_written),
+                ", ".join(run.datasets),
             )
-            for one in found
+            for run in summaries
         ],
         right=("records", "rows"),
     )
@@ -67,15 +67,15 @@ def list_command(as_json: bool) -> None:
 @_AS_JSON
 @WIDE
 def show_command(run: str, as_json: bool) -> None:
-    """The records of a run; the beginning of its id is enough. All fields with --json."""
+    """Show the records of a run; the beginning of its id is enough. --json prints all fields."""
     settings = load_settings()
-    found = records_of(settings.root, run, _session(settings), damaged=_warn)
+    records = records_of(settings.root, run, _session(settings), damaged=_warn)
     if as_json:
-        print_json([asdict(record) for record in found])
+        print_json([asdict(record) for record in records])
         return
     print_table(
         ("dataset", "version", "operation", "rows", "partitions", "sources", "fingerprint", "time (UTC)"),
-        [_row(record) for record in found],
+        [_row(record) for record in records],
         right=("version", "rows"),
     )
 
@@ -99,25 +99,25 @@ def _row(record: DatasetRecord) -> tuple[str, ...]:
 @_AS_JSON
 @WIDE
 def diff_command(before: str, after: str, as_json: bool) -> None:
-    """Which datasets have another version, schema or number of rows written in run B than in run A."""
+    """Show the datasets with another version, schema or number of rows written in run B than in run A."""
     settings = load_settings()
     session = _session(settings)
     first, second = (records_of(settings.root, run, session, damaged=_warn) for run in (before, after))
-    found = diff(first, second)
+    differences = diff(first, second)
     if as_json:
-        print_json([asdict(difference) for difference in found])
+        print_json([asdict(difference) for difference in differences])
         return
     print_table(
         ("dataset", "changed", "version", "rows", "fingerprint"),
         [
             (
-                one.dataset,
-                ", ".join(one.changes) or "nothing",
-                _pair(one.before, one.after, lambda outcome: str(outcome.version)),
-                _pair(one.before, one.after, lambda outcome: count(outcome.rows_written)),
-                _pair(one.before, one.after, lambda outcome: outcome.fingerprint[:12]),
+                item.dataset,
+                ", ".join(item.changes) or "nothing",
+                _pair(item.before, item.after, lambda outcome: str(outcome.version)),
+                _pair(item.before, item.after, lambda outcome: count(outcome.rows_written)),
+                _pair(item.before, item.after, lambda outcome: outcome.fingerprint[:12]),
             )
-            for one in found
+            for item in differences
         ],
     )
 
@@ -133,21 +133,21 @@ def _pair(before: Outcome | None, after: Outcome | None, spell: Callable[[Outcom
 @WIDE
 @click.pass_context
 def verify_command(ctx: click.Context, run: str, as_json: bool) -> None:
-    """Whether the log still carries the mark of every record of a run. If not, or a record is damaged, status 1."""
+    """Verify that the log has the mark of every record of a run. If a mark is missing or a record damaged, status 1."""
     settings = load_settings()
     session, damaged = _session(settings), list[RecordError]()
-    found = verify(records_of(settings.root, run, session, damaged=damaged.append), session)
+    verdicts = verify(records_of(settings.root, run, session, damaged=damaged.append), session)
     for error in damaged:
         _warn(error)
     if as_json:
-        print_json([{"dataset": v.record.name, "version": v.record.version, "problem": v.problem} for v in found])
+        print_json([{"dataset": v.record.name, "version": v.record.version, "problem": v.problem} for v in verdicts])
     else:
         print_table(
             ("dataset", "version", "log"),
-            [(v.record.name, str(v.record.version), v.problem or "as recorded") for v in found],
+            [(v.record.name, str(v.record.version), v.problem or "as recorded") for v in verdicts],
             right=("version",),
         )
-    if damaged or any(verdict.problem for verdict in found):
+    if damaged or any(verdict.problem for verdict in verdicts):
         ctx.exit(1)
 
 

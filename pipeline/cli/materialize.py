@@ -26,7 +26,7 @@ _SENTENCES = {"run": "Run {run_id}."}
 def materialize(
     ctx: click.Context, selection: str, partition: str | None, partition_range: str | None, as_json: bool
 ) -> None:
-    """Run the assets of SELECTION, as Dagster spells it: names, `group:…`, `upstream+`, several with commas."""
+    """Run the assets of SELECTION in Dagster's syntax: names, `group:…`, `upstream+`, several with commas."""
     if partition is not None and partition_range is not None:
         raise click.UsageError("--partition and --partition-range can't be used together")
     settings = load_settings()
@@ -34,8 +34,8 @@ def materialize(
     given = {"--partition": partition, "--partition-range": partition_range}
     arguments = [f"{option}={value}" for option, value in given.items() if value is not None]
     module = "pipeline.orchestration.commands.materialize"
-    told = reports(module, [*arguments, "--", selection], settings, verbose=verbose, failed=_failed)
-    with closing(told) as lines:
+    child_reports = reports(module, [*arguments, "--", selection], settings, verbose=verbose, failed=_failed)
+    with closing(child_reports) as lines:
         shown = StepProgress(_SENTENCES, quiet=verbose).follow(lines)
     run_id = next(report["run_id"] for report in shown if report["event"] == "run")
     results = [_result(report) for report in shown if report["event"] == "result"]
@@ -73,7 +73,7 @@ def _print_results(results: list[dict[str, Any]]) -> None:
 
 
 def _version(result: dict[str, Any]) -> str:
-    """The version of the table; marked if the run made no commit because nothing was to be changed."""
+    """The version of the table; marked as unchanged if the run had nothing to commit."""
     if result["version"] is None:
         return "-"
     return str(result["version"]) if result["committed"] else f"{result['version']} (unchanged)"

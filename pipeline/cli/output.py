@@ -1,9 +1,9 @@
-"""How the commands print: tables of text for people, one JSON document for programs.
+"""The output of the commands: tables of text for people, one JSON document for programs.
 
-Here belong the spelling of sizes, times and values, and how a table fits a terminal: columns of text are cut, marked by
-an ellipsis, as far as they can still be read, and a table that is too wide even so is printed as a record a row, with
-every value in full. Where the output is no terminal, or `--wide` is given, every line is as long as its values. What is
-printed comes from the commands.
+Here belong the format of sizes, times and values, and the fitting of a table to a terminal. Columns of text are cut to
+a least readable width, and an ellipsis marks the cut. A table that is still too wide is printed as one record for each
+row, with every value in full. If the output is not a terminal, or if `--wide` is given, nothing is cut. The content is
+made by the commands.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-# Lines are as long as their values: a cut or folded value would not be the value.
+# The width if nothing is cut or folded.
 _WIDTH = 1 << 20
-# Between two columns, and what a column of text keeps at least of its values.
+# The cells between two columns, and the least width of a column of text.
 _GAP = 3
 _LEAST = 12
 _WIDE = "pipeline.wide"
-# Characters that move the cursor or do worse; a line break stays one.
+# Control characters, which could move the cursor or change the terminal. A line break stays as it is.
 _CONTROLS = {code: f"\\x{code:02x}" for code in (*range(0x20), *range(0x7F, 0xA0)) if code != ord("\n")}
 
 
@@ -38,12 +38,12 @@ def print_json(document: Any) -> None:
 
 
 def wide(ctx: click.Context, param: click.Parameter, value: bool) -> None:  # noqa: ARG001
-    """The callback of the option that has values printed in full."""
+    """The callback of the option that prints values in full."""
     ctx.meta[_WIDE] = value
 
 
 def terminal_width() -> int | None:
-    """How wide the terminal is that is printed to; None where it is none, or is not to be minded."""
+    """The width of the terminal. None if the output is not a terminal, or if `--wide` is given."""
     ctx = click.get_current_context(silent=True)
     if (ctx is not None and ctx.meta.get(_WIDE)) or not sys.stdout.isatty():
         return None
@@ -51,20 +51,20 @@ def terminal_width() -> int | None:
 
 
 def print_table(columns: Sequence[str], rows: Iterable[Sequence[str]], *, right: Iterable[str] = ()) -> None:
-    """Rows under a head; the columns in `right` end at the same place, and are never cut."""
-    given, to_the_right = [list(row) for row in rows], set(right)
+    """Print rows under a head. The columns in `right` are aligned to the right and are never cut."""
+    cells, to_the_right = [list(row) for row in rows], set(right)
     most = terminal_width()
-    widths = None if most is None else fitted(columns, given, to_the_right, most)
+    widths = None if most is None else fitted(columns, cells, to_the_right, most)
     if most is not None and widths is None:
-        _print_records(columns, given)
+        _print_records(columns, cells)
         return
     shown = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False)
-    for place, name in enumerate(columns):
+    for position, name in enumerate(columns):
         shown.add_column(
             _text(name), justify="right" if name in to_the_right else "left", no_wrap=True, overflow="ellipsis",
-            max_width=None if widths is None else widths[place],
+            max_width=None if widths is None else widths[position],
         )  # fmt: skip
-    for row in given:
+    for row in cells:
         shown.add_row(*map(_text, row))
     _print(shown, _WIDTH if most is None else most)
 
@@ -72,16 +72,16 @@ def print_table(columns: Sequence[str], rows: Iterable[Sequence[str]], *, right:
 def fitted(
     columns: Sequence[str], rows: Sequence[Sequence[str]], right: Iterable[str], most: int
 ) -> list[int] | None:  # fmt: skip
-    """How wide each column may be; None where the table can't be as narrow as that and still be read.
+    """The width of each column. None if the table can't be made narrow enough and still be readable.
 
-    The widest columns of text are cut first, none to less than its head or what can be told apart.
+    The widest columns of text are cut first. No column becomes narrower than its head or a readable least width.
     """
-    kept = set(right)
+    uncut = set(right)
     widths = [
-        max(cell_len(name), *(_cells(row[place]) for row in rows), 0) for place, name in enumerate(columns)
+        max(cell_len(name), *(_cells(row[position]) for row in rows), 0) for position, name in enumerate(columns)
     ]  # fmt: skip
     least = [
-        width if name in kept else min(width, max(cell_len(name), _LEAST))
+        width if name in uncut else min(width, max(cell_len(name), _LEAST))
         for name, width in zip(columns, widths, strict=True)
     ]
     room = most - _GAP * (len(columns) - 1)
@@ -89,7 +89,7 @@ def fitted(
         return None
     widths = [min(width, max(room, at_least)) for width, at_least in zip(widths, least, strict=True)]
     while sum(widths) > room:
-        widest = max((place for place in range(len(widths)) if widths[place] > least[place]), key=widths.__getitem__)
+        widest = max((i for i in range(len(widths)) if widths[i] > least[i]), key=widths.__getitem__)
         widths[widest] -= 1
     return widths
 
@@ -99,14 +99,14 @@ def _cells(value: str) -> int:
 
 
 def _print_records(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
-    for place, row in enumerate(rows):
-        if place:
+    for position, row in enumerate(rows):
+        if position:
             click.echo()
         print_pairs(zip(columns, row, strict=True))
 
 
 def print_pairs(pairs: Iterable[tuple[str, str]]) -> None:
-    """One line for each name and its value; on a terminal a longer value goes on below itself."""
+    """Print one line for each name and its value. On a terminal a longer value is folded."""
     most = terminal_width()
     shown = Table(box=None, pad_edge=False, show_header=False)
     shown.add_column(no_wrap=True)
@@ -117,7 +117,7 @@ def print_pairs(pairs: Iterable[tuple[str, str]]) -> None:
 
 
 def _text(value: str) -> Text:
-    """The value as it is: what looks like markup is not."""
+    """The value as plain text: markup in it is not interpreted."""
     return Text(value.translate(_CONTROLS))
 
 
@@ -129,12 +129,12 @@ def _print(shown: Table, width: int) -> None:
 
 
 def count(value: int | None) -> str:
-    """A number with its thousands apart; a dash for None."""
+    """A number with commas between its thousands; a dash for None."""
     return "-" if value is None else f"{value:,}"
 
 
 def size(value: int | None) -> str:
-    """A number of bytes in the unit that suits it; a dash for None."""
+    """A number of bytes in a fitting unit; a dash for None."""
     if value is None:
         return "-"
     amount = float(value)

@@ -1,4 +1,4 @@
-"""`pipeline registry`: what is declared, read from the declarations alone."""
+"""`pipeline registry`: the declared datasets, read from the declarations alone."""
 
 from __future__ import annotations
 
@@ -17,23 +17,23 @@ from pipeline.settings import Settings, load_settings
 
 
 def declared(settings: Settings) -> Registry:
-    """The datasets that the settings name; their module may lie in the project's folder.
+    """The datasets that the settings name. Their module may be in the project's folder.
 
     Raises:
-        SettingsError: the settings name none.
+        SettingsError: the settings name no collection of datasets.
     """
     folder = str(settings.project)
-    # As Dagster does before it loads a module; a console script has its own folder there in place of the project's.
+    # Dagster does the same before it loads a module. A console script has its own folder there, not the project's.
     if folder not in sys.path:
         sys.path.insert(0, folder)
     return Registry(load_datasets(settings.datasets))
 
 
 @click.command()
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON document with all of every declaration.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON document with all fields of every declaration.")
 @WIDE
 def registry(as_json: bool) -> None:
-    """What is declared, upstream first. No Spark is started and no table is opened."""
+    """Show the declared datasets, upstream first. No Spark is started and no table is opened."""
     settings = load_settings()
     documents = [declaration(dataset, settings.root) for dataset in declared(settings)]
     if as_json:
@@ -59,7 +59,7 @@ def registry(as_json: bool) -> None:
 
 
 def declaration(dataset: Dataset, root: str) -> dict[str, Any]:
-    """A declaration in JSON's types."""
+    """A declaration as a JSON document."""
     return {
         "name": dataset.name,
         "asset_key": list(dataset.asset_key),
@@ -90,7 +90,7 @@ def declaration(dataset: Dataset, root: str) -> dict[str, Any]:
 
 
 def _freshness(dataset: Dataset) -> dict[str, Any] | None:
-    """Times in seconds, under names that say so."""
+    """The fields of a freshness declaration. Times are in seconds, under names that end in `_seconds`."""
     if dataset.freshness is None:
         return None
     return {

@@ -1,4 +1,4 @@
-"""`pipeline restore`: bring a table back to an earlier version; a plan unless asked to apply it."""
+"""`pipeline restore`: bring a table back to an earlier version. It shows a plan, unless `--apply` is given."""
 
 from __future__ import annotations
 
@@ -33,14 +33,14 @@ UNKNOWN = "unknown"
     callback=as_instant,
     help="To the newest version at or before a time; it needs a zone.",
 )
-@click.option("--apply", is_flag=True, help="Do it; without it the plan is shown.")
+@click.option("--apply", is_flag=True, help="Restore; without it only the plan is shown.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
 @WIDE
 def restore(name: str, version: int | None, timestamp: dt.datetime | None, apply: bool, as_json: bool) -> None:
     """Bring a table back to an earlier version, in a commit of its own: no history is lost.
 
     TABLE is the name of a dataset, or a table's path. Rows are counted by the statistics of the files that come back
-    and go; they are unknown where a file has none.
+    and go. They are unknown if a file has no statistics.
     """
     if (version is None) == (timestamp is None):
         raise click.UsageError("Give one of --version and --timestamp.")
@@ -65,8 +65,8 @@ def restore(name: str, version: int | None, timestamp: dt.datetime | None, apply
     if result is None:
         click.echo("Nothing was changed; --apply restores." if plan.changes else "There is nothing to restore.")
     elif plan.changes:
-        came = "" if result.exchange is None else f": {_came(result.exchange)}"
-        click.echo(f"Restored in version {result.version}{came}; the table is at version {result.latest}.")
+        files = "" if result.exchange is None else f": {_exchanged(result.exchange)}"
+        click.echo(f"Restored in version {result.version}{files}; the table is at version {result.latest}.")
 
 
 def _document(plan: RestorePlan, result: RestoreResult | None) -> dict[str, object]:
@@ -94,20 +94,20 @@ def _rows(rows: int | None) -> str:
     return f"{_known(rows)} row{'' if rows == 1 else 's'}"
 
 
-def _came(found: Exchange) -> str:
-    """What came and went, in words."""
-    back = f"{count(found.files_back)} files came back ({_rows(found.rows_back)})"
-    return f"{back}, {count(found.files_gone)} went ({_rows(found.rows_gone)})"
+def _exchanged(exchange: Exchange) -> str:
+    """The files that came back and went, in words."""
+    back = f"{count(exchange.files_back)} files came back ({_rows(exchange.rows_back)})"
+    return f"{back}, {count(exchange.files_gone)} went ({_rows(exchange.rows_gone)})"
 
 
 def _print(plan: RestorePlan) -> None:
     pairs = [("dataset", plan.dataset), ("version now", str(plan.version)), ("version restored", str(plan.target))]
-    found = plan.exchange
-    if found is not None:
+    exchange = plan.exchange
+    if exchange is not None:
         pairs += [
-            ("rows", f"{_known(found.rows_now)} -> {_known(found.rows_then)}"),
-            ("files that come back", f"{count(found.files_back)} ({_rows(found.rows_back)})"),
-            ("files that go", f"{count(found.files_gone)} ({_rows(found.rows_gone)})"),
+            ("rows", f"{_known(exchange.rows_now)} -> {_known(exchange.rows_then)}"),
+            ("files that come back", f"{count(exchange.files_back)} ({_rows(exchange.rows_back)})"),
+            ("files that go", f"{count(exchange.files_gone)} ({_rows(exchange.rows_gone)})"),
         ]
     elif plan.changes:
         pairs += [("files that come back", UNKNOWN), ("files that go", UNKNOWN)]
@@ -116,26 +116,26 @@ def _print(plan: RestorePlan) -> None:
     ]
     pairs += [(f"applied again {name}", value) for name, value in plan.reapplied.items()]
     print_pairs(pairs)
-    if found is not None and any(one.partition for one in found.partitions):
-        _print_partitions(found)
+    if exchange is not None and any(each.partition for each in exchange.partitions):
+        _print_partitions(exchange)
 
 
-def _print_partitions(found: Exchange) -> None:
+def _print_partitions(exchange: Exchange) -> None:
     numbers = ("rows now", "rows then", "files back", "files gone")
     click.echo()
     print_table(
         ("partition", *numbers),
         [
             (
-                ", ".join(f"{name}={'NULL' if value is None else value}" for name, value in one.partition.items()),
-                _known(one.rows_now),
-                _known(one.rows_then),
-                count(one.files_back),
-                count(one.files_gone),
+                ", ".join(f"{name}={'NULL' if value is None else value}" for name, value in each.partition.items()),
+                _known(each.rows_now),
+                _known(each.rows_then),
+                count(each.files_back),
+                count(each.files_gone),
             )
-            for one in found.partitions[:NAMED]
+            for each in exchange.partitions[:NAMED]
         ],
         right=numbers,
     )
-    if len(found.partitions) > NAMED:
-        click.echo(f"and {len(found.partitions) - NAMED} more partitions; --json names them all.")
+    if len(exchange.partitions) > NAMED:
+        click.echo(f"and {len(exchange.partitions) - NAMED} more partitions; --json names them all.")

@@ -22,22 +22,22 @@ from pipeline.settings import load_settings
 @WIDE
 @click.pass_context
 def show(ctx: click.Context, name: str | None, as_json: bool) -> None:
-    """Sizes, rows, version and health of every table; with a name also its columns, features and properties.
+    """Show size, rows, version and state of every table; of a named table also columns, features, properties, health.
 
-    TABLE is the name of a dataset, or a table's path. For tables on this machine no Spark is started. Exit status 1
-    where a table can't be read; the others are shown all the same.
+    TABLE is the name of a dataset, or a table's path. For tables on this machine no Spark is started. If a table can't
+    be read, the exit status is 1; the others are still shown.
     """
     tables = Tables(load_settings())
     if name is not None:
-        found = tables.describe(tables.find(name))
-        print_json(found.document()) if as_json else _print_one(found)
+        description = tables.describe(tables.find(name))
+        print_json(description.document()) if as_json else _print_one(description)
         return
     root = tables.settings.root
     described = describe_all(tables.registry, root, lambda dataset, _: tables.describe(tables.of(dataset)))
     print_json([table.document() for table in described]) if as_json else _print_all(described)
     others = tables.undeclared()
     if others:
-        click.echo(f"Below {root} nothing is declared of {listed(others)}; pipeline show TABLE shows one.", err=True)
+        click.echo(f"Not declared below {root}: {listed(others)}; pipeline show TABLE shows one.", err=True)
     unread = [table.problem for table in described if table.problem is not None]
     for problem in unread:
         click.echo(f"Error: {problem}", err=True)
@@ -47,31 +47,31 @@ def show(ctx: click.Context, name: str | None, as_json: bool) -> None:
 
 def _print_all(tables: tuple[TableDescription, ...]) -> None:
     numbers = ("rows", "files", "size", "partitions", "version")
-    print_table(("dataset", "state", *numbers, "last write (UTC)"), [_row(found) for found in tables], right=numbers)
+    print_table(("dataset", "state", *numbers, "last write (UTC)"), [_row(table) for table in tables], right=numbers)
 
 
-def _row(found: TableDescription) -> tuple[str, ...]:
-    if found.table is None:
-        return (found.dataset, found.standing, *["-"] * 6)
+def _row(description: TableDescription) -> tuple[str, ...]:
+    if description.table is None:
+        return (description.dataset, description.standing, *["-"] * 6)
     return (
-        found.dataset,
-        found.standing,
-        count(found.rows),
-        count(found.table.files),
-        size(found.table.bytes),
-        count(found.partitions),
-        str(found.table.version),
-        instant(found.last_write.timestamp if found.last_write is not None else None),
+        description.dataset,
+        description.standing,
+        count(description.rows),
+        count(description.table.files),
+        size(description.table.bytes),
+        count(description.partitions),
+        str(description.table.version),
+        instant(description.last_write.timestamp if description.last_write is not None else None),
     )
 
 
-def _print_one(found: TableDescription) -> None:
-    print_pairs(_pairs(found))
-    if found.table is None:
+def _print_one(description: TableDescription) -> None:
+    print_pairs(_pairs(description))
+    if description.table is None:
         return
-    for difference in found.differences:
+    for difference in description.differences:
         click.echo(f"differs: {difference}")
-    for remark in found.health.remarks if found.health else ():
+    for remark in description.health.remarks if description.health else ():
         click.echo(f"health: {remark}")
     click.echo()
     print_table(
@@ -81,39 +81,39 @@ def _print_one(found: TableDescription) -> None:
                 field.name,
                 sql.type_name(field.dataType),
                 "yes" if field.nullable else "no",
-                "yes" if field.name in found.table.partition_by else "",
+                "yes" if field.name in description.table.partition_by else "",
                 (field.metadata or {}).get("comment", ""),
             )
-            for field in found.table.schema.fields
+            for field in description.table.schema.fields
         ],
     )
-    if found.table.properties:
+    if description.table.properties:
         click.echo()
-        print_table(("property", "value"), sorted(found.table.properties.items()))
+        print_table(("property", "value"), sorted(description.table.properties.items()))
 
 
-def _pairs(found: TableDescription) -> Iterator[tuple[str, str]]:
-    yield "dataset", found.dataset
-    yield "state", found.standing
-    yield "location", found.location
-    if found.table is not None:
-        yield from _table_pairs(found, found.table)
-    if found.last_write is not None:
-        yield "last write", f"{instant(found.last_write.timestamp)} ({found.last_write.operation})"
-    if found.health is not None:
-        number = found.health.checkpoint_version
+def _pairs(description: TableDescription) -> Iterator[tuple[str, str]]:
+    yield "dataset", description.dataset
+    yield "state", description.standing
+    yield "location", description.location
+    if description.table is not None:
+        yield from _table_pairs(description, description.table)
+    if description.last_write is not None:
+        yield "last write", f"{instant(description.last_write.timestamp)} ({description.last_write.operation})"
+    if description.health is not None:
+        number = description.health.checkpoint_version
         yield "checkpoint", "none" if number is None else f"version {number}"
-        yield "optimized", instant(found.health.last_optimize)
-        yield "vacuumed", instant(found.health.last_vacuum)
+        yield "optimized", instant(description.health.last_optimize)
+        yield "vacuumed", instant(description.health.last_vacuum)
 
 
-def _table_pairs(found: TableDescription, table: TableState) -> Iterator[tuple[str, str]]:
+def _table_pairs(description: TableDescription, table: TableState) -> Iterator[tuple[str, str]]:
     yield "version", str(table.version)
-    yield "rows", count(found.rows)
+    yield "rows", count(description.rows)
     yield "files", count(table.files)
     yield "size", size(table.bytes)
     if table.partition_by:
-        yield "partitions", f"{count(found.partitions)} by {', '.join(table.partition_by)}"
+        yield "partitions", f"{count(description.partitions)} by {', '.join(table.partition_by)}"
     yield "table id", table.table_id
     yield "fingerprint", table.fingerprint
     yield "protocol", f"reader {table.reader_version}, writer {table.writer_version}"

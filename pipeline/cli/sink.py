@@ -1,4 +1,4 @@
-"""`pipeline sink`: lines of JSON into a table as they come, and what a writer has committed."""
+"""`pipeline sink`: write lines of JSON to a table as they arrive, and list the epochs of a writer."""
 
 from __future__ import annotations
 
@@ -22,28 +22,30 @@ from pipeline.errors import PipelineError, SinkStoppedError, SourceFileError, Ta
 from pipeline.settings import load_settings
 
 STDIN = "-"
-# How often a folder is looked at where nothing was new.
-LOOK_SECONDS = 0.5
+# The wait before a folder without new lines is read again.
+POLL_SECONDS = 0.5
 
 
 @click.group()
 def sink() -> None:
-    """Rows that arrive all the time: into a table in micro-batches, each exactly once."""
+    """Write continuously arriving rows to a table in micro-batches, each row exactly once."""
 
 
 @sink.command()
 @click.argument("name", metavar="DATASET")
-@click.option("--from", "source", required=True, metavar="SOURCE", help="A folder of NDJSON files, or - for input.")
-@click.option("--writer", default="cli", show_default=True, help="The writer id; one live sink has it.")
+@click.option(
+    "--from", "source", required=True, metavar="SOURCE", help="A folder of NDJSON files, or - for standard input."
+)
+@click.option("--writer", default="cli", show_default=True, help="The writer id; only one live sink may have it.")
 @click.option(
     "--flush-seconds", type=click.FloatRange(min=0, min_open=True), default=3.0, show_default=True,
-    help="Write when the oldest row has waited so long.",
+    help="Write when the oldest row has waited this long.",
 )  # fmt: skip
-@click.option("--once", is_flag=True, help="End when the folder is read, in place of waiting for more.")
+@click.option("--once", is_flag=True, help="End when the folder is read, instead of waiting for more.")
 def run(name: str, source: str, writer: str, flush_seconds: float, once: bool) -> None:
-    """Write lines of JSON to a dataset until the input ends, or Ctrl-C or SIGTERM.
+    """Write lines of JSON to a dataset until the input ends, or until Ctrl-C or SIGTERM.
 
-    The files of a folder are read as they grow. A restart under the same writer continues where it was.
+    The files of a folder are read as they grow. A restart with the same writer id continues where the last run ended.
     """
     settings = load_settings()
     dataset = declared(settings).get(name)
@@ -54,9 +56,9 @@ def run(name: str, source: str, writer: str, flush_seconds: float, once: bool) -
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: ended.set())
     with DeltaSink(dataset, writer, settings, options) as opened:
-        # On a thread of its own: a read that waits for input would keep a signal from ending the sink.
+        # On a thread of its own: a signal could not end the sink while a read waits for input.
         threading.Thread(target=_read, args=(opened, source, ended, failed), kwargs={"once": once}, daemon=True).start()
-        while opened.is_running and not ended.wait(LOOK_SECONDS):
+        while opened.is_running and not ended.wait(POLL_SECONDS):
             pass
     click.echo(opened.metrics().line)
     if failed:
@@ -67,15 +69,15 @@ def _read(opened: DeltaSink, source: str, ended: threading.Event, failed: list[s
     problem: str | None = "the thread that reads it has ended"
     try:
         if source == STDIN:
-            # Not `sys.stdin`, which a thread that still reads it would keep Python from closing at its end.
+            # Not `sys.stdin`: Python could not close it at its exit while this thread still reads it.
             submit_lines(open(0, "rb", closefd=False), opened)  # noqa: SIM115
         elif once:
             Tail(Path(source).resolve(), opened).read()
         else:
-            Tail(Path(source).resolve(), opened).follow(ended, min(LOOK_SECONDS, opened.options.flush_seconds))
+            Tail(Path(source).resolve(), opened).follow(ended, min(POLL_SECONDS, opened.options.flush_seconds))
         problem = None
     except SinkStoppedError:
-        problem = None  # why is told when it is left
+        problem = None  # leaving the sink raises the cause
     except PipelineError as error:
         problem = error.message()
     except OSError as error:
@@ -91,20 +93,20 @@ def _read(opened: DeltaSink, source: str, ended: threading.Event, failed: list[s
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
 @WIDE
 def epochs(name: str, writer: str | None, as_json: bool) -> None:
-    """Which version holds which epoch of which writer, oldest first. No Spark is started."""
+    """List the committed epochs with writer and version, oldest first. No Spark is started."""
     settings = load_settings()
     dataset = declared(settings).get(name)
     location = dataset.location(settings.root)
     with through_door(name, location):
-        found = read_epochs(location, writer)
-        is_there = bool(found or commit_versions(location))
-    if not is_there:
+        entries = read_epochs(location, writer)
+        exists = bool(entries or commit_versions(location))
+    if not exists:
         raise TableNotFoundError(dataset=name, location=location)
     if as_json:
-        print_json([asdict(epoch) | {"timestamp": epoch.timestamp.isoformat()} for epoch in found])
+        print_json([asdict(epoch) | {"timestamp": epoch.timestamp.isoformat()} for epoch in entries])
         return
     print_table(
         ("writer", "epoch", "version", "time (UTC)", "operation", "rows"),
-        [(e.writer, str(e.epoch), str(e.version), instant(e.timestamp), e.operation, count(e.rows)) for e in found],
+        [(e.writer, str(e.epoch), str(e.version), instant(e.timestamp), e.operation, count(e.rows)) for e in entries],
         right=("epoch", "version", "rows"),
     )

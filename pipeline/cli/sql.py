@@ -57,18 +57,20 @@ def _windows(ctx: click.Context, param: click.Parameter, values: tuple[str, ...]
     help="The versions that DATASET__changes holds; either end may be left out.",
 )  # fmt: skip
 @click.option("--as-of", metavar="TIME", callback=as_instant, help="Read all others as of a time; it needs a zone.")
-@click.option("--limit", type=click.IntRange(1), default=DEFAULT_LIMIT, show_default=True, help="At most so many rows.")
+@click.option(
+    "--limit", type=click.IntRange(1), default=DEFAULT_LIMIT, show_default=True, help="At most this many rows."
+)
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
 @WIDE
 def sql(
     statement: str, *, pins: dict[str, int], windows: dict[str, Window], as_of: dt.datetime | None, limit: int,
     as_json: bool,
 ) -> None:  # fmt: skip
-    """Run one query; nothing that writes, starts a program or calls Java is run.
+    """Run one query. A statement that writes, starts a program or calls Java is refused.
 
     Every dataset is a view under its name, with `/` written as two underscores, and `.` and `-` as one. NAME__changes
-    is its change feed: what each commit has brought in and taken out, as far back as that can be read. Timestamps are
-    shown in UTC, binary values in hexadecimal, nested values as JSON.
+    is its change feed: the rows that each commit inserted, updated or deleted, as far back as it can be read.
+    Timestamps are shown in UTC, binary values in hexadecimal, nested values as JSON.
     """
     settings = load_settings()
     registry = declared(settings)

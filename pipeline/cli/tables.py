@@ -1,7 +1,7 @@
 """The tables that commands name: those that are declared, those below the root, and any other by its path.
 
-Here belong the way from a name to a table, and the choice between the files of its log, where they say enough, and
-Spark, which is not started before something is asked of it.
+Here belong the resolution of a name to a table, and the choice between the files of its log and Spark. Spark is started
+only if the files of the log do not suffice.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ from pipeline.delta.table.undeclared import dataset_of
 from pipeline.errors import TableNotFoundError, UnknownDatasetError
 from pipeline.settings import Settings
 
-# What the name of a dataset may not hold.
-_NO_NAME = re.compile(r"[^A-Za-z0-9_.-]+")
+# Characters that the name of a dataset may not contain.
+_NOT_IN_NAMES = re.compile(r"[^A-Za-z0-9_.-]+")
 
 
 @dataclass(frozen=True, kw_only=True)
 class NamedTable:
-    """A table that a command was given; `declared` is None where nothing is declared of it."""
+    """A table that a command names. `declared` is None if the table has no declaration."""
 
     name: str
     location: str
@@ -40,7 +40,7 @@ class NamedTable:
 
 
 class Tables:
-    """The tables of a project; its session is opened when it is first asked for."""
+    """The tables of a project. The session is opened on its first use."""
 
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
@@ -52,10 +52,10 @@ class Tables:
         return open_session(self.settings.spark)
 
     def find(self, name: str) -> NamedTable:
-        """The table of a dataset by its name, or one that lies below the root under that path or at a path or URI.
+        """The table of a dataset by its name, a table by its path below the root, or a table by its path or URI.
 
         Raises:
-            UnknownDatasetError: there is none, with near misses; of a root that is not on this machine nobody looks.
+            UnknownDatasetError: there is no such table; with near misses. A root on another machine is not searched.
         """
         if name in self.registry:
             return self.of(self.registry.get(name))
@@ -66,53 +66,53 @@ class Tables:
             if is_table(location):
                 return self._at(str(Path(local_folder(location) or location).resolve()))
         known = tuple(dict.fromkeys((*self.registry.names, *tables_below(root))))
-        is_seen = root if local_folder(root) is not None else ""
-        raise UnknownDatasetError(name=name, near=near_misses(name, known), known=known, root=is_seen)
+        searched = root if local_folder(root) is not None else ""
+        raise UnknownDatasetError(name=name, near=near_misses(name, known), known=known, root=searched)
 
     def of(self, dataset: Dataset) -> NamedTable:
         """The table of a dataset."""
         return NamedTable(name=dataset.name, location=dataset.location(self.settings.root), declared=dataset)
 
     def _at(self, location: str) -> NamedTable:
-        """The table at a place: that of a dataset if it is one, named by its path below the root if it lies there."""
+        """The table at a location: a dataset's table if it is one, otherwise named by its path below the root."""
         for dataset in self.registry:
-            if _place(dataset.location(self.settings.root)) == _place(location):
+            if _normalized(dataset.location(self.settings.root)) == _normalized(location):
                 return self.of(dataset)
-        root, place = _place(self.settings.root), _place(location)
-        below = place.removeprefix(f"{root}/") if place.startswith(f"{root}/") else place.rpartition("/")[2]
-        return NamedTable(name=below, location=location, declared=None)
+        root, folder = _normalized(self.settings.root), _normalized(location)
+        name = folder.removeprefix(f"{root}/") if folder.startswith(f"{root}/") else folder.rpartition("/")[2]
+        return NamedTable(name=name, location=location, declared=None)
 
     def undeclared(self) -> tuple[str, ...]:
-        """The names of the tables below the root of which nothing is declared."""
+        """The names of the tables below the root that have no declaration."""
         return tuple(name for name in tables_below(self.settings.root) if name not in self.registry)
 
     def describe(self, table: NamedTable) -> TableDescription:
-        """A table as it is now; raises as `describe_at` does."""
-        found = described_in_log(table.name, table.location, table.declared)
-        return found or describe_at(self.session, table.name, table.location, table.declared)
+        """The current state of a table; raises as `describe_at` does."""
+        description = described_in_log(table.name, table.location, table.declared)
+        return description or describe_at(self.session, table.name, table.location, table.declared)
 
     def history(self, table: NamedTable, limit: int) -> list[HistoryEntry]:
         """The newest commits of a table; raises as `history` does."""
-        found = history_in_log(table.name, table.location, limit)
-        return found or history(self.session, table.name, table.location, limit)
+        entries = history_in_log(table.name, table.location, limit)
+        return entries or history(self.session, table.name, table.location, limit)
 
     def dataset(self, table: NamedTable) -> Dataset:
-        """What is declared of a table, or else a dataset of its columns, of which nothing is to be enforced.
+        """The declaration of a table. If it has none, a dataset of its columns without checks.
 
         Raises:
-            TableNotFoundError: nothing is declared of it, and it is not there.
-            DeclarationError: nothing is declared of it, and it is none that could be.
+            TableNotFoundError: the table has no declaration and does not exist.
+            DeclarationError: the table has no declaration, and no valid declaration could describe it.
         """
         if table.declared is not None:
             return table.declared
         state = state_at_location(self.session, table.name, table.location)
         if state is None:
             raise TableNotFoundError(dataset=table.name, location=table.location)
-        name = "/".join(_NO_NAME.sub("_", part).lstrip("_.-") or "table" for part in table.name.split("/"))
+        name = "/".join(_NOT_IN_NAMES.sub("_", part).lstrip("_.-") or "table" for part in table.name.split("/"))
         return replace(dataset_of(name, state), checks=(), change_feed=False)
 
 
-def _place(location: str) -> str:
-    """A location by which two spellings of one are told to be the same."""
+def _normalized(location: str) -> str:
+    """A location in a form that is equal for two spellings of the same location."""
     folder = local_folder(location)
     return location.rstrip("/") if folder is None else str(folder.resolve())

@@ -33,7 +33,7 @@ POLL_SECONDS = 0.3
     "--spark-port", type=click.IntRange(1, 65535), default=CONNECT_PORT, show_default=True, help="Of the Spark server."
 )
 def up(port: int, spark_port: int) -> None:
-    """Run everything on the project's one instance: what the command line ran is in the UI. Ctrl-C stops all of it."""
+    """Run everything on the project's one instance: the UI also shows the command line's runs. Ctrl-C stops all."""
     settings = load_settings()
     _refuse_busy(port)
     signal.signal(signal.SIGTERM, signal.default_int_handler)
@@ -43,7 +43,7 @@ def up(port: int, spark_port: int) -> None:
         environment.setdefault("DAGSTER_HOME", str(settings.project))
         web_command = ["dagster-webserver", "-h", HOST, "-p", str(port)]
         web = stack.enter_context(_child(settings, "web server", web_command, environment))
-        # One after the other: both would make the tables of a new instance, and the second to come would fail.
+        # One after the other: both create the tables of a new instance, and the later one would fail.
         _await_web(port, [web])
         children = [web, stack.enter_context(_child(settings, "daemon", ["dagster-daemon", "run"], environment))]
         click.echo(f"The UI is at http://{HOST}:{port}, Spark at {shown_remote(remote)}. Ctrl-C stops all of it.")
@@ -52,11 +52,11 @@ def up(port: int, spark_port: int) -> None:
 
 @contextmanager
 def _server(port: int) -> Iterator[str]:
-    """The address of the project's server: one that runs stays, one that is started here ends with this block."""
+    """The address of the project's server. A running server is left running; one started here ends with this block."""
     folder = state_folder()
-    found = servers.running(folder)
-    if found is not None and servers.answers(found):
-        yield found.remote
+    server = servers.running(folder)
+    if server is not None and servers.answers(server):
+        yield server.remote
         return
     with waiting("Starting Spark") as wait:
         started = servers.start(folder, port, None, wait)
@@ -67,7 +67,7 @@ def _server(port: int) -> Iterator[str]:
 
 
 class _Child:
-    """A child process with the name by which messages speak of it."""
+    """A child process, its name in messages, and its log."""
 
     def __init__(self, name: str, process: subprocess.Popen[bytes], log: Path) -> None:
         self.name = name
@@ -77,7 +77,7 @@ class _Child:
 
 @contextmanager
 def _child(settings: Settings, name: str, command: list[str], environment: dict[str, str]) -> Iterator[_Child]:
-    """A child in a process group of its own, of which nothing outlives this block."""
+    """A child in a process group of its own. No process of the group outlives this block."""
     log = state_folder().parent / f"{command[0]}.log"
     program = str(Path(sys.executable).parent / command[0])
     with log.open("wb") as output:
@@ -111,7 +111,7 @@ def _refuse_busy(port: int) -> None:
             sock.bind((HOST, port))
         except OSError as error:
             raise UpError(
-                reason=f"port {port} is taken by somebody else", hint="Choose another with --port."
+                reason=f"port {port} is used by another process", hint="Choose another with --port."
             ) from error
 
 

@@ -83,21 +83,26 @@ def _canonical(data_type: DataType) -> Any:
 
 def walk(schema: StructType) -> Iterator[tuple[str, StructField]]:
     """Every field with its dotted path, parents first; array elements and map entries as `element`, `key`, `value`."""
+    return ((".".join(path), field) for path, field in walk_paths(schema))
+
+
+def walk_paths(schema: StructType) -> Iterator[tuple[tuple[str, ...], StructField]]:
+    """As `walk`, with each path as its parts: a name may contain a dot."""
     for field in schema.fields:
-        yield from _walk(field.name, field)
+        yield from _walk((field.name,), field)
 
 
-def _walk(path: str, field: StructField) -> Iterator[tuple[str, StructField]]:
+def _walk(path: tuple[str, ...], field: StructField) -> Iterator[tuple[tuple[str, ...], StructField]]:
     yield path, field
     inner = field.dataType
     if isinstance(inner, StructType):
         for child in inner.fields:
-            yield from _walk(f"{path}.{child.name}", child)
+            yield from _walk((*path, child.name), child)
     elif isinstance(inner, ArrayType):
-        yield from _walk(f"{path}.element", StructField("element", inner.elementType, inner.containsNull))
+        yield from _walk((*path, "element"), StructField("element", inner.elementType, inner.containsNull))
     elif isinstance(inner, MapType):
-        yield from _walk(f"{path}.key", StructField("key", inner.keyType, False))
-        yield from _walk(f"{path}.value", StructField("value", inner.valueType, inner.valueContainsNull))
+        yield from _walk((*path, "key"), StructField("key", inner.keyType, False))
+        yield from _walk((*path, "value"), StructField("value", inner.valueType, inner.valueContainsNull))
 
 
 @lru_cache(maxsize=4096)
@@ -145,6 +150,7 @@ def column_problems(schema: StructType, *, maps_columns: bool = False) -> Iterat
     """Messages about columns that no Delta table can have; with column mapping a name may have any character."""
     for group in case_duplicates(schema):
         yield f"columns {', '.join(group)} differ by case only"
+    yield from _dotted_problems(schema)
     for path, field in walk(schema):
         yield from _argument_problems(path, field)
         if casefolded(field.name) in RESERVED_COLUMNS:
@@ -164,6 +170,13 @@ def column_problems(schema: StructType, *, maps_columns: bool = False) -> Iterat
         if isinstance(field.dataType, ArrayType | MapType) and holds_not_null(field.dataType):
             container = "an array" if isinstance(field.dataType, ArrayType) else "a map"
             yield f"column {path!r}: NOT NULL inside {container} can't be enforced by Delta"
+
+
+def _dotted_problems(schema: StructType) -> Iterator[str]:
+    inside = {casefolded(".".join(path)) for path, _ in walk_paths(schema) if len(path) > 1}
+    for name in schema.names:
+        if casefolded(name) in inside:
+            yield f"column {name!r} has the dotted name of a field inside another column"
 
 
 def _is_supported(data_type: DataType) -> bool:

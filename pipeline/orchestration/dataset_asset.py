@@ -52,7 +52,7 @@ from pipeline.orchestration.metadata_keys import (
 from pipeline.orchestration.partitions import partition_columns
 
 IO_MANAGER = "delta_io_manager"
-# As Dagster's UI names them, which has an icon for each.
+# The names of kinds for which Dagster's UI has icons.
 KIND = "deltalake"
 KINDS_OF_FRAMES = {"pyspark": "pyspark", "pandas": "pandas", "polars": "polars", "pyarrow": "arrow"}
 
@@ -109,28 +109,28 @@ def dataset_asset(
             # Dagster calls `backfill_policy` beta, but nothing else lets one run address many keys.
             warnings.simplefilter("ignore", BetaWarning)
             decorated = asset(ins=ins, **declared, **options, **consumes)(with_dagster_failures(function))
-        assert isinstance(decorated, AssetsDefinition)  # noqa: S101  what `asset` returns when it is given arguments
+        assert isinstance(decorated, AssetsDefinition)  # noqa: S101  the type that `asset` returns for arguments
         return decorated
 
     return decorate
 
 
 def kinds_of_frame(function: Callable[..., Any]) -> set[str]:
-    """The library of the frame that a function says it returns; none where it does not say, or in words of its own."""
+    """The library of the frame in a function's return annotation. Empty without an annotation or with another type."""
     try:
         returned = get_type_hints(function).get("return")
-    except (NameError, TypeError, AttributeError, SyntaxError):  # a name that is only there for type checkers
+    except (NameError, TypeError, AttributeError, SyntaxError):  # a name that only type checkers can resolve
         return set()
     if returned is Touched:
         return {KINDS_OF_FRAMES["pyspark"]}
-    frame = kind_of(get_args(returned)[0] if get_origin(returned) is Output and get_args(returned) else returned)
-    return set() if frame is None else {KINDS_OF_FRAMES[frame.partition(".")[0]]}
+    kind = kind_of(get_args(returned)[0] if get_origin(returned) is Output and get_args(returned) else returned)
+    return set() if kind is None else {KINDS_OF_FRAMES[kind.partition(".")[0]]}
 
 
 def _consuming(function: Callable[..., Any]) -> dict[str, Any]:
     """Further arguments of `asset` for a consumer. A function with a config of its own must declare it itself."""
-    has_own = "config" in inspect.signature(function).parameters
-    return {"hooks": {release_changes}} | ({} if has_own else {"config_schema": REFRESH_CONFIG})
+    has_config = "config" in inspect.signature(function).parameters
+    return {"hooks": {release_changes}} | ({} if has_config else {"config_schema": REFRESH_CONFIG})
 
 
 def _refuse_unread(dataset: Dataset, parameter_sources: Iterable[str]) -> None:
@@ -159,7 +159,7 @@ def _declared(dataset: Dataset, metadata: Mapping[str, Any], inputs: AbstractSet
 def _computed(dataset: Dataset, condition: AutomationCondition[AssetKey] | None) -> dict[str, Any]:
     """The arguments of `asset` but not of `AssetSpec`: they apply only if our code computes the rows."""
     if condition is not None and dataset.starts_on_change:
-        problem = "it says starts_on_change, and its asset is given another automation condition"
+        problem = "it declares starts_on_change, and its asset has another automation condition"
         raise DeclarationError(dataset=dataset.name, problems=(problem,))
     if dataset.starts_on_change:
         condition = on_changed_source()
@@ -193,7 +193,7 @@ def dataset_out(
     is_required: bool = True,
     io_manager_key: str = IO_MANAGER,
 ) -> AssetOut:
-    """The output of a `multi_asset` that is a dataset's table. Its key and its table are the dataset's.
+    """The output of a `multi_asset` for a dataset. It has the dataset's key and table.
 
     The `multi_asset` itself names the sources, in `ins` or `deps`.
 
@@ -222,7 +222,7 @@ def dataset_metadata(dataset: Dataset, partition_expr: str | Mapping[str, str] |
     """The metadata of a dataset before any run, including the declaration itself for the IO manager.
 
     Set as `metadata` of any asset whose output `DeltaIOManager` writes (a plain `asset`, a `graph_asset`), it makes the
-    asset one of that dataset. The table lies at the asset's own key, whatever the dataset's name.
+    asset one of that dataset. The table's location follows from the asset's own key, not from the dataset's name.
     """
     require_dataset(dataset, "dataset_metadata")
     expr = {PARTITION_EXPR: partition_expr} if partition_expr is not None else {}

@@ -1,7 +1,7 @@
 """Dagster definitions of a project, built from its settings, datasets and assets.
 
-Here belongs what holds for every project. The shipped project is built in `pipeline.definitions`. Building starts no
-JVM and uses no network: Spark starts when a step first asks for a session.
+Here belong the parts that every project has. The shipped project is built in `pipeline.definitions`. Building starts no
+JVM and uses no network: Spark starts when a step first needs a session.
 """
 
 from __future__ import annotations
@@ -43,11 +43,11 @@ def build_definitions(
         assets: the assets that write them. A dataset that no asset writes is shown too.
         sensors: further sensors.
         schedules: further schedules, as `Definitions` accepts them.
-        resources: further resources, or replacements under the names of ours.
+        resources: further resources, or replacements for the pipeline's own under the same names.
 
     Raises:
         RegistryError: the datasets contradict each other, or an asset's dataset is declared under another name than the
-            asset's key, so that the command line would look for its table elsewhere.
+            asset's key, so that the command line would expect its table elsewhere.
         DeclarationError: a consumer of changes is partitioned.
         SettingsError: neither the call nor the settings name datasets, or the settings switch on a schedule or sensor
             that these definitions don't have.
@@ -96,9 +96,9 @@ def _refuse_unknown(running: Iterable[str], names: list[str]) -> None:
     """Refuse a name in the setting `running` that no schedule or sensor has. Otherwise the typo would go unnoticed."""
     for name in running:
         if name not in names:
-            meant = near(name, names) or names
+            expected = near(name, names) or names
             problem = f"no schedule or sensor has the name {name!r}"
-            raise SettingsError(setting="running", problem=problem, expected=" or ".join(meant))
+            raise SettingsError(setting="running", problem=problem, expected=" or ".join(expected))
 
 
 def _refuse_undeclared(registry: Registry, written: Iterable[AssetsDefinition]) -> None:
@@ -107,7 +107,7 @@ def _refuse_undeclared(registry: Registry, written: Iterable[AssetsDefinition]) 
     for spec in (spec for asset in written for spec in asset.specs):
         name = "/".join(spec.key.path)
         if DATASET in spec.metadata and name not in registry:
-            problems.append(f"the asset {name} is written as a dataset, and none is declared under that name")
+            problems.append(f"the asset {name} is written as a dataset, but no dataset of that name is declared")
         elif DATASET in spec.metadata:
             refuse_partitions(registry.get(name), spec.partitions_def)
     if problems:

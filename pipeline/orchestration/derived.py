@@ -42,7 +42,7 @@ def derived_dataset(
     """
     keys, partition_by = _names(key, metadata, KEYS), _names(key, metadata, PARTITION_EXPR)
     if partitioned and not partition_by:
-        raise _refusal(key, f"it is partitioned: name the column that its keys stand for as {PARTITION_EXPR!r}")
+        raise _refusal(key, f"it is partitioned: name the column of its keys as {PARTITION_EXPR!r}")
     return Dataset(
         name="/".join(key.path),
         schema=StructType([StructField(f.name, storage_type(f.dataType), f.name not in keys) for f in schema.fields]),
@@ -58,10 +58,10 @@ def dataset_of_table(key: AssetKey, metadata: Mapping[str, Any], state: TableSta
     Raises:
         DeclarationError: the table can't be declared, or the metadata can't be used.
     """
-    said = _names(key, metadata, PARTITION_EXPR)
-    if not set(said) <= set(state.partition_by):
-        there = f"its table is partitioned by ({', '.join(state.partition_by)})"
-        raise _refusal(key, f"{PARTITION_EXPR} names {', '.join(said)}, but {there}")
+    columns = _names(key, metadata, PARTITION_EXPR)
+    if not set(columns) <= set(state.partition_by):
+        actual = f"its table is partitioned by ({', '.join(state.partition_by)})"
+        raise _refusal(key, f"{PARTITION_EXPR} names {', '.join(columns)}, but {actual}")
     return dataset_of(
         "/".join(key.path), state, write=_write_mode(key, metadata), keys=_names(key, metadata, KEYS)
     )  # fmt: skip
@@ -76,7 +76,7 @@ def refuse_lost_partitions(
         newest: the note in the commit of the asset's newest write.
 
     Raises:
-        DeclarationError: its newest write was of some partitions, or nothing states that it means the whole table.
+        DeclarationError: its newest write was of some partitions, or nothing states that it replaces the whole table.
     """
     if not dataset.partition_by or not isinstance(dataset.write, Replace):
         return
@@ -84,12 +84,12 @@ def refuse_lost_partitions(
     if written is None and _names(key, metadata, PARTITION_EXPR):
         return
     columns = ", ".join(dataset.partition_by)
-    before = f"its newest write was of {written}" if written is not None else "nothing says that it means all of them"
+    reason = f"its newest write was of {written}" if written is not None else "nothing states that it replaces all"
     raise _refusal(
         key,
-        f"it has no partitions_def, while its table is partitioned by ({columns}) and {before}: the write would "
+        f"it has no partitions_def, while its table is partitioned by ({columns}) and {reason}: the write would "
         "replace the whole table. Give the asset its partitions_def again; to replace the whole table, declare the "
-        f"dataset with dataset_metadata; to keep what is there, set {DECLARED_WRITE_MODE!r} to 'append' or 'merge'",
+        f"dataset with dataset_metadata; to keep the other rows, set {DECLARED_WRITE_MODE!r} to 'append' or 'merge'",
     )
 
 
@@ -102,7 +102,7 @@ def _write_mode(key: AssetKey, metadata: Mapping[str, Any]) -> WriteMode:
     if not order_by:
         return mode
     if not isinstance(mode, Merge) or len(order_by) > 1:
-        raise _refusal(key, f"{ORDER_BY} is {order_by}; it is one column, and of a merge only")
+        raise _refusal(key, f"{ORDER_BY} is {order_by}; expected one column, and only for a merge")
     return Merge(order_by=order_by[0])
 
 

@@ -1,4 +1,4 @@
-"""The executor of a project's runs: Dagster's own for one process, which also frees slots held by dead runs."""
+"""The executor of a project's runs: Dagster's own for one process, which also frees the slots of dead runs."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pipeline.orchestration.automation.pools import with_dead_released
 
 
 class _OneProcess(Executor):
-    """Frees the slots of runs whose process is gone, while a step waits for the slot of its table."""
+    """Frees the slots of runs whose process has ended, while a step waits for the slot of its table."""
 
     def __init__(self, own: Executor) -> None:
         self._own = own
@@ -32,8 +32,8 @@ def _create(context: InitExecutorContext) -> Executor:
 
 
 _CONFIG: Any = in_process_executor.config_schema
-# One JVM a run: Dagster's default gives each step a process, and each process would start a JVM of its own (10 s and
-# 2 GB a step). Spark runs in parallel inside a step. Different runs have different processes.
+# One JVM for each run: Dagster's default gives each step a process, and each process would start its own JVM (10 s and
+# 2 GB for each step). Spark runs in parallel inside a step. Different runs have different processes.
 one_process_executor = ExecutorDefinition(
     name="in_process",
     config_schema=_CONFIG,

@@ -1,6 +1,6 @@
-"""Errors of ours as Dagster tells them: a failure with the message as its description and the fields as its metadata.
+"""A `PipelineError` as a Dagster failure: its message is the description, and its fields are the metadata.
 
-Here belongs that form, and whether a retry policy tries again. What an error says is its own.
+Here belongs this conversion, and whether a retry policy applies. The message belongs to the error itself.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from pipeline.errors.listing import bounded
 
 @contextmanager
 def as_dagster_failure() -> Iterator[None]:
-    """The block of a step, out of which an error of ours comes as Dagster's own failure.
+    """Convert a `PipelineError` that leaves the block of a step to Dagster's own failure.
 
     Raises:
-        Failure: a retry policy tries again what may pass, and nothing else.
+        Failure: for a `PipelineError`. A retry policy applies only if the error may pass.
     """
     try:
         yield
@@ -32,10 +32,10 @@ def as_dagster_failure() -> Iterator[None]:
 
 
 def failure_of(error: PipelineError) -> Failure:
-    """The failure that tells of an error."""
-    told: dict[str, MetadataValue[Any]] = {"error": MetadataValue.text(type(error).__name__)}
-    told |= {field.name: _metadata(getattr(error, field.name)) for field in fields(error)}
-    return Failure(description=str(error), metadata=told, allow_retries=error.may_pass)
+    """The failure for an error."""
+    metadata: dict[str, MetadataValue[Any]] = {"error": MetadataValue.text(type(error).__name__)}
+    metadata |= {field.name: _metadata(getattr(error, field.name)) for field in fields(error)}
+    return Failure(description=str(error), metadata=metadata, allow_retries=error.may_pass)
 
 
 def _metadata(value: Any) -> MetadataValue[Any]:
@@ -51,7 +51,7 @@ def _metadata(value: Any) -> MetadataValue[Any]:
 
 
 def with_dagster_failures(function: Callable[..., Any]) -> Callable[..., Any]:
-    """The function of an asset, out of which errors of ours come as failures; one that yields is left as it is."""
+    """The function of an asset, with each `PipelineError` converted to a failure. A generator is returned unchanged."""
     if inspect.isgeneratorfunction(function) or inspect.iscoroutinefunction(function):
         return function
 

@@ -1,4 +1,4 @@
-"""What a run tells Dagster of a write, in the values of its metadata.
+"""The values of the metadata that a run reports to Dagster for a write.
 
 Here belong the values and the data version. The names and their meanings belong to `metadata_keys`.
 """
@@ -19,7 +19,7 @@ from dagster import (
     TableSchema,
 )
 
-# Dagster's own names for the tag of a data version, and for an object kept beside a definition; neither is public yet.
+# Dagster's own names for the tag of a data version, and for an object in a definition's metadata; not public yet.
 from dagster._core.definitions.data_version import DATA_VERSION_TAG
 from dagster._core.definitions.metadata.metadata_value import ObjectMetadataValue
 from pyspark.sql.types import StructType
@@ -68,38 +68,38 @@ from pipeline.orchestration.metadata_keys import (
     WRITE_SECONDS,
 )
 
-# How much of the identity of a commit stands in a data version.
-_TOLD_OF_ENTRY = 12
-# What is counted of a commit, and of each partition where a run has several.
+# How many characters of a commit's identity are part of a data version.
+_IDENTITY_CHARACTERS = 12
+# The counts of a commit, and of each partition if a run has several.
 _COUNTED = (
     ROWS_WRITTEN, ROWS_UPDATED, ROWS_DELETED, FILES_ADDED, FILES_REMOVED, BYTES_ADDED, ROWS_DROPPED, ROWS_QUARANTINED,
     VIOLATIONS,
 )  # fmt: skip
-# What a person asks first, in that order; the UI shows metadata in the order in which it was added.
+# The most important entries, in that order. The UI shows metadata in the order in which it was added.
 _FOREMOST = (
     ROWS_WRITTEN, PARTITION_ROWS, TABLE_ROWS, ROWS_UPDATED, ROWS_DELETED, ROWS_DROPPED, ROWS_QUARANTINED, VIOLATIONS,
     VERSION, FINGERPRINT, OPERATION, COMMITTED, SKIPPED, VERDICT, TIMESTAMP, WRITE_SECONDS, SAMPLE, SOURCES,
 )  # fmt: skip
-# Of a value in the table of a sample.
+# The most characters of a value in the table of a sample.
 _SAMPLED_CHARACTERS = 40
 
 
 def declared_dataset(key: AssetKey, metadata: Mapping[str, Any]) -> Dataset | None:
-    """The declaration that an asset carries, under the asset's own key, so that a prefix keeps tables apart.
+    """The declaration in an asset's metadata, under the asset's own key, so that a prefix keeps tables apart.
 
-    None for a plain asset.
+    For a plain asset, None.
 
     Raises:
-        DeclarationError: something else is carried in its place.
+        DeclarationError: the metadata has another value in its place.
     """
     if DATASET not in metadata:
         return None
-    found = metadata[DATASET]
-    found = found.instance if isinstance(found, ObjectMetadataValue) else found
-    if not isinstance(found, Dataset):
-        problem = f"its asset carries {found!r} as {DATASET!r}; make it with dataset_asset or dataset_metadata"
+    value = metadata[DATASET]
+    value = value.instance if isinstance(value, ObjectMetadataValue) else value
+    if not isinstance(value, Dataset):
+        problem = f"its asset has {value!r} as {DATASET!r}; make it with dataset_asset or dataset_metadata"
         raise DeclarationError(dataset=key.to_user_string(), problems=(problem,))
-    return at_key(found, key)
+    return at_key(value, key)
 
 
 def plain_value(value: object) -> object:
@@ -114,17 +114,17 @@ def at_key(dataset: Dataset, key: AssetKey) -> Dataset:
 
 
 def declaration_metadata(dataset: Dataset) -> ObjectMetadataValue:
-    """The declaration as a metadata value: the object within the process, its type's name anywhere else."""
+    """The declaration as a metadata value: the object in this process, its type's name in any other."""
     return ObjectMetadataValue(dataset)
 
 
 def column_schema(dataset: Dataset) -> TableSchema:
-    """The declared columns as Dagster shows them."""
+    """The declared columns in Dagster's form."""
     return table_schema(dataset.schema, dataset.partition_by)
 
 
 def table_schema(schema: StructType, partition_by: tuple[str, ...]) -> TableSchema:
-    """Any table's columns as Dagster shows them."""
+    """A table's columns in Dagster's form."""
     return TableSchema(
         columns=[
             TableColumn(
@@ -141,50 +141,51 @@ def table_schema(schema: StructType, partition_by: tuple[str, ...]) -> TableSche
 
 @dataclass(frozen=True)
 class ReportedCommit:
-    """The commit of a table that a data version speaks of; `entry` begins its identity, None where that is not told."""
+    """The commit that a data version names. `entry` is the beginning of its identity, or None if it is not included."""
 
     version: int
     entry: str | None = None
 
     def is_other_than(self, entry: str) -> bool:
-        """Whether the commit of that version in the log, which has this identity, is another one."""
+        """Whether the commit at that version in the log, which has the identity `entry`, is another one."""
         return self.entry is not None and not entry.startswith(self.entry)
 
 
 def data_version(table_id: str, version: int, entry: str | None) -> DataVersion:
-    """What Dagster compares to know whether a table changed: the table's id, the version of its commit and which it is.
+    """The value by which Dagster detects a changed table: the table's id, the commit's version and its identity.
 
-    By id and version alone, a copy of the table that is put back and written to the same version would look unchanged.
+    With id and version alone, a table that was overwritten by a copy and written to the same version would look
+    unchanged.
 
     Args:
-        entry: the identity of the commit; left out where it is not known, as it was before there was one.
+        entry: the identity of the commit. If it is not known, as in older data versions, it is left out.
     """
-    return DataVersion("/".join([table_id, str(version), *([] if entry is None else [entry[:_TOLD_OF_ENTRY]])]))
+    return DataVersion("/".join([table_id, str(version), *([] if entry is None else [entry[:_IDENTITY_CHARACTERS]])]))
 
 
 def data_version_tag(table_id: str, version: int, entry: str | None) -> dict[str, str]:
-    """The data version as Dagster keeps it on an event that no step of its own has made."""
+    """The data version as a tag, for an event that no step of Dagster has made."""
     return {DATA_VERSION_TAG: data_version(table_id, version, entry).value}
 
 
 def reported_data_version(event: AssetMaterialization | None) -> DataVersion | None:
-    """The data version that an event carries; None where it carries none."""
+    """The data version of an event. If it has none, None."""
     value = None if event is None or event.tags is None else event.tags.get(DATA_VERSION_TAG)
     return None if value is None else DataVersion(value)
 
 
-def commit_in(told: DataVersion, table_id: str) -> ReportedCommit | None:
-    """The commit of a table that a data version speaks of; None where it speaks of another table."""
-    if not told.value.startswith(f"{table_id}/"):
+def commit_in(version: DataVersion, table_id: str) -> ReportedCommit | None:
+    """The commit of a table that a data version names. If it names another table's commit, None."""
+    if not version.value.startswith(f"{table_id}/"):
         return None
-    number, _, entry = told.value.removeprefix(f"{table_id}/").partition("/")
+    number, _, entry = version.value.removeprefix(f"{table_id}/").partition("/")
     return ReportedCommit(int(number), entry or None) if number.isdigit() else None
 
 
 def changes_metadata(changes: SourceChanges) -> dict[str, Any]:
-    """What a consumer has read: the verdict on all sources, and on each with its window and its rows by change type.
+    """A consumer's reads: the verdict on all sources, and for each source its verdict, window and rows by change type.
 
-    Counts are those of the raw feed; there are none of a full snapshot, whose rows nobody has counted.
+    Counts are those of the raw feed. A full snapshot has none, because its rows are not counted.
     """
     kinds = {source.verdict.kind for source in changes.sources.values()}
     overall = next(kind for kind in (VerdictKind.FULL, VerdictKind.CHANGES, VerdictKind.NOTHING_NEW) if kind in kinds)
@@ -192,7 +193,7 @@ def changes_metadata(changes: SourceChanges) -> dict[str, Any]:
 
 
 def of_commit(name: str) -> str:
-    """The name under which the total of a commit stands in the metadata of one partition: delta/commit_rows_written."""
+    """The name of a commit's total in the metadata of one partition, as delta/commit_rows_written."""
     return name.replace("delta/", COMMIT_PREFIX, 1)
 
 
@@ -204,14 +205,14 @@ def with_totals_apart(metadata: Mapping[str, Any]) -> tuple[dict[str, Any], dict
 
 
 def foremost_first(metadata: Mapping[str, Any]) -> dict[str, Any]:
-    """The same metadata in the order in which a person asks for it; a total of a commit stands where its count does."""
-    places = {name: place for place, name in enumerate(_FOREMOST)}
-    places |= {of_commit(name): place for name, place in places.items() if name in _COUNTED}
-    return dict(sorted(metadata.items(), key=lambda entry: places.get(entry[0], len(places))))
+    """The same metadata with the most important entries first. A commit's total has the position of its count."""
+    positions = {name: position for position, name in enumerate(_FOREMOST)}
+    positions |= {of_commit(name): position for name, position in positions.items() if name in _COUNTED}
+    return dict(sorted(metadata.items(), key=lambda entry: positions.get(entry[0], len(positions))))
 
 
 def sample_table(rows: Sequence[Mapping[str, object]]) -> MetadataValue[Any]:
-    """Rows as a table in Markdown. Values are shown as code, so that none of them is markup."""
+    """Rows as a table in Markdown. Values are shown as code, so that no value is interpreted as markup."""
     columns = list(rows[0])
     lines = [columns, ["---"] * len(columns), *([_code(row[name]) for name in columns] for row in rows)]
     head, *others = lines
@@ -225,7 +226,7 @@ def _code(value: object) -> str:
 
 
 def write_metadata(dataset: Dataset, result: WriteResult, sources: Mapping[str, int]) -> dict[str, Any]:
-    """The metadata of a write; rows, files and bytes are those of its commit."""
+    """The metadata of a write. Rows, files and bytes are those of its commit."""
     commit: dict[str, Any] = {
         VERSION: MetadataValue.int(result.version),
         TABLE_ID: result.table_id,
@@ -262,17 +263,17 @@ def write_metadata(dataset: Dataset, result: WriteResult, sources: Mapping[str, 
 def _left_out(result: WriteResult) -> dict[str, Any]:
     """The constraints that rows have broken, with counts and examples, and how many rows the write left out.
 
-    Of constraints that were judged and held, nothing is told one by one.
+    Constraints that no row has broken are not listed.
     """
     if not result.violations:
         return {}
     broken = {violation.constraint: asdict(violation) for violation in result.violations if violation.rows}
-    apart = result.quarantined
+    quarantined = result.quarantined
     return (
         ({VIOLATIONS: MetadataValue.json(broken)} if broken else {})
         | {
             ROWS_DROPPED: MetadataValue.int(result.rows_dropped),
             ROWS_QUARANTINED: MetadataValue.int(result.rows_quarantined),
         }
-        | ({} if apart is None else {QUARANTINE: apart.dataset, QUARANTINE_VERSION: apart.version})
+        | ({} if quarantined is None else {QUARANTINE: quarantined.dataset, QUARANTINE_VERSION: quarantined.version})
     )

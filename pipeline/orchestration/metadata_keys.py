@@ -1,8 +1,8 @@
 """The names of all metadata and tags that Dagster sees, each with its meaning.
 
-Here belongs every name, as one constant, with its meaning as the text below it; the reference page is made of them.
-Names that begin with `dagster/` are Dagster's own, those with `delta/` and `pipeline/` ours. How the values are made
-belongs to `metadata` and to the modules that record them.
+Here belongs every name, as one constant, with its meaning as the text below it. The reference page is made of them.
+Names that begin with `dagster/` are Dagster's own, those with `delta/` and `pipeline/` are the pipeline's. The values
+belong to `metadata` and to the modules that record them.
 """
 
 from __future__ import annotations
@@ -19,19 +19,19 @@ SKIPPED = "delta/skipped"
 """Whether an earlier attempt had already written these rows; they are in `delta/version`."""
 
 ATTEMPTS = "delta/attempts"
-"""How often the write was tried until its commit."""
+"""The number of attempts of the write until its commit."""
 
 TABLE_ID = "delta/table_id"
-"""The id of the table; a table that is dropped and created again has another one."""
+"""The id of the table. A table that is dropped and created again has another id."""
 
 OPERATION = "delta/operation"
-"""The operation that the commit names in the log, as Delta spells it."""
+"""Delta's name of the operation in the commit."""
 
 TIMESTAMP = "delta/timestamp"
 """The time of the commit."""
 
 WRITE_SECONDS = "delta/write_seconds"
-"""How long the write took, retries included."""
+"""The duration of the write, retries included."""
 
 FEATURES = "delta/features"
 """The table features of the table after the commit."""
@@ -40,7 +40,7 @@ RECORD = "delta/record"
 """The path of the record that is kept beside the tables."""
 
 BATCHES = "delta/batches"
-"""Of a stream: each batch with its epoch, version and rows; the newest 20."""
+"""For a stream: the newest 20 batches with their epoch, version and rows."""
 
 # --- a materialization: what was written ------------------------------------------------------------------------------
 
@@ -63,8 +63,8 @@ BYTES_ADDED = "delta/bytes_added"
 """Size of the files that the commit added. At a partition key, of those of that partition."""
 
 COMMIT_PREFIX = "delta/commit_"
-"""The beginning of a total's name. At a partition key, `delta/commit_rows_written` and its likes are the counts of the
-whole commit."""
+"""The beginning of a total's name. At a partition key, `delta/commit_rows_written` and similar names are the counts of
+the whole commit."""
 
 TABLE_ROWS = "dagster/row_count"
 """Rows of the table at that version, from the log. Missing if a file has no statistics."""
@@ -73,7 +73,7 @@ PARTITION_ROWS = "dagster/partition_row_count"
 """Rows that the partition holds, 0 for a key that is now empty. After an append, the rows that were added."""
 
 SAMPLE = "delta/sample"
-"""A few rows of the commit, of a table on this machine's disk; at most `sample_rows` of the IO manager."""
+"""A few rows of the commit, if the table is on this machine's disk; at most `sample_rows` of the IO manager."""
 
 # --- a materialization: what was read ---------------------------------------------------------------------------------
 
@@ -81,14 +81,14 @@ SOURCES = "delta/sources"
 """The version of every source that was read."""
 
 VERDICT = "delta/verdict"
-"""Of a consumer of changes: whether it read nothing, changes, or everything."""
+"""For a consumer of changes: whether it read nothing, changes, or everything."""
 
 CHANGES = "delta/changes"
-"""Of a consumer of changes: for each source the verdict with its reason, the versions, and the rows by change type."""
+"""For a consumer of changes: for each source the verdict with its reason, the versions, and the rows by change type."""
 
 COLUMN_LINEAGE = "dagster/column_lineage"
-"""The columns of the sources that each column comes from, by Spark's plan. Left out over Connect, and for a column
-that comes through a function over whole partitions, a subquery or a checkpoint."""
+"""The columns of the sources that each column comes from, by Spark's plan. Left out over Connect, and for a column from
+a function over whole partitions, a subquery or a checkpoint."""
 
 # --- a materialization: quality and schema ----------------------------------------------------------------------------
 
@@ -134,7 +134,7 @@ has it too."""
 # --- a definition -----------------------------------------------------------------------------------------------------
 
 DATASET = "pipeline/dataset"
-"""The declaration itself, which `dataset_asset` and `dataset_metadata` put there for the IO manager."""
+"""The declaration itself. `dataset_asset` and `dataset_metadata` set it for the IO manager."""
 
 FED_ELSEWHERE = "pipeline/fed_elsewhere"
 """True if a sink or another project writes the table too (`is_fed_elsewhere=True`)."""
@@ -143,7 +143,7 @@ PARTITION_BY = "delta/partition_by"
 """The partition columns of the table."""
 
 DECLARED_WRITE_MODE = "delta/write_mode"
-"""The write mode. A definition of a dataset shows it; a plain asset says it: `replace`, `append`, `merge` or
+"""The write mode. The definition of a dataset shows it. A plain asset sets it: `replace`, `append`, `merge` or
 `insert_new`."""
 
 DECLARED_FINGERPRINT = "delta/declared_fingerprint"
@@ -155,11 +155,11 @@ READS_CHANGES_OF = "delta/reads_changes_of"
 # --- a plain asset, which declares its table by metadata --------------------------------------------------------------
 
 PARTITION_EXPR = "partition_expr"
-"""The partition column that the keys stand for, or one for each dimension; Dagster's own name. A partitioned plain
-asset needs it."""
+"""The partition column of the keys, or one for each dimension. The name is Dagster's own. A partitioned plain asset
+needs it."""
 
 KEYS = "delta/keys"
-"""The columns that name a row. A definition of a dataset shows them; a plain asset says them, and they are NOT NULL."""
+"""The columns that identify a row. The definition of a dataset shows them. A plain asset sets them, as NOT NULL."""
 
 ORDER_BY = "delta/order_by"
 """The column that orders the rows of a key in a merge."""
@@ -172,7 +172,7 @@ FULL_REFRESH = "pipeline/full_refresh"
 # --- an asset check ---------------------------------------------------------------------------------------------------
 
 HELD_TO_VERSION = "delta/held_to_version"
-"""Of `References`: the version of the other dataset that the values were compared with."""
+"""For `References`: the version of the other dataset that the values were compared with."""
 
 # --- an observation of a maintenance job ------------------------------------------------------------------------------
 

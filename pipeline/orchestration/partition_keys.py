@@ -1,4 +1,4 @@
-"""The only spelling of a value as a partition key.
+"""The unique text of a value as a partition key.
 
 Here belongs the conversion of a static or dynamic key to a value of a column's type. The columns of an asset's keys
 and the keys of time windows belong to `partitions`.

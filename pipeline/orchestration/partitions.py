@@ -1,6 +1,6 @@
 """Conversion of partition keys to typed slices of a table, and of a commit's counts back to keys.
 
-Only this module knows what a Dagster partition key means. The type of the declared column decides which values a key
+Here belongs the meaning of a Dagster partition key. The type of the declared column decides which values a key
 represents. Keys are converted one by one, because Dagster passes them in no order. A multi-dimensional key is split by
 the names of its dimensions, never by position.
 
@@ -40,6 +40,7 @@ from pyspark.sql.types import (
 from pipeline.dataset import Dataset
 from pipeline.dataset.schema import is_string
 from pipeline.delta import sql
+from pipeline.delta.read.version import NULL_FOLDER
 from pipeline.delta.sql.slices import Box, Interval, Slice, Values, coalesced, partition_value
 from pipeline.errors import DeclarationError, PartitionKeyError
 from pipeline.errors.spelling import did_you_mean
@@ -47,7 +48,7 @@ from pipeline.orchestration.metadata_keys import PARTITION_EXPR
 from pipeline.orchestration.partition_keys import decimal_of, parser_of
 
 # The key of a static or dynamic partition with the rows whose value is NULL. Hive gives its folder this name.
-NULL_KEY = "__HIVE_DEFAULT_PARTITION__"
+NULL_KEY = NULL_FOLDER
 
 Part = Values | Interval
 _ONE_DIMENSION = ""
@@ -78,10 +79,10 @@ def partition_columns(
         if not isinstance(column, str) or column not in dataset.partition_by:
             names = "no column" if column is None else f"the column {column!r}"
             by = f"({', '.join(dataset.partition_by)})" if dataset.partition_by else "no column: declare partition_by"
-            meant = did_you_mean(str(column), dataset.partition_by) if column is not None else ""
+            near = did_you_mean(str(column), dataset.partition_by) if column is not None else ""
             problems.append(
                 f"{_named(dimension)} keys name {names}, its table is partitioned by {by}; "
-                f"say with {PARTITION_EXPR} which column is meant. {meant}".rstrip()
+                f"name the column with {PARTITION_EXPR}. {near}".rstrip()
             )
             continue
         columns[dimension] = column
@@ -190,7 +191,7 @@ def _days(window: TimeWindow) -> Part:
 
 
 def _cells(partitions_def: PartitionsDefinition[Any], keys: Iterable[str]) -> dict[str, tuple[str, ...]]:
-    """The key of each dimension, in the order of `_dimensions`, by the whole key."""
+    """The key of each dimension, in the order of `_dimensions`, by the complete key."""
     if not isinstance(partitions_def, MultiPartitionsDefinition):
         return {key: (key,) for key in keys}
     names = list(_dimensions(partitions_def))

@@ -1,4 +1,4 @@
-"""The Spark session as a Dagster resource. It is opened when it is first asked for."""
+"""The Spark session as a Dagster resource. It is opened on its first use."""
 
 from dataclasses import replace
 from typing import Any

@@ -34,6 +34,7 @@ from pipeline.delta.table.open_table import (
 from pipeline.delta.table.plan import plan
 from pipeline.delta.write.write import write
 from pipeline.errors import (
+    CheckViolationError,
     ConformError,
     DeclarationError,
     ExistingRowsError,
@@ -296,6 +297,34 @@ def test_what_rows_that_are_there_break_is_counted_and_shown_and_nothing_is_chan
     relaxed = replace(dataset, schema=ROWS, schema_policy=SchemaPolicy(mode="evolve"))
     put(classic, relaxed, root, [(5, None)])
     assert rows_of(PLAIN, root) == [(1, "a"), (5, None)]
+
+
+def test_constraints_whose_names_delta_writes_otherwise_settle_and_are_enforced(
+    classic: SparkSession, root: str
+) -> None:
+    def schema(*, nullable: bool) -> StructType:
+        inner = StructType([StructField("b", LongType(), nullable)])
+        names = ("DayNo", "a_b", "c.d")
+        return StructType([StructField("a", inner), *(StructField(name, LongType(), nullable) for name in names)])
+
+    loose = Dataset(
+        name="named", schema=schema(nullable=True), write=Append(), features=Features(column_mapping="name")
+    )
+    put(classic, loose, root, [({"b": 1}, 1, 1, 1)])
+    checks = (Check("Positive", "DayNo>0 AND length('a  b')=4"),)
+    strict = replace(loose, schema=schema(nullable=False), checks=checks)
+    conformed(classic, strict, root)
+    assert plan_of(classic, strict, strict.location(root)).steps == ()
+    location = strict.location(root)
+    for row in (({"b": None}, 2, 2, 2), ({"b": 2}, None, 2, 2), ({"b": 2}, 2, None, 2), ({"b": 2}, 2, 2, None)):
+        with pytest.raises(NullViolationError):
+            write(frame_in(classic, loose.schema, [row]), dataset=strict, location=location, note=note())
+    with pytest.raises(CheckViolationError):
+        write(frame_in(classic, loose.schema, [({"b": 2}, -2, 2, 2)]), dataset=strict, location=location, note=note())
+    write(frame_in(classic, loose.schema, [({"b": 2}, 2, 2, 2)]), dataset=strict, location=location, note=note())
+    conformed(classic, loose, root)
+    assert plan_of(classic, loose, loose.location(root)).steps == ()
+    put(classic, loose, root, [({"b": None}, None, None, None)])
 
 
 @pytest.mark.parametrize("condition", ["id >", "nothing_of_that_name > 0", "id"], ids=["syntax", "column", "type"])

@@ -37,4 +37,4 @@ def test_the_slot_of_a_killed_run_is_given_back_before_the_next_run_and_the_run_
     assert done.returncode == 0, done.stderr
     second, first = project_folder.runs()
     assert (first.status, second.status) == (DagsterRunStatus.FAILURE, DagsterRunStatus.SUCCESS)
-    assert f"The process of run {first.run_id} is gone" in done.stderr
+    assert f"The process of run {first.run_id} has ended" in done.stderr

@@ -89,7 +89,7 @@ def test_a_partitioned_table_of_others_is_replaced_only_by_an_asset_that_names_i
 
     with refused(DeclarationError) as caught:
         run(readings(of_day(FIRST, 9)))
-    assert "nothing says that it means all of them" in caught.value.problems[0]
+    assert "nothing states that it replaces all" in caught.value.problems[0]
     assert rows(root) == [(FIRST, 1), (SECOND, 2)]
 
     run(readings(of_day(FIRST, 9), metadata=BY_DAY))

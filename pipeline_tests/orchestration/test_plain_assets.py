@@ -148,11 +148,11 @@ def test_the_table_is_the_declaration_of_every_later_frame(foreign: Foreign) -> 
 @pytest.mark.parametrize(
     ("frame", "metadata", "partitions_def", "said"),
     [
-        (readings(1, 1.0), {}, DAILY, "name the column that its keys stand for as 'partition_expr'"),
+        (readings(1, 1.0), {}, DAILY, "name the column of its keys as 'partition_expr'"),
         (readings(1, 1.0), {"partition_expr": "hour"}, DAILY, "partition column 'hour' is not in the schema"),
         (readings(1, 1.0), {"partition_expr": "day OR 1=1"}, DAILY, "'day OR 1=1' is not in the schema"),
         (readings(1, 1.0), {"delta/write_mode": "upsert"}, None, "'replace' or 'merge' or 'insert_new'"),
-        (readings(1, 1.0), {"delta/order_by": "value"}, None, "it is one column, and of a merge only"),
+        (readings(1, 1.0), {"delta/order_by": "value"}, None, "expected one column, and only for a merge"),
         (readings(1, 1.0), {"delta/write_mode": "merge"}, None, "Merge needs keys"),
         (readings(1, 1.0), {"delta/keys": ["id"]}, None, "key column 'id' is not in the schema"),
         (pa.table({"n": pa.nulls(2), "m": [1, 2]}), {}, None, "column 'n' has type void"),

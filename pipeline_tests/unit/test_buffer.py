@@ -38,7 +38,7 @@ def test_a_full_buffer_refuses_and_says_how_much_waits(there: Item, further: Ite
         buffer.put(further, when_full="refuse")
     assert (caught.value.rows, caught.value.size_bytes) == (there.rows, there.size_bytes)
     assert caught.value.retryable
-    assert buffer.held == (there.rows, there.size_bytes)
+    assert buffer.waiting == (there.rows, there.size_bytes)
 
 
 def test_a_full_buffer_blocks_until_what_waits_was_taken() -> None:
@@ -51,7 +51,7 @@ def test_a_full_buffer_blocks_until_what_waits_was_taken() -> None:
         assert not putting.done()
         assert buffer.take() == [first]
         putting.result(PATIENCE)
-    assert buffer.held == (1, 1)
+    assert buffer.waiting == (1, 1)
 
 
 def test_what_is_larger_than_the_buffer_has_it_for_itself() -> None:

@@ -104,7 +104,7 @@ def test_help_exits_with_0(run) -> None:
 def test_an_error_exits_with_1_in_one_message_and_shows_a_traceback_only_when_asked(run, verbose: bool) -> None:
     options = ["--verbose"] if verbose else []
     message = [
-        "Error: The setting PIPELINE_DRIVER_MEMRY can't be used: nobody knows that name",
+        "Error: The setting PIPELINE_DRIVER_MEMRY can't be used: it is not a known name",
         "  -> Expected: PIPELINE_DRIVER_MEMORY or another that `pipeline docs reference` lists.",
     ]
 

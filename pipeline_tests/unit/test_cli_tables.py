@@ -61,7 +61,7 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Project:
 def test_every_dataset_is_shown_and_tables_of_which_nothing_is_declared_are_named(project: Project) -> None:
     result = project.run("show")
     assert [line.split()[:2] for line in result.stdout.splitlines()[2:]] == [["plain", "differs"], ["never", "never"]]
-    said = f"Below {project.root} nothing is declared of in/depth, loose; pipeline show TABLE shows one.\n"
+    said = f"Not declared below {project.root}: in/depth, loose; pipeline show TABLE shows one.\n"
     assert result.stderr == said
     plain, never = project.json("show")
     size = sum(path.stat().st_size for path in (project.root / "plain").glob("*.parquet"))

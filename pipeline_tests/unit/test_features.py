@@ -7,14 +7,16 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from pyspark.sql.types import IntegerType, LongType, StringType, StructField, StructType
+from pyspark.sql.types import ArrayType, DataType, IntegerType, LongType, StringType, StructField, StructType
 
 from pipeline.dataset import Append, Check, Dataset, Features, SchemaPolicy, StoragePolicy
 from pipeline.dataset.features import KNOWN_FEATURES
 from pipeline.dataset.policy import storage_confs, storage_properties
 from pipeline.delta.log.table_state import TableState
+from pipeline.delta.spark.failures import Failure
 from pipeline.delta.table.compatibility import CLIENTS, READER_FEATURES, clients_lost
 from pipeline.delta.table.plan import declared_shape, observed_shape, plan, shape_differences
+from pipeline.delta.table.steps import SetNotNull
 from pipeline.errors import DeclarationError
 
 ROWS = StructType([StructField("id", LongType(), False), StructField("text", StringType())])
@@ -107,6 +109,86 @@ def test_not_null_of_a_column_made_without_it_is_held_by_a_check_and_counts_as_i
     assert shape_differences(PLAIN, replace(state, properties=held)) == []
     (relaxed,) = plan(replace(PLAIN, schema=nullable), replace(state, properties=held)).steps
     assert relaxed.statement("/t") == "ALTER TABLE delta.`/t` DROP CONSTRAINT IF EXISTS `not_null_id`"
+
+
+@pytest.mark.parametrize("name", ["not_null_DayNo", "not_null_dayno", "not_null_anything"])
+def test_a_check_that_enforces_not_null_is_known_by_its_condition(name: str) -> None:
+    declared = replace(PLAIN, schema=StructType([StructField("DayNo", LongType(), False), ROWS["text"]]))
+    nullable = StructType([StructField("DayNo", LongType()), ROWS["text"]])
+    state = replace(
+        STATE, schema=nullable, properties={f"delta.constraints.{name}": "`DayNo` IS NOT NULL", **STATE.properties}
+    )
+    assert plan(declared, state).steps == ()
+    (relaxed,) = plan(replace(declared, schema=nullable), state).steps
+    assert relaxed.action() == f"DROP CONSTRAINT IF EXISTS `{name}`"
+
+
+@pytest.mark.parametrize(
+    ("name", "declared", "stored", "is_same"),
+    [
+        ("small", "length(text)<9 AND `id`>=1", "length ( text ) < 9 AND `id` >= 1", True),
+        ("Small", "id>0", "id > 0", True),
+        ("small", "text <> 'a  b'", "text <> 'a b'", False),
+        ("small", "`a b` > 0", "`ab` > 0", False),
+        ("small", "id > 0", "id > 1", False),
+    ],
+)
+def test_a_check_that_delta_has_stored_in_its_own_form_is_no_difference(
+    name: str, declared: str, stored: str, is_same: bool
+) -> None:
+    dataset = replace(PLAIN, checks=(Check(name, declared),))
+    state = replace(STATE, properties={"delta.constraints.small": stored, **STATE.properties})
+    assert (plan(dataset, state).steps == ()) is is_same
+    assert (shape_differences(dataset, state) == []) is is_same
+
+
+def test_columns_that_differ_by_a_dot_have_not_null_checks_of_their_own() -> None:
+    def schema(*, nullable: bool) -> StructType:
+        inner = StructType([StructField("b", LongType(), nullable)])
+        own = [
+            StructField("a", inner),
+            StructField("a_b", LongType(), nullable),
+            StructField("c.d", LongType(), nullable),
+        ]
+        return StructType(own)
+
+    mapped = Features(column_mapping="name")
+    declared = replace(PLAIN, schema=schema(nullable=False), features=mapped)
+    properties = {**STATE.properties, "delta.columnMapping.mode": "name"}
+    state = replace(
+        STATE, schema=schema(nullable=True), properties=properties, features=("columnMapping", "checkConstraints")
+    )
+    steps = [step for step in plan(declared, state).steps if isinstance(step, SetNotNull)]
+    assert [step.path for step in steps] == [("a", "b"), ("a_b",), ("c.d",)]
+    assert len({step.check.lower() for step in steps}) == 3
+    checks = {f"delta.constraints.{step.check.lower()}": step.condition for step in steps}
+    assert plan(declared, replace(state, properties=properties | checks)).steps == ()
+
+
+@pytest.mark.parametrize("data_type", [StructType([StructField("b", LongType())]), ArrayType(LongType())])
+def test_a_column_with_the_dotted_name_of_a_field_inside_another_is_refused(data_type: DataType) -> None:
+    inner = "A.B" if isinstance(data_type, StructType) else "a.element"
+    columns = StructType([StructField("a", data_type), StructField(inner, LongType())])
+    with pytest.raises(DeclarationError) as caught:
+        replace(PLAIN, schema=columns, keys=(), features=Features(column_mapping="name"))
+    assert any(f"column {inner!r} has the dotted name of a field" in line for line in caught.value.problems)
+
+
+@pytest.mark.parametrize(
+    "form", ["LookupError: no entry\nSQLSTATE: 38000", "LookupError: no entry\n  SQLSTATE: 38000\n\n"]
+)
+def test_an_error_of_a_users_function_is_summed_up_by_the_last_line_of_its_trace(form: str) -> None:
+    failure = Failure((), ("38000",), ("PythonException",), f"An exception was thrown:\nTraceback\n  File x\n{form}")
+    assert failure.summary == "LookupError: no entry"
+
+
+@pytest.mark.parametrize(("name", "value", "other"), [("owner", "Ann", "ann"), ("delta.appendOnly", "true", "TRUE")])
+def test_a_property_of_the_users_own_differs_by_case_and_one_of_delta_s_does_not(
+    name: str, value: str, other: str
+) -> None:
+    declared = replace(PLAIN, properties=((name, value),))
+    steps = plan(declared, replace(STATE, properties={**STATE.properties, name: other})).steps
+    assert [step.kind for step in steps] == (["set property"] if name == "owner" else [])
 
 
 def test_a_type_is_only_widened_where_that_is_declared() -> None:

@@ -67,7 +67,7 @@ def test_only_constraints_that_rows_have_broken_are_told() -> None:
         (result(partitions={("a",): PartitionCounts(), ("b",): PartitionCounts()}), None, None,
          "shop/days: version 3 (WRITE), 1200 rows written, partitions: 2 changed"),
         (result(committed=False), None, 2.0, "shop/days: nothing to commit, version 3, 2.0 s"),
-        (result(committed=False, skipped=True), None, 2.0, "shop/days: was written before, version 3, 2.0 s"),
+        (result(committed=False, skipped=True), None, 2.0, "shop/days: already written, version 3, 2.0 s"),
     ],
     ids=["whole", "slice", "partitions", "nothing", "skipped"],
 )  # fmt: skip

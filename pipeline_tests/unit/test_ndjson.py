@@ -83,5 +83,5 @@ def test_places_are_those_of_the_bytes_after_each_line() -> None:
     content = b"a\r\n\nlonger than that\nb"
     found = list(lines(io.BytesIO(content), 5))
     assert [content[: line.end] for line in found] == [content[:3], content[:4], content[:21], content]
-    assert [line.is_whole for line in found] == [True, True, True, False]
-    assert found[3] == Line(number=4, content=b"b", size_bytes=1, end=22, is_whole=False)
+    assert [line.is_complete for line in found] == [True, True, True, False]
+    assert found[3] == Line(number=4, content=b"b", size_bytes=1, end=22, is_complete=False)

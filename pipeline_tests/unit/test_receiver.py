@@ -220,7 +220,7 @@ def test_frames_and_records_are_counted_and_positions_are_those_of_the_rows(tmp_
         opened.put(opened.item(pa.Table.from_pylist([update(2, lots=1, fee=None, day=None)]), ("file", 30)), None)
         opened.put(opened.item(update(3, price="dear"), ("other", 5)), None)
         opened.barrier().result(PATIENCE)
-        metrics = opened._meter.read(buffered_rows=opened.buffer.held[0], backlog=opened.journal.backlog)
+        metrics = opened._meter.read(buffered_rows=opened.buffer.waiting[0], backlog=opened.journal.backlog)
         assert (metrics.rows_submitted, metrics.rows_acknowledged, metrics.dead_letters) == (3, 2, 1)
         assert (metrics.buffered_rows, metrics.backlog_rows, metrics.backlog_segments) == (0, 2, 1)
         assert metrics.bytes_acknowledged > 0

@@ -293,7 +293,7 @@ def test_a_bad_value_of_the_project_is_refused_with_the_keys_name(
     ("value", "told"),
     [
         ('{"spark.a" = "hush", "spark.b" = ["hush"]}', "spark.b has a value of type list"),
-        ('{"spark.a" = "hush", spark.b.key = "hush"}', "spark has a value of type dict, as of a name with dots"),
+        ('{"spark.a" = "hush", spark.b.key = "hush"}', "spark has a value of type dict, as from a name with dots"),
         ('["hush"]', "got a value of type list"),
         ('"spark.a=hush"', "got a value of type str"),
     ],

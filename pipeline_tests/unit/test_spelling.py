@@ -127,7 +127,9 @@ def test_keys_that_name_no_column_say_so_and_how_one_is_named() -> None:
     two = Dataset(name="d", schema=schema, partition_by=("a", "b"))
     with pytest.raises(DeclarationError) as caught:
         dataset_asset(two, partitions_def=keys)
-    assert "its keys name no column, its table is partitioned by (a, b); say with partition_expr" in str(caught.value)
+    assert "its keys name no column, its table is partitioned by (a, b); name the column with partition_expr" in str(
+        caught.value
+    )
     with pytest.raises(DeclarationError, match="declare partition_by"):
         dataset_asset(Dataset(name="d", schema=schema), partitions_def=keys)
 

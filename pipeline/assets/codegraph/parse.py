@@ -1,10 +1,10 @@
 """The parts of a graph in one Python file: definitions, imports and calls, with names resolved within the file.
 
-Pure functions from bytes to values. Which files are read belongs to `tree`. Spark's Python workers import this module,
+Pure functions from bytes to values. The reading of files belongs to `tree`. Spark's Python workers import this module,
 so it needs the standard library only. The syntax is that of the Python that runs it.
 
-Names are resolved as Python looks them up (function, enclosing functions, module, builtins; a class only in its own
-body). A name with two bindings, or with one that only a run can determine, stays unresolved.
+Names are resolved in Python's order (function, enclosing functions, module, builtins; a class only in its own body). A
+name with two bindings, or with one that only a run can determine, stays unresolved.
 """
 
 from __future__ import annotations

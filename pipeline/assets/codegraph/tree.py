@@ -47,7 +47,7 @@ def installed_package(name: str = DEFAULT_PACKAGE) -> Path:
 def base_of(folder: Path) -> Path:
     """The folder at which paths begin: the one above the topmost package. If the folder is no package, itself.
 
-    So a path determines the full name of a module, and rows follow from path and content alone.
+    A path therefore determines the full name of a module, and rows follow from path and content alone.
     """
     base = folder.resolve()
     while (base / PACKAGE_FILE).is_file():
@@ -60,7 +60,7 @@ def snapshot(folder: Path) -> list[SourceFile]:
 
     Raises:
         SourceTreeError: the folder does not exist or has no Python file, or a file can't be read or its name is not
-            UTF-8. Then no file is returned at all, since missing ones would count as deleted.
+            UTF-8. No file is returned then, because missing files would count as deleted.
     """
     if not folder.is_dir():
         raise SourceTreeError(folder=str(folder), problem="there is no such folder")
@@ -106,7 +106,7 @@ def parsed_file(base: str, path: str, sha256: str) -> dict[str, Any]:
 
 
 def parser_of(base: str, schema: Any) -> Callable[[Iterator[Any]], Iterator[Any]]:
-    """The function for `mapInArrow`: batches with `path` and `sha256` become batches of that schema, one a file."""
+    """The function for `mapInArrow`: batches with `path` and `sha256` become batches of that schema, one per file."""
 
     def parsed(batches: Iterator[Any]) -> Iterator[Any]:
         import pyarrow as pa

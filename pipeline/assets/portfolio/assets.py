@@ -60,7 +60,7 @@ def prices_from_file(prices: DataFrame) -> DataFrame:
 
 
 def newest_of(updates: DataFrame) -> DataFrame:
-    """The newest update of each contract as its position. One row a contract."""
+    """The newest update of each contract as its position. One row for each contract."""
     newest = Window.partitionBy("conid").orderBy(F.col("at").desc(), F.col("update_id").desc())
     ranked = updates.withColumn(_RANK, F.row_number().over(newest)).filter(F.col(_RANK) == 1)
     return ranked.select("conid", "symbol", "quantity", "price", F.struct("at", "update_id").alias("updated"))
@@ -73,7 +73,7 @@ def breaks_of(
     quantity_tolerance: Decimal = QUANTITY_TOLERANCE,
     price_tolerance: float = PRICE_TOLERANCE,
 ) -> DataFrame:
-    """Differences between positions and a broker's snapshot of the form `SNAPSHOT_FILE`. One row a contract and kind.
+    """Differences between positions and a broker's snapshot of the form `SNAPSHOT_FILE`. One row by contract and kind.
 
     On both sides a position of no units counts as absent. A contract that the snapshot has several times is reported as
     `twice` and not compared.
@@ -114,7 +114,7 @@ def _differ(one: str, other: str, tolerance: float) -> Column:
 
 @dataset_asset(MARKET_PRICES, partitions_def=BY_SYMBOL)
 def market_prices(context: AssetExecutionContext, spark: DeltaSparkResource, landing: LandingFolder) -> DataFrame:
-    """Prices of the run's symbols, from one file a symbol."""
+    """Prices of the run's symbols, from one file for each symbol."""
     paths = [f"{landing.folder('prices')}/{symbol}.csv" for symbol in sorted(context.partition_keys)]
     return prices_from_file(read_csv_files(spark.spark_session, paths, PRICES_FILE, is_price_of_its_symbol))
 

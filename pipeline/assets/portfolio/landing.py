@@ -1,4 +1,4 @@
-"""The landing folder's market prices: real ones from 2000 to 2010, one file a symbol, as a feed would deliver them.
+"""The landing folder's market prices: real ones from 2000 to 2010, one file for each symbol, as from a feed.
 
 Here belongs the extraction of prices from the package `vega_datasets`, which is never imported: it would load pandas.
 Reading the folder belongs to `assets`.

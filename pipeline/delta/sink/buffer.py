@@ -1,6 +1,6 @@
 """Submissions to a sink that are not durable yet: bounded, in memory, in the order of their arrival.
 
-Here belong the bounds of the buffer, and when waiting items are due. Writing them is the subject of `receiver`.
+Here belong the bounds of the buffer, and the decision when waiting items are due. Writing them belongs to `receiver`.
 
 A caller's thread only appends here: it may wait for room, if the sink is set to wait, but never for a disk.
 """
@@ -32,8 +32,8 @@ class Receipt:
 class Item:
     """One submission: a record, a local frame or a dead letter.
 
-    `position` is a place in a source up to which everything has been submitted, as (source, place). `source` describes
-    the origin of the item, for a dead letter.
+    `position` is a position in a source up to which everything has been submitted, as (source, position). `source`
+    describes the origin of the item, for a dead letter.
     """
 
     payload: Any
@@ -42,12 +42,12 @@ class Item:
     position: tuple[str, int] | None = None
     source: str | None = None
     receipt: Future[Receipt] = field(default_factory=Future)
-    came: float = field(default_factory=time.monotonic)
+    submitted_at: float = field(default_factory=time.monotonic)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Bounds:
-    """When waiting items are due, by the age of the oldest, by rows or by bytes, and how much may wait."""
+    """The age of the oldest item, the rows and the bytes at which waiting items are due, and the most that may wait."""
 
     flush_seconds: float
     flush_rows: int
@@ -70,7 +70,7 @@ class Buffer:
         self._waiters: list[Callable[[], None]] = []
 
     @property
-    def held(self) -> tuple[int, int]:
+    def waiting(self) -> tuple[int, int]:
         """Rows and bytes that are waiting."""
         with self._changed:
             return self._rows, self._bytes
@@ -97,7 +97,7 @@ class Buffer:
                 self._changed.wait(left)
 
     def put_or_call(self, item: Item, on_room: Callable[[], None]) -> bool:
-        """Append an item. If there is no room, return False, and call `on_room` once when there may be some.
+        """Append an item. If there is no room, return False, and call `on_room` once when there may be room again.
 
         Raises:
             PipelineError: the reason for which the buffer was closed.
@@ -110,7 +110,7 @@ class Buffer:
 
     def _try(self, item: Item) -> bool:
         if self._closed_by is not None:
-            raise copy(self._closed_by)  # one error must not gather the traces of all threads
+            raise copy(self._closed_by)  # one error object would collect the traces of all threads
         bounds = self._bounds
         is_over = self._rows + item.rows > bounds.buffer_rows or self._bytes + item.size_bytes > bounds.buffer_bytes
         if self._items and is_over:  # an item larger than the buffer may fill it alone
@@ -153,7 +153,7 @@ class Buffer:
             return 0.0
         if not self._items:
             return None
-        return 0.0 if self._is_large else self._bounds.flush_seconds - (time.monotonic() - self._items[0].came)
+        return 0.0 if self._is_large else self._bounds.flush_seconds - (time.monotonic() - self._items[0].submitted_at)
 
     def flush(self) -> None:
         """Make all items due that wait now."""

@@ -1,7 +1,7 @@
 """The back half of a sink: writes batches of the journal to the table, each exactly once under the writer's epoch.
 
 Here belong the order of commits, their retries, the rows that Delta refuses, and the check for another sink of the same
-writer. How rows are written is the subject of `write`.
+writer. The write of rows belongs to `write`.
 """
 
 from __future__ import annotations
@@ -60,8 +60,8 @@ from pipeline.errors import (
 )
 
 _LOG = logging.getLogger(__name__)
-# What is said of the rows, or of what is declared of them: the rows at fault are looked for.
-_OF_ROWS = (ViolationError, ExpressionFailedError, FrameFailedError, StatementError)
+# Errors that rows or declared expressions cause. After one of them, the batch is searched for the rows at fault.
+_CAUSED_BY_ROWS = (ViolationError, ExpressionFailedError, FrameFailedError, StatementError)
 _REASONS = "pipeline reasons"
 _T = TypeVar("_T")
 
@@ -71,7 +71,7 @@ class Committer:
 
     Args:
         staging: the folder through which Spark gets rows of a journal that it can't read itself.
-        in_place: the journal's folder as Spark sees it. If Spark can't read it, None.
+        in_place: the journal's folder as Spark addresses it. If Spark can't read it, None.
         open_session: called on the committing thread, and again after a session was lost.
         stopping: set when the sink must end.
     """
@@ -113,7 +113,7 @@ class Committer:
         return max(epoch, self._journal.last_epoch)
 
     def commit_next(self) -> bool:
-        """Commit the oldest segments; False where there are none. Errors as of `write`, once they don't pass."""
+        """Commit the oldest segments. Return False if there are none. After the retries, raise as `write` does."""
         epoch, rows = self._epoch + 1, self._settings.commit_rows
         batch, _ = self._with_retries(lambda: self._journal.begin(epoch, rows), f"epoch {epoch} could not be begun")
         if batch is None:
@@ -161,9 +161,9 @@ class Committer:
     def _with_retries(self, call: Callable[[], _T], what: str) -> tuple[_T, int]:
         """Repeat a call after errors that may pass. Return its result and the number of calls.
 
-        The batch and its epoch stay the same, so that nothing is written twice. A frame of the journal's own files that
-        can't be computed does not pass. Once the sink is stopping there is one call more and no wait: what is
-        acknowledged is safe where it is.
+        The batch and its epoch stay the same, so that nothing is written twice. The failure of a frame of the journal's
+        own files is not retried. While the sink is stopping there is one more call and no wait: acknowledged rows are
+        safe in the journal.
         """
 
         def wait(error: PipelineError, seconds: float) -> None:
@@ -181,7 +181,7 @@ class Committer:
         while True:
             try:
                 return self._write(current), current
-            except (*_OF_ROWS, *SPARK_ERRORS) as error:
+            except (*_CAUSED_BY_ROWS, *SPARK_ERRORS) as error:
                 good = self._without_bad(current, error)
             if good is None:
                 return None, current
@@ -232,7 +232,7 @@ class Committer:
         """The batch without the rows at fault, which become dead letters. If no row is left, None.
 
         Raises:
-            PipelineError, PySparkException, Py4JError: the given one, if no row can be told to be at fault.
+            PipelineError, PySparkException, Py4JError: the given error, if no row can be identified as its cause.
         """
         rows, letters = self._journal.rows_of(batch), list[DeadLetter]()
         if isinstance(error, DuplicateKeysError):
@@ -261,7 +261,7 @@ def _may_pass(error: PipelineError) -> bool:
 
 
 def compact(session: SparkSession, dataset: Dataset, location: str, writer: str, *, below_bytes: int) -> bool:
-    """Compact files of less than that size; no row changes. Return whether it succeeded: a failure stops nothing."""
+    """Compact files of less than that size; no row changes. Return whether it succeeded. A failure is only logged."""
     try:
         # With Delta's own bound, all files of a small table would be rewritten.
         optimize(session, dataset, location, CommitNote(mark=Mark(writer=writer)), below_bytes=below_bytes)
@@ -273,7 +273,7 @@ def compact(session: SparkSession, dataset: Dataset, location: str, writer: str,
 
 
 def _staged(session: SparkSession, dataset: Dataset, batch: Batch, folder: str) -> DataFrame:
-    """The files of a batch, all with one schema, as Spark reads them in a folder."""
+    """The files of a batch in a folder, all with one schema, as a Spark frame."""
     import pyarrow.parquet as pq
 
     schema = pq.read_schema(batch.segments[0].path)
@@ -296,8 +296,9 @@ def _split(dataset: Dataset, frame: DataFrame, error: ViolationError) -> tuple[A
     # For columns that Delta computes, the conditions are evaluated on the values that it would compute.
     selected = select_list(dataset, frame.schema)
     computed = {name: expression for name, expression in selected.items() if name not in frame.columns}
-    whole = frame.selectExpr("*", *(f"{expression} AS {sql.identifier(name)}" for name, expression in computed.items()))
-    with_reasons = whole.selectExpr("*", f"array_compact(array({', '.join(cases) or 'NULL'})) AS {reasons}")
+    computed_columns = (f"{expression} AS {sql.identifier(name)}" for name, expression in computed.items())
+    complete = frame.selectExpr("*", *computed_columns)
+    with_reasons = complete.selectExpr("*", f"array_compact(array({', '.join(cases) or 'NULL'})) AS {reasons}")
     is_stored = F.expr(merge.stored_condition(dataset) or "TRUE")
     with_reasons = with_reasons.withColumn(column, F.when(is_stored, F.col(reasons))).drop(*computed)
     bad = with_reasons.filter(f"size({reasons}) > 0").toArrow().to_pylist()

@@ -1,7 +1,7 @@
 """Records that a sink refused, each with its reason, in files that only an operator reads.
 
-Here belong the value of such a record and its file: one JSON document a line, written whole or not at all. The code
-that finds a bad record gives the reason.
+Here belong the value of such a record and its file: one JSON document a line, written completely or not at all. The
+code that finds a bad record gives the reason.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class DeadLetter:
 def raw_letter(
     content: bytes, reason: str, *, source: str | None = None, size_bytes: int | None = None, digest: str | None = None
 ) -> DeadLetter:
-    """A letter of bytes that could not be read. `size_bytes` and `digest` are those of the whole, if there was more."""
+    """A letter of bytes that could not be read. `size_bytes` and `digest` are those of all bytes, if there are more."""
     size = len(content) if size_bytes is None else size_bytes
     excerpt = content[:EXCERPT]
     record: dict[str, Any] = {"bytes": size}
@@ -130,7 +130,7 @@ class DeadLetters:
 
 
 def write_durably(path: Path, content: bytes) -> None:
-    """Write a file that exists whole or not at all, and survives a loss of power once this has returned."""
+    """Write a file completely or not at all. When this returns, the file survives a loss of power."""
     temporary = path.with_name(f"{path.name}{_TEMPORARY}")
     try:
         with temporary.open("wb") as file:

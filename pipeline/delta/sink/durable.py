@@ -1,8 +1,8 @@
-"""Making commits to a table on this machine's disk survive a loss of power. No Spark.
+"""The durability of commits to a table on this machine's disk after a loss of power. No Spark.
 
 Delta and Spark leave written data to the kernel, which writes it to disk about half a minute later. Here belongs the
-rule which files of a commit must be synced before its rows may be deleted elsewhere. Other storages are durable when
-they answer.
+rule which files of a commit must be synced before its rows may be deleted elsewhere. Writes to other storages are
+durable when they return.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from pipeline.delta.log.commits import commit_file, commit_versions, read_entry
 from pipeline.delta.log.snapshot import local_folder
 from pipeline.delta.sink.dead_letters import sync_folder
 
-_TOGETHER = 16
+_PARALLEL_SYNCS = 16
 _Z85 = "0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ.-:+=^!/*?&<>()[]{}@%$#"
 _B85 = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz!#$%&()*+-;<=>?@^_`{|}~"
 _UUID_LENGTH = 20
@@ -32,7 +32,7 @@ def sync_commits(location: str, after: int, until: int) -> int:
     The commits of all writers count: a commit is useless without those before it, and compacted files have old rows.
 
     Raises:
-        OSError: the storage refused.
+        OSError: a file or folder can't be synced.
         DamagedTableError: an entry of the log is damaged.
     """
     table = local_folder(location)
@@ -42,8 +42,8 @@ def sync_commits(location: str, after: int, until: int) -> int:
     files = {path for number in numbers for action in read_entry(location, number) for path in _files(table, action)}
     folders = {folder for path in files for folder in path.parents if folder.is_relative_to(table)}
     entries = [Path(commit_file(str(table), number)) for number in numbers]
-    # At once: the kernel joins concurrent requests into one write of its own journal.
-    with ThreadPoolExecutor(_TOGETHER, thread_name_prefix="sync") as pool:
+    # In parallel: the kernel joins concurrent requests into one write of its own journal.
+    with ThreadPoolExecutor(_PARALLEL_SYNCS, thread_name_prefix="sync") as pool:
         count = sum(pool.map(_sync, sorted(files)))
         sum(pool.map(_sync, sorted({*folders, table, table.parent})))
         # Last, so that no entry is durable before the files that it names.

@@ -1,7 +1,7 @@
 """Submissions to a sink as Arrow tables of rows that fit their dataset, and as dead letters of rows that don't.
 
-Here belongs the separation of good and bad rows, by records or by whole frames. Which values a type accepts is the
-subject of `values` and `arrow`. Checks in SQL are enforced by Delta, at the commit.
+Here belongs the separation of good and bad rows, by records or by frames. The values that a type accepts belong to
+`records` and `arrow`. Checks in SQL are enforced by Delta, at the commit.
 
 A frame is checked by columns. Only if it has a fault are its rows checked one by one.
 """
@@ -33,8 +33,8 @@ from pipeline.errors.listing import listed
 
 FRAMES = (PANDAS, POLARS, ARROW)
 TOO_DEEP = f"lists and objects are nested more than {MAX_DEPTH} deep"
-# To what depth a dead letter keeps a record that is too large or too deep.
-_FEW = 4
+# The depth to which a dead letter keeps a record that is too large or too deep.
+_CUT_DEPTH = 4
 # The limit of a local file system for a name, and the characters that Spark escapes as %XX in a partition folder.
 _FOLDER_BYTES = 255
 _ESCAPED = frozenset({*map(chr, range(1, 0x20)), *"\"#%'*/:=?\\\x7f{[]^"})
@@ -140,7 +140,7 @@ class Intake:
         required = [f.name for f in dataset.schema.fields if not f.nullable and f.name not in optional]
         self._not_null = [name for name in required if not deletes or name in dataset.keys]
         self._key_not_null = [name for name in self._not_null if name in dataset.keys]
-        # The types of the columns that only frames have, as they were last seen.
+        # The newest known types of the columns that only frames have.
         self._frame_types: dict[str, Any] = {}
 
     # --- rows ---------------------------------------------------------------------------------------------------------
@@ -176,7 +176,7 @@ class Intake:
                 raise Unfit(f"column {name}: {problem}")
         return row
 
-    def _is_no_folder(self, name: str, value: str) -> bool:
+    def _is_bad_folder(self, name: str, value: str) -> bool:
         return self._folder_problem(name, value) is not None
 
     def _folder_problem(self, name: str, value: str) -> str | None:
@@ -210,12 +210,12 @@ class Intake:
         log = self._changelog
         if log is None:
             return self._not_null
-        code, place = row[log.operation], row[log.sequence]
+        code, sequence = row[log.operation], row[log.sequence]
         lowered = code.lower() if isinstance(code, str) else None
         declared_codes = {name.lower(): name for name in log.codes}
         if lowered not in declared_codes:
             raise Unfit(f"column {log.operation}: {shown_value(code)} is none of {', '.join(log.codes)}")
-        if place is None:
+        if sequence is None:
             raise Unfit(f"column {log.sequence}: NULL; it orders the changes")
         if declared_codes[lowered] in log.writes:
             return self._not_null
@@ -238,7 +238,7 @@ class Intake:
                 self._frame(number, item, state)
             elif item.size_bytes > self._record_bytes:
                 reason = f"it takes at least {item.size_bytes} bytes, at most {self._record_bytes} are allowed"
-                state.refuse(number, letter_of(item.payload, reason, item.source, depth=_FEW))
+                state.refuse(number, letter_of(item.payload, reason, item.source, depth=_CUT_DEPTH))
             else:
                 self._read(number, item.payload, rows, state)
         self._add_rows(state, rows)
@@ -249,7 +249,7 @@ class Intake:
         try:
             rows.append(_Row(item=number, record=record, values=self.row(record)))
         except Unfit as error:
-            depth = _FEW if str(error) == TOO_DEEP else MAX_DEPTH
+            depth = _CUT_DEPTH if str(error) == TOO_DEEP else MAX_DEPTH
             state.refuse(number, letter_of(record, str(error), state.items[number].source, depth=depth))
 
     def _add_rows(self, state: _Sorting, rows: Sequence[_Row]) -> None:
@@ -341,7 +341,7 @@ class Intake:
                 masks.append(pc.fill_null(pc.invert(pc.is_finite(table[declared.name])), False))
         for name in self._folders:
             if name in table.column_names:
-                masks.append(_mask_of(table[name], partial(self._is_no_folder, name)))
+                masks.append(_mask_of(table[name], partial(self._is_bad_folder, name)))
         # The length of a text is checked row by row.
         masks += [table[name].is_valid() for name in self._limited if name in table.column_names]
         if self._changelog is not None:

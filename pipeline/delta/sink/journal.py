@@ -1,7 +1,7 @@
 """The write-ahead journal of a sink: acknowledged rows that are not yet in the table, on this machine's disk.
 
-Here belong the folder of one writer, its lock and the set of its files. One file is the subject of `segments`. When
-rows are appended and committed is decided by the receiver and the sink. No Spark.
+Here belong the folder of one writer, its lock and the set of its files. A single file belongs to `segments`. The
+receiver and the sink decide when rows are appended and committed. No Spark.
 
 Files of the folder:
   lock                              locked by the kernel for the process that has the folder open
@@ -11,7 +11,7 @@ Files of the folder:
                                     epoch has the same rows
   good-<epoch>-….parquet            the rows of a batch without its refused rows; it replaces the segments
   committed.json                    the batch that was committed last; some of its segments may still exist
-Every file is written under a temporary name, synced and renamed, so a file with a final name is whole. A missing
+Every file is written under a temporary name, synced and renamed, so a file with a final name is complete. A missing
 segment is reported by name, unless the operator has given its rows up: then its name ends in `.given-up`.
 """
 
@@ -83,9 +83,9 @@ class Journal:
         """Lock the folder and read its files.
 
         Rows that were never acknowledged are removed. Then `unfinished` is the batch whose commit had begun, `loose`
-        are the segments without a batch, `last_epoch` is the newest epoch that the folder knows, `positions` are how
-        far its sources were submitted, and `synced_version` is the version up to which the table was made durable, -1
-        if unknown.
+        are the segments without a batch, `last_epoch` is the newest epoch in the folder, `positions` are the positions
+        up to which its sources were submitted, and `synced_version` is the version up to which the table was made
+        durable, -1 if unknown.
 
         Raises:
             SinkRunningError: another process has the folder open.
@@ -104,7 +104,7 @@ class Journal:
     def close(self) -> None:
         """Unlock the folder. Its files stay."""
         if self._lock is not None:
-            os.close(self._lock)  # and the kernel's lock with it
+            os.close(self._lock)  # this also releases the kernel's lock
             self._lock = None
 
     def _lock_folder(self) -> int:
@@ -144,7 +144,7 @@ class Journal:
         self._loose = [self._segment(self.folder / name) for name in rest if SEGMENT.fullmatch(name)]
         self._refuse_gaps(after=max(numbers_of(done), default=0), given_up=given_up)
         if self.unfinished is not None and not self.unfinished.segments:
-            self.end(self.unfinished)  # all of it was given up
+            self.end(self.unfinished)  # all its rows were given up
 
     def _refuse_gaps(self, *, after: int, given_up: Sequence[int]) -> None:
         """Refuse missing segments. Their numbers follow each other from the last one that a batch holds."""
@@ -255,24 +255,24 @@ class Journal:
         (segment,) = self.append_all([table], positions)
         return segment
 
-    def append_all(self, found: Sequence[Any], positions: Mapping[str, int] | None = None) -> list[Segment]:
+    def append_all(self, tables: Sequence[Any], positions: Mapping[str, int] | None = None) -> list[Segment]:
         """Write each Arrow table as a segment. All of them are on disk when this returns.
 
         If the process is killed at any point, the next one finds all of these segments or none.
 
         Args:
-            positions: how far each source has been submitted with these rows.
+            positions: the position up to which each source has been submitted with these rows.
 
         Raises:
-            JournalWriteError: they can't be written; what was there before is as it was.
-            JournalError: they are written, and can't be given their names; the next sink finds all of them.
+            JournalWriteError: they can't be written. Earlier files are unchanged.
+            JournalError: they are written but can't be renamed. The next sink finds all of them.
         """
         first = self._next_segment
-        numbers = range(first, first + len(found))
+        numbers = range(first, first + len(tables))
         with self._as_journal_error(self.folder, JournalWriteError):
             names: list[str] = []
             try:
-                for number, table in zip(numbers, found, strict=True):
+                for number, table in zip(numbers, tables, strict=True):
                     segment_positions = positions or {} if number == numbers[-1] else {}
                     temporary = write_segment(self.folder, f"segment-{number:020d}", number, table, segment_positions)
                     names.append(temporary.name.removesuffix(TEMPORARY))
@@ -300,8 +300,8 @@ class Journal:
             rows: the most rows of a batch. It always has at least one segment.
 
         Raises:
-            JournalWriteError: it can't be written down.
-            JournalError: the batch before has not ended.
+            JournalWriteError: the batch can't be recorded.
+            JournalError: the previous batch has not ended.
         """
         if self.unfinished is not None:
             raise self._error(self.folder, f"epoch {self.unfinished.epoch} has not ended")
@@ -361,14 +361,14 @@ class Journal:
             synced_version: the version up to which the table was made durable. If it is unchanged, None.
 
         Raises:
-            JournalWriteError: it can't be written down; then the batch is replayed, and Delta knows it again.
+            JournalWriteError: the end can't be recorded. The batch is then replayed, and Delta recognises its epoch.
         """
         with self._guard:
             # They include segments that are not committed yet, which are as durable as this file.
-            positions, following = dict(self.positions), self._next_segment
+            positions, next_segment = dict(self.positions), self._next_segment
         self.synced_version = self.synced_version if synced_version is None else synced_version
         document = batch_document(batch) | {
-            "positions": positions, "next_segment": following, "version": self.synced_version,
+            "positions": positions, "next_segment": next_segment, "version": self.synced_version,
         }  # fmt: skip
         with self._as_journal_error(self.folder, JournalWriteError):
             write_durably(self.folder / _COMMITTED, json.dumps(document).encode())

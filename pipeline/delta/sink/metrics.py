@@ -19,9 +19,9 @@ _MEDIAN, _HIGH = 0.5, 0.95
 class SinkMetrics:
     """The numbers of a sink at one moment.
 
-    `rows_submitted` counts submitted rows, `rows_acknowledged` those on disk, and `rows_committed` those in the table,
-    rows left by an earlier process included. `buffered_rows` wait in memory, `backlog_rows` on disk. A flush is a
-    commit. Its seconds run from begin to end; the percentiles are over the newest 1 200, None if there was none.
+    `rows_submitted` counts submitted rows, `rows_acknowledged` rows on disk, and `rows_committed` rows in the table,
+    rows of an earlier process included. `buffered_rows` wait in memory, `backlog_rows` on disk. A flush is a commit.
+    The percentiles are those of the durations of the newest 1 200 flushes, None if there was none.
     """
 
     rows_submitted: int = 0
@@ -52,7 +52,7 @@ class SinkMetrics:
 
 
 class SinkCounters:
-    """The counters of one sink; any thread may add."""
+    """The counters of one sink. Any thread may add to them."""
 
     def __init__(self) -> None:
         self._guard = threading.Lock()
@@ -88,7 +88,7 @@ class SinkCounters:
             self._versions = (version if first is None else first, version)
 
     def read(self, *, buffered_rows: int, backlog: tuple[int, int]) -> SinkMetrics:
-        """The present numbers."""
+        """The current numbers."""
         with self._guard:
             seconds = sorted(self._seconds)
             return SinkMetrics(

@@ -33,35 +33,40 @@ _CHUNK = 1 << 20
 
 @dataclass(frozen=True, kw_only=True)
 class Line:
-    """A line without its end, or the beginning of a line that is too long. `size_bytes` and `digest` are of the whole.
+    """A line without its end, or the beginning of a line that is too long. `size_bytes` and `digest` are of all of it.
 
-    `end` is the place in the stream after the line. `is_whole` says whether the line ended with a line break.
+    `end` is the position in the stream after the line. If the line ended with a line break, `is_complete`.
     """
 
     number: int
     content: bytes
     size_bytes: int
     end: int
-    is_whole: bool
+    is_complete: bool
     digest: str | None = None
 
 
 def lines(stream: BinaryIO, limit: int) -> Iterator[Line]:
-    """The lines of a stream. Of a line longer than the limit only the beginning is kept."""
+    """The lines of a stream. If a line is longer than the limit, only its beginning is kept."""
     number, end = 0, 0
     while chunk := stream.readline(limit + 2):
         number += 1
-        size, digest, is_whole = len(chunk), None, chunk.endswith(b"\n")
+        size, digest, is_complete = len(chunk), None, chunk.endswith(b"\n")
         content = chunk.removesuffix(b"\n").removesuffix(b"\r")
         if len(content) > limit:
-            whole = hashlib.sha256(content)
-            while not is_whole and (more := stream.readline(_CHUNK)):
-                is_whole, size = more.endswith(b"\n"), size + len(more)
-                whole.update(more.removesuffix(b"\n"))
-            content, digest = content[:EXCERPT], whole.hexdigest()
+            hasher = hashlib.sha256(content)
+            while not is_complete and (more := stream.readline(_CHUNK)):
+                is_complete, size = more.endswith(b"\n"), size + len(more)
+                hasher.update(more.removesuffix(b"\n"))
+            content, digest = content[:EXCERPT], hasher.hexdigest()
         end += size
         yield Line(
-            number=number, content=content, size_bytes=size - is_whole, end=end, is_whole=is_whole, digest=digest
+            number=number,
+            content=content,
+            size_bytes=size - is_complete,
+            end=end,
+            is_complete=is_complete,
+            digest=digest,
         )
 
 
@@ -79,34 +84,34 @@ def parser(dataset: Dataset) -> Callable[[bytes], Any]:
     return parse
 
 
-def record_of(line: Line, parse: Callable[[bytes], Any], limit: int, where: str) -> Any:
+def record_of(line: Line, parse: Callable[[bytes], Any], limit: int, source: str) -> Any:
     """The record of a line. If the line has none, a dead letter; if it is blank, None."""
     if line.digest is not None:
         reason = f"the line takes {line.size_bytes} bytes, at most {limit} are allowed"
-        return raw_letter(line.content, reason, source=where, size_bytes=line.size_bytes, digest=line.digest)
+        return raw_letter(line.content, reason, source=source, size_bytes=line.size_bytes, digest=line.digest)
     if not line.content.strip():
         return None
     try:
         record = parse(line.content)
     except UnicodeDecodeError as error:
-        return raw_letter(line.content, f"not UTF-8 at byte {error.start}", source=where)
+        return raw_letter(line.content, f"not UTF-8 at byte {error.start}", source=source)
     except (ValueError, RecursionError) as error:
-        return raw_letter(line.content, f"not JSON: {error}", source=where)
+        return raw_letter(line.content, f"not JSON: {error}", source=source)
     except ArithmeticError:
-        return raw_letter(line.content, "a number has an exponent that no number can have", source=where)
+        return raw_letter(line.content, "a number has an exponent that no number can have", source=source)
     if is_deep(record):
-        return raw_letter(line.content, TOO_DEEP, source=where)
-    return record if isinstance(record, dict) else raw_letter(line.content, "not a JSON object", source=where)
+        return raw_letter(line.content, TOO_DEEP, source=source)
+    return record if isinstance(record, dict) else raw_letter(line.content, "not a JSON object", source=source)
 
 
 def submit_lines(stream: BinaryIO, sink: DeltaSink, source: str = "stdin") -> int:
     """Submit every line of a stream until its end. Return how many. A last line without a line break counts."""
     limit, parse, count = sink.options.record_bytes, parser(sink.dataset), 0
     for line in lines(stream, limit):
-        where = f"{source}, line {line.number}"
-        record = record_of(line, parse, limit, where)
+        origin = f"{source}, line {line.number}"
+        record = record_of(line, parse, limit, origin)
         if record is not None:
-            sink.submit(record, source=where)
+            sink.submit(record, source=origin)
             count += 1
     return count
 
@@ -150,12 +155,12 @@ class Tail:
         with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK), "rb") as stream:  # it may be a pipe by now
             stream.seek(start)
             for line in lines(stream, limit):
-                if not line.is_whole:
+                if not line.is_complete:
                     break
-                where = f"{name}, the line before byte {start + line.end}"
-                record = record_of(line, self._parse, limit, where)
+                origin = f"{name}, the line before byte {start + line.end}"
+                record = record_of(line, self._parse, limit, origin)
                 if record is not None:
-                    self._sink.submit(record, position=(str(path), start + line.end), source=where)
+                    self._sink.submit(record, position=(str(path), start + line.end), source=origin)
                     count += 1
                 self._ends[name] = start + line.end
         return count

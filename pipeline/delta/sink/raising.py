@@ -38,7 +38,7 @@ def without_raising(
 
     Raises:
         PySparkException, Py4JError: a failure that no row causes.
-        PipelineError: Spark or the staging folder is gone.
+        PipelineError: Spark or the staging folder is not available.
     """
     letters, good, pending = list[DeadLetter](), [True] * table.num_rows, [(0, table.num_rows)]
     with _numbered(dataset, table, session, staging) as frame:
@@ -61,7 +61,7 @@ def without_raising(
 def without_stored_value(
     dataset: Dataset, location: str, rows: Any, session: Callable[[], SparkSession], staging: str
 ) -> tuple[Any, list[DeadLetter]]:
-    """The rows, and as dead letters those whose NULL stands for a stored value that does not exist.
+    """The rows, and as dead letters the rows whose NULL refers to a stored value that does not exist.
 
     They are the rows with NULL in a NOT NULL column of `ignore_nulls`, if neither the table nor another row of the
     batch has a row of their key with a value.
@@ -77,8 +77,8 @@ def without_stored_value(
             is_null = f"{sql.identifier(name)} IS NULL"
             keys = [f"{sql.identifier(key)} AS {sql.identifier(f'key {i}')}" for i, key in enumerate(dataset.keys)]
             valued = table.selectExpr(*keys).union(stored.filter(f"NOT {is_null}").selectExpr(*keys)).alias("valued")
-            alike = (f"{sql.identifier(k)} <=> valued.{sql.identifier(f'key {i}')}" for i, k in enumerate(dataset.keys))
-            lost = stored.filter(is_null).join(valued, F.expr(" AND ".join(alike)), "left_anti")
+            same = (f"{sql.identifier(k)} <=> valued.{sql.identifier(f'key {i}')}" for i, k in enumerate(dataset.keys))
+            lost = stored.filter(is_null).join(valued, F.expr(" AND ".join(same)), "left_anti")
             numbers = lost.select(sql.identifier(_number(dataset))).collect()
             reasons |= {row[0]: f"column {name}: NULL, and no stored value that it could keep" for row in numbers}
     letters = [letter_of(rows.slice(n, 1).to_pylist()[0], reason) for n, reason in sorted(reasons.items())]
@@ -91,16 +91,16 @@ def _number(dataset: Dataset) -> str:
 
 @contextmanager
 def _numbered(dataset: Dataset, table: Any, session: Callable[[], SparkSession], staging: str) -> Iterator[DataFrame]:
-    """The rows with their numbers, as Spark reads them, in a session of ours. Reading some of them is cheap."""
+    """The rows with their numbers, as a Spark frame in a private session. Reading some of them is cheap."""
     import pyarrow as pa
 
-    whole = table.append_column(_number(dataset), pa.array(range(table.num_rows), pa.int64()))
+    numbered = table.append_column(_number(dataset), pa.array(range(table.num_rows), pa.int64()))
     extra = [StructField(name, from_arrow_type(table.schema.field(name).type)) for name in dataset.frame_columns]
     left_out = set(dataset.schema.names) - set(table.column_names)
-    with Staging(dataset, staging) as place:
-        place.write(whole.to_batches(), whole.schema, lambda batch: batch)
+    with Staging(dataset, staging) as folder:
+        folder.write(numbered.to_batches(), numbered.schema, lambda batch: batch)
         extra.append(StructField(_number(dataset), LongType()))
-        frame = staged(session(), dataset, [place.location], extra, left_out)
+        frame = staged(session(), dataset, [folder.location], extra, left_out)
         view = f"pipeline_probe_{uuid.uuid4().hex}"
         frame.createOrReplaceTempView(view)
         try:
@@ -133,7 +133,7 @@ class _Probe:
         return None
 
     def run(self, start: int, end: int) -> None:
-        """Evaluate everything. Over Connect only a frame that is collected reports why it fails."""
+        """Evaluate everything. Over Connect, only a collected frame reports the reason of its failure."""
         number = sql.identifier(_number(self._dataset))
         evaluated = self._evaluated(
             self._frame.filter(f"{number} >= {start} AND {number} < {end}").drop(_number(self._dataset))

@@ -1,7 +1,7 @@
 """The front half of a sink: submissions become dead letters and segments of the journal, on a thread of its own.
 
-Here belong the settings of a sink, the thread that sorts and syncs, and acknowledgement. Nothing here uses Spark. How a
-segment gets into the table is the subject of `committer`.
+Here belong the settings of a sink, the thread that sorts and syncs, and acknowledgement. Nothing here uses Spark. The
+commit of segments to the table belongs to `committer`.
 """
 
 from __future__ import annotations
@@ -29,18 +29,18 @@ from pipeline.settings import refuse_other_types
 
 _LOG = logging.getLogger(__name__)
 _T = TypeVar("_T")
-# How long the receiving thread waits for the backlog to shrink before it looks whether it is to stop.
-_LOOK_SECONDS = 0.5
+# The wait of the receiving thread for the backlog to shrink, before it checks whether the sink is stopping.
+_POLL_SECONDS = 0.5
 
 
 @dataclass(frozen=True, kw_only=True)
 class SinkSettings:
-    """How a sink buffers and flushes.
+    """The buffering and flushing of a sink.
 
     Args:
-        flush_seconds: a flush is due when the oldest row has waited so long.
-        flush_rows: a flush is due when so many rows wait.
-        flush_bytes: a flush is due when rows of that size wait.
+        flush_seconds: a flush is due when the oldest row has waited this long.
+        flush_rows: a flush is due when this many rows wait.
+        flush_bytes: a flush is due when rows of this size wait.
         buffer_rows: how many rows may wait in memory.
         buffer_bytes: the size of the rows that may wait in memory.
         backlog_rows: how many rows may be on disk and not committed. Beyond it the sink takes nothing from the buffer.
@@ -48,13 +48,14 @@ class SinkSettings:
         when_full: whether `submit` waits for room or refuses.
         record_bytes: the largest size of one record.
         allow_nan: whether NaN and the infinities are accepted.
-        retry_seconds: how long what fails for a passing reason is tried again, as a commit while the server is away
+        retry_seconds: how long a call with a temporary failure is retried, such as a commit while the server is down
             or a sync while the disk is full.
-        compact_after: after how many commits small files are written together, between two flushes; 0 for never.
+        compact_after: after how many commits small files are compacted, between two flushes; 0 for never.
         compact_bytes: the size below which a file is small.
         journal: the folder of the write-ahead copies. If None, they are in the staging folder of the root, or in the
             state folder of the project if the root is not on this machine.
-        dead_letters: the folder of the dead letters. If None, it is under the root, or in the state folder likewise.
+        dead_letters: the folder of the dead letters. If None, it is under the root, or in the state folder of the
+            project if the root is not on this machine.
         on_sigterm: whether SIGTERM flushes before the process ends, if the sink is started in the main thread.
     """
 
@@ -93,7 +94,7 @@ class SinkSettings:
 
     @property
     def patience(self) -> RetryPolicy:
-        """How often, and for how long, something is tried again that may pass."""
+        """The number and the duration of the retries after a temporary failure."""
         return RetryPolicy(first_wait_seconds=0.5, longest_wait_seconds=30, total_seconds=self.retry_seconds)
 
     @property
@@ -166,10 +167,10 @@ class Receiver:
 
     def put_or_call(self, item: Item, on_room: Callable[[], None]) -> bool:
         """Submit an item or register a call, as `Buffer.put_or_call`."""
-        is_in = self.buffer.put_or_call(item, on_room)
-        if is_in:
+        is_accepted = self.buffer.put_or_call(item, on_room)
+        if is_accepted:
             self._meter.submitted(item.rows)
-        return is_in
+        return is_accepted
 
     def barrier(self) -> Future[Receipt]:
         """Make all waiting items due. The future is done when all earlier submissions are on disk."""
@@ -217,7 +218,7 @@ class Receiver:
         return SinkStoppedError(dataset=self.dataset.name, writer=self.writer, reason=reason)
 
     def _end(self, items: list[Item], failure: PipelineError | None) -> None:
-        """Fail the taken and the waiting items. If the thread ended normally, there are none."""
+        """Fail `items` and the waiting items. If the thread ended normally, there are none."""
         self.failure = failure
         stopped = self._stopped("it was stopped" if failure is None else failure.message())
         self.buffer.close(stopped)
@@ -230,34 +231,34 @@ class Receiver:
         while self.journal.backlog[0] > self.settings.backlog_rows and not self.buffer.is_closed:
             self._shrunk.clear()
             if self.journal.backlog[0] > self.settings.backlog_rows:
-                self._shrunk.wait(_LOOK_SECONDS)
+                self._shrunk.wait(_POLL_SECONDS)
 
     def _keep(self, items: list[Item]) -> None:
         """Write dead letters first and then rows, so that an item is completely on disk when it is acknowledged."""
-        taken = self._intake.take(items)
-        if taken.letters:
-            name = f"{min(letter.at for letter in taken.letters):%Y%m%dT%H%M%S}-{_token()}"
-            self._with_retries(lambda: self.letters.write(taken.letters, name))
-            self._meter.refused(len(taken.letters))
-        if taken.tables:
-            for segment in self._with_retries(lambda: self.journal.append_all(taken.tables, _positions(items))):
+        result = self._intake.take(items)
+        if result.letters:
+            name = f"{min(letter.at for letter in result.letters):%Y%m%dT%H%M%S}-{_token()}"
+            self._with_retries(lambda: self.letters.write(result.letters, name))
+            self._meter.refused(len(result.letters))
+        if result.tables:
+            for segment in self._with_retries(lambda: self.journal.append_all(result.tables, _positions(items))):
                 self._meter.acknowledged(segment.rows, segment.size_bytes)
             self._on_segment()
-        for item, receipt in zip(items, taken.receipts, strict=True):
+        for item, receipt in zip(items, result.receipts, strict=True):
             if item.receipt.set_running_or_notify_cancel():
                 item.receipt.set_result(receipt)
 
     def _with_retries(self, act: Callable[[], _T]) -> _T:
-        """What comes of a call that is repeated while the storage refuses; once the sink is to stop there is one more.
+        """The result of a call, repeated while the storage fails. When the sink is stopping there is one more call.
 
         Raises:
-            JournalError: it refuses for too long, or the journal can't be trusted.
+            JournalError: the storage fails for too long, or the journal can't be trusted.
         """
 
         def wait(error: PipelineError, seconds: float) -> None:
             _LOG.warning("sink %s (%s): %s, again in %.1f s", self.dataset.name, self.writer, error.message(), seconds)
             self._shrunk.clear()
-            self._shrunk.wait(seconds)  # also set when the sink is to stop
+            self._shrunk.wait(seconds)  # also set when the sink is stopping
 
         result, _ = retried_until(
             act, self._retry, passes=lambda error: error.may_pass, is_last=lambda: self.buffer.is_closed, wait=wait

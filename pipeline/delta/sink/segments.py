@@ -1,6 +1,6 @@
-"""The files of a sink's journal, one at a time: their names, how they are written, and how they are checked.
+"""The files of a sink's journal, one at a time: their names, their writing and their checks.
 
-Here belong the writing and the checked reading of one file. Which files a journal must have is the subject of
+Here belong the writing and the checked reading of one file. The set of files that a journal must have belongs to
 `journal`.
 
 The name of a file of rows ends with the digest of its bytes, and the file holds its number. So a file that was changed,
@@ -30,7 +30,7 @@ _TOKEN = re.compile(r"[0-9a-f]{32}")
 # An operator adds this to the name of a file to give up its rows.
 GIVEN_UP = ".given-up"
 TEMPORARY = ".tmp"
-# Keys of the Parquet metadata: how far each source had been submitted, and the number of the segment.
+# Keys of the Parquet metadata: the submitted position of each source, and the number of the segment.
 _POSITIONS = b"pipeline.positions"
 _NUMBER = b"pipeline.segment"
 _DIGEST_BYTES = 16
@@ -94,7 +94,7 @@ def write_segment(folder: Path, stem: str, number: int, table: Any, positions: M
     """Write an Arrow table as a synced file. Its name is the final one with `TEMPORARY`, and is not synced.
 
     Raises:
-        OSError: it can't be written. No file is left behind.
+        OSError: it can't be written. No file is left.
     """
     temporary = folder / f"{stem}.parquet{TEMPORARY}"
     try:
@@ -211,7 +211,7 @@ def _is_rows(name: str) -> bool:
 
 
 def _positions(positions: Any) -> dict[str, int]:
-    if not isinstance(positions, dict) or not all(isinstance(place, int) for place in positions.values()):
+    if not isinstance(positions, dict) or not all(isinstance(position, int) for position in positions.values()):
         raise UntrustedFileError("the positions of its sources are not valid")
     return positions
 
@@ -222,7 +222,7 @@ def numbers_of(names: list[str]) -> list[int]:
 
 
 def irregular_problem(folder: Path) -> list[Path]:
-    """The entries of a folder that are not regular files: to open a pipe or a device would wait for ever."""
+    """The entries of a folder that are not regular files: opening a pipe or a device would block."""
     with os.scandir(folder) as entries:
         return sorted(Path(entry.path) for entry in entries if not entry.is_file(follow_symlinks=False))
 

@@ -52,11 +52,11 @@ class UpdateHandler(Protocol):
 
 def sink_folders(dataset: Dataset, writer_id: str, settings: Settings, options: SinkSettings) -> tuple[Path, Path]:
     """The folders of a writer's journal and dead letters."""
-    place = f"{'+'.join(dataset.asset_key)}/{writer_id}"
+    subfolder = f"{'+'.join(dataset.asset_key)}/{writer_id}"
     root, state = local_folder(settings.root), settings.project / STATE_FOLDER
     journal = (state if root is None else root / STAGING) / SINKS
     letters = state / DEAD_LETTERS if root is None else root / DEAD_LETTERS
-    return (options.journal or journal) / place, (options.dead_letters or letters) / place
+    return (options.journal or journal) / subfolder, (options.dead_letters or letters) / subfolder
 
 
 class DeltaSink:
@@ -77,23 +77,29 @@ class DeltaSink:
         self.dataset, self.writer_id, self.options = dataset, writer_id, options
         journal, letters = sink_folders(dataset, writer_id, settings, options)
         self._meter = SinkCounters()
-        self._moved = threading.Condition()
+        self._progress = threading.Condition()
         self._drained = threading.Event()
         self._receiver = Receiver(
-            dataset, writer_id, options, journal=journal, dead_letters=letters, meter=self._meter, on_segment=self._move
+            dataset,
+            writer_id,
+            options,
+            journal=journal,
+            dead_letters=letters,
+            meter=self._meter,
+            on_segment=self._notify,
         )
         staging = f"{settings.root.rstrip('/')}/{STAGING}"
-        is_seen = options.journal is None and local_folder(settings.root) is not None
+        is_readable = options.journal is None and local_folder(settings.root) is not None  # for Spark
         self._committer = Committer(
             dataset, dataset.location(settings.root), writer=writer_id, journal=self._receiver.journal,
             letters=self._receiver.letters, meter=self._meter, staging=staging,
-            in_place=f"{staging}/{SINKS}/{journal.parent.name}/{journal.name}" if is_seen else None,
+            in_place=f"{staging}/{SINKS}/{journal.parent.name}/{journal.name}" if is_readable else None,
             open_session=partial(open_session, settings.spark), settings=options, stopping=self._drained,
         )  # fmt: skip
         self._thread = threading.Thread(target=self._run, name=f"sink-{dataset.name}-commit", daemon=True)
         self._failure: PipelineError | None = None
         self._is_open = False
-        self._before_sigterm: Any = None
+        self._old_sigterm: Any = None
         self._terminating: threading.Thread | None = None
 
     # --- threads ------------------------------------------------------------------------------------------------------
@@ -129,7 +135,7 @@ class DeltaSink:
         of a pandas frame must not be changed before the future is done.
 
         Args:
-            position: a source and a place in it up to which everything has been submitted. It is stored with the rows.
+            position: a source and the position up to which it has been submitted. It is stored with the rows.
             source: a description of the record's origin, for a dead letter.
             timeout: how many seconds to wait for room, if the sink is set to wait.
 
@@ -156,14 +162,14 @@ class DeltaSink:
         except FutureTimeoutError as error:  # in Python 3.10 it is not the built-in TimeoutError
             raise self._late(timeout) from error
         number = self._receiver.journal.newest
-        with self._moved:
+        with self._progress:
             while not self._is_open or self._receiver.journal.holds(number):
                 if self._failure is not None:
                     raise copy(self._failure)
                 left = None if deadline is None else deadline - time.monotonic()
                 if left is not None and left <= 0:
                     raise self._late(timeout)
-                self._moved.wait(left)
+                self._progress.wait(left)
         return self.metrics().last_version
 
     def stop(self, timeout: float | None = None) -> None:
@@ -175,7 +181,7 @@ class DeltaSink:
         """
         self._receiver.stop(self._stopped("it was stopped"))
         self._drained.set()
-        self._move()
+        self._notify()
         if self._thread.ident is not None:
             self._thread.join(timeout)
         if self._thread.is_alive():
@@ -192,13 +198,13 @@ class DeltaSink:
         return self._thread.is_alive() and self._receiver.is_alive
 
     def metrics(self) -> SinkMetrics:
-        """The numbers of the sink since its start, and what is waiting."""
-        rows, _ = self._receiver.buffer.held
+        """The numbers of the sink since its start, and those of waiting rows."""
+        rows, _ = self._receiver.buffer.waiting
         return self._meter.read(buffered_rows=rows, backlog=self._receiver.journal.backlog)
 
     @property
     def positions(self) -> dict[str, int]:
-        """How far each source has been submitted and is on disk."""
+        """The position up to which each source has been submitted and is on disk."""
         return dict(self._receiver.journal.positions)
 
     def __enter__(self) -> DeltaSink:
@@ -263,17 +269,17 @@ class DeltaSink:
             if failure is not None:
                 self._receiver.buffer.close(self._stopped(failure.message()))
                 self._receiver.shrunk()
-            self._move()
+            self._notify()
 
     def _commit_all(self) -> None:
         """Commit until the sink is stopped and no rows are left."""
         self._committer.open()
         self._is_open = True
-        self._move()
+        self._notify()
         while True:
             if self._committer.commit_next():
                 self._receiver.shrunk()
-                self._move()
+                self._notify()
                 _LOG.info("sink %s (%s): %s", self.dataset.name, self.writer_id, self.metrics().line)
             elif self._drained.is_set():
                 return
@@ -281,13 +287,13 @@ class DeltaSink:
                 self._wait_for_segments()
 
     def _wait_for_segments(self) -> None:
-        with self._moved:
+        with self._progress:
             if not self._receiver.journal.loose and not self._drained.is_set():
-                self._moved.wait()
+                self._progress.wait()
 
-    def _move(self) -> None:
-        with self._moved:
-            self._moved.notify_all()
+    def _notify(self) -> None:
+        with self._progress:
+            self._progress.notify_all()
 
     def _late(self, timeout: float | None) -> TimeoutError:
         return TimeoutError(f"{self.dataset.name}: not flushed within {timeout} s")
@@ -299,12 +305,12 @@ class DeltaSink:
 
     def _take_sigterm(self) -> None:
         if self.options.on_sigterm and threading.current_thread() is threading.main_thread():
-            self._before_sigterm = signal.signal(signal.SIGTERM, self._on_sigterm)
+            self._old_sigterm = signal.signal(signal.SIGTERM, self._on_sigterm)
 
     def _leave_sigterm(self) -> None:
-        if self._before_sigterm is not None and threading.current_thread() is threading.main_thread():
-            signal.signal(signal.SIGTERM, self._before_sigterm)
-            self._before_sigterm = None
+        if self._old_sigterm is not None and threading.current_thread() is threading.main_thread():
+            signal.signal(signal.SIGTERM, self._old_sigterm)
+            self._old_sigterm = None
 
     def _on_sigterm(self, number: int, frame: FrameType | None) -> None:  # noqa: ARG002
         """Stop on another thread, since this one may hold the buffer's lock. Then let the old handler run."""
@@ -324,7 +330,7 @@ class DeltaSink:
 
 
 def _wake(loop: asyncio.AbstractEventLoop, room: asyncio.Event) -> None:
-    with suppress(RuntimeError):  # the loop is closed and nobody waits
+    with suppress(RuntimeError):  # the loop is closed, so nothing waits
         loop.call_soon_threadsafe(room.set)
 
 
@@ -333,6 +339,6 @@ def _problems(dataset: Dataset, writer_id: str) -> Iterator[str]:
     if not isinstance(mode, Append | InsertNew | Merge):
         yield "a sink appends, inserts new rows or merges; declare it with Append, InsertNew or Merge"
     elif isinstance(mode, Merge) and (mode.delete_missing or (mode.order_by is None and mode.changelog is None)):
-        yield "a sink merges batches of what has come; declare the Merge with order_by or a changelog"
+        yield "a sink merges batches of arrived rows; declare the Merge with order_by or a changelog"
     if not isinstance(writer_id, str) or not _WRITER.fullmatch(writer_id):
         yield f"writer id {writer_id!r}: letters, digits, '_', '.', '@' and '-' only, beginning with a letter or digit"

@@ -170,7 +170,7 @@ class Failure:
     @property
     def summary(self) -> str:
         """The first line of the innermost message; of a function of Python the last, behind its stack trace."""
-        lines = [line for line in self.message.splitlines() if line.strip() and not line.startswith("SQLSTATE")]
+        lines = [line for line in self.message.splitlines() if line.strip() and not line.strip().startswith("SQLSTATE")]
         lines = lines or [self.condition]
         return (lines[-1] if self._is_of_function else lines[0]).strip()
 

@@ -17,6 +17,7 @@ from pipeline.delta.sql.quoting import (
     path_pattern,
     path_table,
     string,
+    tokens,
     type_name,
 )
 
@@ -34,5 +35,6 @@ __all__ = [
     "path_pattern",
     "path_table",
     "string",
+    "tokens",
     "type_name",
 ]

@@ -44,6 +44,10 @@ _INTEGERS: tuple[tuple[type[DataType], int, str], ...] = (
 )
 
 
+# A quoted name or text, a word or number, or another character that is no space.
+_TOKEN = re.compile(r"""`(?:[^`]|``)*`|'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*"|\w+|[^\w\s]""", re.DOTALL)
+
+
 def sendable(text: str) -> str:
     """The text itself; py4j would take one that has no form in UTF-8 for a connection that failed.
 
@@ -78,6 +82,11 @@ def string(value: str) -> str:
     """A string literal, under Spark's default escaping; a `$` is escaped so that Spark substitutes no variable."""
     escaped = sendable(value).replace("\\", "\\\\").replace("'", "\\'").replace("\n", "\\n").replace("\r", "\\r")
     return "'" + escaped.replace("$", "\\u0024") + "'"
+
+
+def tokens(expression: str) -> tuple[str, ...]:
+    """The tokens of an SQL expression: two texts that differ only in the space between tokens have the same."""
+    return tuple(_TOKEN.findall(expression))
 
 
 def path_pattern(path: str) -> str:

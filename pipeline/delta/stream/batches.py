@@ -1,10 +1,10 @@
 """Whether a stream's checkpoint and its table agree. A batch that shares only its number with an old one is refused.
 
-Here belong the comparison and the refusal. Reading a checkpoint is the subject of `query_log`, the query that of
+Here belong the comparison and the refusal. Reading a checkpoint belongs to `query_log`, the query to
 `structured_streaming`.
 
 Spark repeats only the newest batch of a checkpoint, with the same input. Anything else means that the checkpoint was
-set back, lost or changed: a number that the table has would be skipped, although its rows are other ones, and a query
+set back, lost or changed: a batch whose number the table has would be skipped, although it has other rows, and a query
 that starts from the beginning would write old rows again.
 """
 

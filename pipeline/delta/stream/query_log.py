@@ -1,11 +1,11 @@
 """The log in a streaming query's checkpoint: the query's id, and the input of each of its batches. No Spark.
 
-Here belong Spark's files of offsets and of sources. What follows if a checkpoint and a table disagree is the subject of
-`batches`.
+Here belong Spark's files of offsets and of sources. The consequences of a disagreement between a checkpoint and a table
+belong to `batches`.
 
 The input of a batch identifies it, its number does not: a checkpoint that was set back plans a batch of the same number
-again, from the data that has arrived by then. The offsets of most sources describe the whole input of a batch. A file
-source has only a number there, and lists the files in a log of its own.
+again, from the data that has arrived by then. The offsets of most sources describe the input of a batch completely. A
+file source has only a number there, and lists the files in a log of its own.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ def name_beside(checkpoint: str, location: str) -> str:
 
 
 def _offsets(checkpoint: str, number: int) -> dict[str, str] | None:
-    """The end offsets of a batch, by source. If they are gone, None."""
+    """The end offsets of a batch, by source. If they no longer exist, None."""
     text = _text(checkpoint, f"offsets/{number}")
     if text is None:
         return None
@@ -65,10 +65,10 @@ def _offsets(checkpoint: str, number: int) -> dict[str, str] | None:
     if isinstance(names, dict) and names and all(isinstance(offset, str) for offset in names.values()):
         return names
     offsets: dict[str, str] = {}
-    for place, line in enumerate(lines):
+    for position, line in enumerate(lines):
         name, colon, offset = line.partition(":")
         is_named = bool(colon) and not line.lstrip().startswith(("{", "[", '"'))
-        offsets[name if is_named else str(place)] = offset if is_named else line
+        offsets[name if is_named else str(position)] = offset if is_named else line
     return offsets
 
 
@@ -97,7 +97,7 @@ def _json(text: str) -> Any:
 
 
 def _entries(checkpoint: str, folder: str, number: int) -> list[str] | None:
-    """The lines of one batch in a source's log. If they are gone, None. Old batches lie together in one file."""
+    """The lines of one batch in a source's log. If they no longer exist, None. Old batches share a compacted file."""
     text = _text(checkpoint, f"{folder}/{number}")
     if text is not None:
         return _of_batch(text, number)

@@ -1,11 +1,11 @@
 """A Structured Streaming query into a dataset: each of its batches is written exactly once, through `write`.
 
 Here belong the query and the names of its batches. The sources are Spark's own. A query that was stopped at any point
-continues from its checkpoint: Spark repeats the batch whose end it does not know. The writer is the query's id and the
+continues from its checkpoint: Spark repeats a batch whose end is not recorded. The writer is the query's id and the
 epoch is the batch's number, so no row is written twice.
 
 In a classic session this process writes a batch. Over Spark Connect the server passes it to a Python worker of its own,
-which has this package too and the same session. The outcome of the batch comes back as a conf of that session.
+which has this package too and the same session. The worker returns the outcome of the batch as a conf of that session.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ def write_available(
         StreamError: the frame is not a streaming one, or the source, the checkpoint or the server's worker fails.
         StreamCheckpointError: the checkpoint is lost, and the table has rows that were written from it.
         StreamBatchError: the checkpoint was set back: a batch number that the table has now has other input.
-        PipelineError: as `write` raises. The next call begins with the failed batch.
+        PipelineError: the errors of `write`. The next call begins with the failed batch.
     """
     if not frame.isStreaming:
         raise StreamError(dataset=dataset.name, checkpoint=checkpoint, reason="the frame is not a streaming one")

@@ -6,7 +6,7 @@ guessed: without a declared rename or drop, it is a problem that the table has a
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
 from pyspark.sql.types import (
@@ -25,7 +25,7 @@ from pyspark.sql.types import (
 )
 
 from pipeline.dataset import SchemaPolicy
-from pipeline.dataset.schema import casefolded, is_string
+from pipeline.dataset.schema import casefolded, is_string, walk_paths
 from pipeline.delta import sql
 from pipeline.delta.table.steps import (
     AddColumn,
@@ -38,7 +38,6 @@ from pipeline.delta.table.steps import (
     SetNotNull,
     Step,
     WidenColumn,
-    not_null_check,
     shown_path,
 )
 
@@ -68,13 +67,13 @@ class SchemaSteps:
 
 
 def schema_steps(
-    declared: StructType, found: StructType, policy: SchemaPolicy, *, widening: bool, held: Collection[str]
+    declared: StructType, found: StructType, policy: SchemaPolicy, *, widening: bool, held: Mapping[Path, str]
 ) -> SchemaSteps:
     """Compare schemas at every depth.
 
     Args:
         widening: whether type widening is enabled in the table.
-        held: names of the checks that enforce NOT NULL of a column.
+        held: the checks that enforce NOT NULL, by column.
     """
     differ = _Differ(policy=policy, widening=widening, held=held)
     differ.struct((), declared, differ.renamed_and_dropped(declared, found))
@@ -89,22 +88,21 @@ def schema_steps(
 class _Differ:
     policy: SchemaPolicy
     widening: bool
-    held: Collection[str]
+    held: Mapping[Path, str]
     steps: list[Step] = field(default_factory=list)
     problems: list[str] = field(default_factory=list)
 
     def renamed_and_dropped(self, declared: StructType, found: StructType) -> StructType:
         """Add the steps of declared renames and drops; returns the table's schema after them."""
         for old, new in self.policy.renames:
-            path = tuple(old.split("."))
-            target = (*path[:-1], new)
-            if field_at(found, path) is None or field_at(found, target) is not None:
+            path = _path_called(old, found)
+            if path is None or field_at(found, (*path[:-1], new)) is not None:
                 continue
             self.steps.append(RenameColumn(path=path, to=new))
             found = _edited(found, path, lambda fields, at, to=new: _with(fields, at, name=to))  # type: ignore[misc]
         for dropped in self.policy.drops:
-            path = tuple(dropped.split("."))
-            if field_at(found, path) is not None and field_at(declared, path) is None:
+            path = _path_called(dropped, found)
+            if path is not None and field_at(declared, path) is None:
                 self.steps.append(DropColumn(path=path))
                 found = _edited(found, path, lambda fields, at: fields[:at] + fields[at + 1 :])
         return found
@@ -148,9 +146,8 @@ class _Differ:
                 order.insert(position, name)
 
     def field(self, path: Path, declared: StructField, found: StructField) -> None:
-        check = not_null_check(path)
         if declared.nullable and not found.nullable:
-            self.steps.append(RelaxNotNull(path=path, check=check if check in self.held else None))
+            self.steps.append(RelaxNotNull(path=path, check=self.held.get(path)))
         if not declared.nullable and found.nullable:
             self.steps.append(SetNotNull(path=path))
         comment = (declared.metadata or {}).get("comment")
@@ -218,6 +215,11 @@ def holds_not_null(item: StructField) -> bool:
     while isinstance(inner, ArrayType):
         inner = inner.elementType
     return isinstance(inner, StructType) and any(holds_not_null(f) for f in inner.fields)
+
+
+def _path_called(dotted: str, schema: StructType) -> Path | None:
+    """The path of a field by its dotted name; None if there is none. A name may contain a dot itself."""
+    return next((path for path, _ in walk_paths(schema) if ".".join(path) == dotted), None)
 
 
 def field_at(data_type: DataType, path: Path) -> StructField | None:

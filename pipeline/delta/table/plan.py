@@ -7,7 +7,7 @@ difference.
 
 from __future__ import annotations
 
-import re
+import dataclasses
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
@@ -27,7 +27,7 @@ from pipeline.dataset.features import (
     with_required,
 )
 from pipeline.dataset.policy import OURS, storage_properties
-from pipeline.dataset.schema import schema_fingerprint, walk
+from pipeline.dataset.schema import schema_fingerprint, walk_paths
 from pipeline.delta import sql
 from pipeline.delta.log.table_state import TableState
 from pipeline.delta.table.compatibility import READER_FEATURES, Loss, clients_lost
@@ -50,7 +50,6 @@ from pipeline.delta.table.steps import (
     Step,
     UnsetProperty,
     WidenColumn,
-    not_null_check,
 )
 from pipeline.errors.spelling import distinguishable
 
@@ -59,8 +58,6 @@ CHANGE_FEED = "delta.enableChangeDataFeed"
 # Transaction identifiers expire no later than the log entry of a restore, after which writes use new identifiers.
 DEFAULT_PROPERTIES = {"delta.setTransactionRetentionDuration": "interval 30 days"}
 CONSTRAINT_PREFIX = "delta.constraints."
-# A literal or a quoted name; or else spaces.
-_SPACE = re.compile(r"""('(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*"|`[^`]*`)|\s+""", re.DOTALL)
 # The keys in the metadata of a field under which Delta keeps its generation expression and its default.
 GENERATION = "delta.generationExpression"
 DEFAULT = "CURRENT_DEFAULT"
@@ -78,9 +75,9 @@ SCHEMA_KINDS = frozenset(
 class Shape:
     """The definition of a table, without its rows, as declared or as observed.
 
-    NOT NULL that a check enforces counts as the column's own; `held` names those checks. If the declaration does not
-    define clustering, `cluster_by` is None; properties, defaults and features that it does not define are left out.
-    `unwanted` are features that the table must not have.
+    NOT NULL that a check enforces counts as the column's own; `held` has those checks by column. If the declaration
+    does not define clustering, `cluster_by` is None; properties, defaults and features that it does not define are left
+    out. `unwanted` are features that the table must not have.
     """
 
     schema: StructType
@@ -92,7 +89,7 @@ class Shape:
     defaults: Mapping[str, str]
     features: frozenset[str]
     unwanted: tuple[str, ...] = ()
-    held: frozenset[str] = frozenset()
+    held: Mapping[tuple[str, ...], str] = dataclasses.field(default_factory=dict)
 
     def property(self, name: str) -> str | None:
         """A property's value, None if it is not set; names are compared without regard to case."""
@@ -129,31 +126,32 @@ def observed_shape(state: TableState) -> Shape:
         for name, value in state.properties.items()
         if name.lower().startswith(CONSTRAINT_PREFIX)
     }
-    schema, held = state.schema, set()
-    has_not_null = any(name.startswith(NOT_NULL_PREFIX) for name in constraints)
-    for path, condition in _nullable_paths(schema) if has_not_null else ():
-        if _condition(constraints.get(check := not_null_check(path))) == _condition(condition):
+    # By condition: Delta stores the name of a check in lower case, and its form has changed.
+    not_null = {sql.tokens(text): name for name, text in constraints.items() if name.startswith(NOT_NULL_PREFIX)}
+    schema, held = state.schema, dict[tuple[str, ...], str]()
+    for path, condition in _nullable_paths(schema) if not_null else ():
+        check = not_null.get(sql.tokens(condition))
+        if check is not None:
             schema = with_not_null(schema, path)
-            held.add(check)
-    metadata = {field.name: field.metadata or {} for field in state.schema.fields}
+            held[path] = check
+    metadata = {column.name: column.metadata or {} for column in state.schema.fields}
     return Shape(
         schema=schema,
         partition_by=state.partition_by,
         cluster_by=state.cluster_by,
         properties={n: v for n, v in state.properties.items() if not n.lower().startswith(CONSTRAINT_PREFIX)},
-        checks={name: value for name, value in constraints.items() if name not in held},
+        checks={name: value for name, value in constraints.items() if name not in held.values()},
         generated={name: entries[GENERATION] for name, entries in metadata.items() if GENERATION in entries},
         defaults={name: entries[DEFAULT] for name, entries in metadata.items() if DEFAULT in entries},
         features=frozenset(state.features),
-        held=frozenset(held),
+        held=held,
     )
 
 
 def _nullable_paths(schema: StructType) -> Iterator[tuple[tuple[str, ...], str]]:
     """The columns that may be NULL, each with the condition of a check that would enforce NOT NULL."""
-    for dotted, field in walk(schema):
-        path = tuple(dotted.split("."))
-        if field.nullable and field_at(schema, path) is not None:
+    for path, column in walk_paths(schema):
+        if column.nullable and field_at(schema, path) is not None:
             yield path, SetNotNull(path=path).condition
 
 
@@ -212,7 +210,7 @@ class Plan:
 
 def plan(dataset: Dataset, state: TableState) -> Plan:
     """The plan that leads from the table to its declaration; it depends on the arguments alone."""
-    want, have = declared_shape(dataset), _as_renamed(dataset, observed_shape(state))
+    want, have = declared_shape(dataset), _as_declared(dataset, observed_shape(state))
     by_schema = _by_schema(dataset, want, have)
     problems = [*_layout_problems(want, have), *by_schema.problems, *_mapping_problems(want, have)]
     features = set(have.features)
@@ -239,15 +237,24 @@ def brings_sql(dataset: Dataset, state: TableState, found: Plan) -> bool:
     return is_new or any(isinstance(step, AddCheck | SetDefault | RenameColumn | DropColumn) for step in found.steps)
 
 
-def _as_renamed(dataset: Dataset, have: Shape) -> Shape:
-    """The shape with declared renames applied to its partition and clustering columns."""
+def _as_declared(dataset: Dataset, have: Shape) -> Shape:
+    """The shape with declared renames applied to its partition and clustering columns, and with checks as declared.
+
+    Delta stores the name of a check in lower case, and its condition with one space between two tokens.
+    """
+    declared = {check.name.lower(): check for check in dataset.checks}
+    checks = {}
+    for name, condition in have.checks.items():
+        check = declared.get(name.lower())
+        is_same = check is not None and sql.tokens(check.condition) == sql.tokens(condition)
+        checks[name if check is None else check.name] = check.condition if check is not None and is_same else condition
     new_names = {old: new for old, new in dataset.schema_policy.renames if new not in have.schema.names}
 
     def renamed(columns: tuple[str, ...]) -> tuple[str, ...]:
         return tuple(new_names.get(column, column) for column in columns)
 
     cluster_by = None if have.cluster_by is None else renamed(have.cluster_by)
-    return replace(have, partition_by=renamed(have.partition_by), cluster_by=cluster_by)
+    return replace(have, partition_by=renamed(have.partition_by), cluster_by=cluster_by, checks=checks)
 
 
 def _by_schema(dataset: Dataset, want: Shape, have: Shape) -> SchemaSteps:
@@ -258,7 +265,7 @@ def _by_schema(dataset: Dataset, want: Shape, have: Shape) -> SchemaSteps:
 
 def _ordered(want: Shape, have: Shape, by_schema: tuple[Step, ...]) -> Iterator[Step]:
     """Every step, each after those that it depends on; steps that disable something come last."""
-    changed = [name for name, value in have.checks.items() if _condition(want.checks.get(name)) != _condition(value)]
+    changed = [name for name, value in have.checks.items() if want.checks.get(name) != value]
     yield from (DropCheck(name=name, before=have.checks[name]) for name in sorted(changed))
     off = {n for n, v in want.properties.items() if n.lower() in _UNSET and v == _UNSET[n.lower()]}
     properties = list(_properties(want, have))
@@ -276,7 +283,7 @@ def _ordered(want: Shape, have: Shape, by_schema: tuple[Step, ...]) -> Iterator[
         yield SetClustering(columns=want.cluster_by, before=have.cluster_by or ())
     yield from (step for step in by_schema if isinstance(step, SetNotNull))
     for name, condition in want.checks.items():
-        if _condition(have.checks.get(name)) != _condition(condition):
+        if have.checks.get(name) != condition:
             yield AddCheck(name=name, condition=condition, before=have.checks.get(name))
     yield from (step for step in properties if step.name in off)
     ours = [n for n in have.properties if n.startswith(OURS) and want.property(n) is None]
@@ -287,7 +294,10 @@ def _ordered(want: Shape, have: Shape, by_schema: tuple[Step, ...]) -> Iterator[
 def _properties(want: Shape, have: Shape) -> Iterator[SetProperty]:
     for name, value in want.properties.items():
         before = have.property(name)
-        is_equal = (before if before is not None else _UNSET.get(name.lower(), "")).lower() == value.lower()
+        present = before if before is not None else _UNSET.get(name.lower(), "")
+        # The values of Delta's own properties are switches, numbers and names without regard to case.
+        is_delta = name.lower().startswith("delta.")
+        is_equal = present.lower() == value.lower() if is_delta else present == value
         if not is_equal or (before is None and name.lower() not in _UNSET):
             yield SetProperty(name=name, value=value, before=before, along=tuple(_along(name, want, have)))
 
@@ -337,14 +347,9 @@ def _sql(text: str | None) -> str | None:
     return None if text is None else "".join(text.split()).replace("`", "").lower()
 
 
-def _condition(text: str | None) -> str | None:
-    """The SQL of a check without spaces outside of its literals and names: ADD CONSTRAINT puts one around each word."""
-    return None if text is None else _SPACE.sub(lambda match: match[1] or "", text)
-
-
 def shape_differences(dataset: Dataset, state: TableState) -> list[str]:
     """Messages about every difference between a table and its declaration; empty if there is none."""
-    want, have, difference = declared_shape(dataset), _as_renamed(dataset, observed_shape(state)), plan(dataset, state)
+    want, have, difference = declared_shape(dataset), _as_declared(dataset, observed_shape(state)), plan(dataset, state)
     reported = {problem for problem in difference.problems if not problem.startswith("column ")}
     by_schema = _schema_differences(want.schema, have.schema)
     if not by_schema:

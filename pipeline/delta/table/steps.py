@@ -5,6 +5,7 @@ Here belong the kinds of steps. `plan` decides which of them a table needs, and 
 
 from __future__ import annotations
 
+import hashlib
 from dataclasses import asdict, dataclass
 from typing import Any, ClassVar
 
@@ -204,8 +205,9 @@ class SetNotNull(Step):
 
 
 def not_null_check(path: Path) -> str:
-    """The name of the check that enforces NOT NULL of a column."""
-    return NOT_NULL_PREFIX + "_".join(path)
+    """The name of the check that enforces NOT NULL of a column. Those of `a.b` and of `a_b` differ."""
+    digest = f"_{hashlib.sha256(repr(path).encode()).hexdigest()[:8]}" if len(path) > 1 else ""
+    return f"{NOT_NULL_PREFIX}{'_'.join(path)}{digest}"
 
 
 @dataclass(frozen=True, kw_only=True)

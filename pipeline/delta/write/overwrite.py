@@ -31,7 +31,7 @@ def overwrite(clone: SparkSession, dataset: Dataset, table: Applied, view: str) 
     location = table.after.location
     note = CommitNote(mark=Mark(writer=f"{dataset.name}/conform"))
     for name, condition in observed_shape(table.after).checks.items():
-        if name not in {check.name for check in dataset.checks}:
+        if name.lower() not in {check.name.lower() for check in dataset.checks}:
             with private_session(clone, write_confs(note, clone, dataset.fingerprint)) as other:
                 other.sql(DropCheck(name=name, before=condition).statement(location)).collect()
     rows = clone.sql(f"SELECT {', '.join(_columns(dataset))} FROM {sql.identifier(view)}")  # noqa: S608  all quoted

@@ -58,18 +58,38 @@ class Identifier:
         return {_APP_ID: self.app_id, _VERSION: str(self.version)}
 
 
-def identifier(session: SparkSession, state: TableState, mark: Mark) -> Identifier | int | None:
-    """The transaction identifier of a mark in the table's present incarnation. For a mark without an epoch, None.
+@dataclass(frozen=True)
+class Written:
+    """The rows of this write are in the table already; `version` holds them."""
 
-    If the rows are in the table already, from before a restore that has kept them, the version that holds them: under
-    the identifier of the new incarnation they would be written again.
+    version: int
+
+
+@dataclass(frozen=True)
+class Unguarded:
+    """Delta need not look for an earlier write of the same rows: there is none, or a repeat changes nothing."""
+
+
+@dataclass(frozen=True)
+class Occupied:
+    """The table has rows of other writes, and a first load does not add to them."""
+
+
+Guard = Identifier | Written | Unguarded | Occupied
+
+
+def identifier(session: SparkSession, state: TableState, mark: Mark) -> Identifier | Written | Unguarded:
+    """The transaction identifier of a mark in the table's present incarnation. A mark without an epoch has none.
+
+    `Written` if the rows are in the table already, from before a restore that has kept them: under the identifier of
+    the new incarnation they would be written again.
     """
     if mark.epoch is None:
-        return None
+        return Unguarded()
     number = incarnation(session, state)
     if number and _is_kept(session, state, number, mark):
         version = _version_of_epoch(session, state.location, mark)
-        return state.version if version is None else version
+        return Written(state.version if version is None else version)
     return Identifier(_application(number, mark.writer), mark.epoch)
 
 
@@ -189,14 +209,15 @@ def _epoch_in_history(session: SparkSession, state: TableState, mark: Mark, afte
     return max((epoch for epoch in epochs if epoch is not None), default=None)
 
 
-def first_load(session: SparkSession, state: TableState, mark: Mark) -> Identifier | int | None:
+def first_load(session: SparkSession, state: TableState, mark: Mark) -> Identifier | Written | Occupied:
     """The identifier that all first loads of a table share while it is empty, so that only one of them can commit.
 
-    If the table has rows, None, or the version of their commit if it was made under this mark's epoch.
+    If the table has rows, `Written` if their commit was made under this mark's epoch, and otherwise `Occupied`.
     """
     table = sql.path_table(state.location)
     if session.sql(f"SELECT 1 AS one FROM {table} LIMIT 1").collect():  # noqa: S608  quoted
-        return None if mark.epoch is None else _version_of_epoch(session, state.location, mark)
+        version = None if mark.epoch is None else _version_of_epoch(session, state.location, mark)
+        return Occupied() if version is None else Written(version)
     # A table that was emptied may be loaded again: the commit that emptied it changes the identifier.
     newest = _newest_change(session, table, f" LIMIT {HISTORY_LIMIT}")
     if newest is None:

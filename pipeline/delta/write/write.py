@@ -54,7 +54,17 @@ from pipeline.delta.write.quarantine import SplitFrame, split_violations
 from pipeline.delta.write.refusal import failing_expressions_named, violations_in
 from pipeline.delta.write.result import WriteResult, commit_result, no_commit
 from pipeline.delta.write.statement import write_statement
-from pipeline.delta.write.transaction import Identifier, cursor_identifier, first_load, identifier, version_holding
+from pipeline.delta.write.transaction import (
+    Guard,
+    Identifier,
+    Occupied,
+    Unguarded,
+    Written,
+    cursor_identifier,
+    first_load,
+    identifier,
+    version_holding,
+)
 from pipeline.errors import AfterCommitError, CommitConflictError, CommitUnknownError, PipelineError, TableExistsError
 
 # The condition of a conflict in which another run has advanced the same cursors.
@@ -227,19 +237,19 @@ def _attempt(
     source_is_stable: bool, apart: _QuarantinedRows,
 ) -> WriteResult:  # fmt: skip
     session, state, location = frame.sparkSession, table.after, table.after.location
-    txn = _identifier(session, dataset, state, note)
-    if isinstance(txn, int):
-        return no_commit(dataset, state, note.mark, skipped_at=txn)
-    if isinstance(dataset.write, ErrorIfExists | Ignore) and txn is None:
+    guard = _guard(session, dataset, state, note)
+    if isinstance(guard, Written):
+        return no_commit(dataset, state, note.mark, skipped_at=guard.version)
+    if isinstance(guard, Occupied):
         return no_commit(dataset, state, note.mark)
-    if apart.split.set_apart is not None and isinstance(txn, Identifier) and note.cursors is None:
-        before = version_holding(session, state, note.mark, txn)
+    if apart.split.set_apart is not None and isinstance(guard, Identifier) and note.cursors is None:
+        before = version_holding(session, state, note.mark, guard)
         if before is not None:  # no row is quarantined a second time
             return no_commit(dataset, state, note.mark, skipped_at=before)
     with _temporary_view(frame, note.mark) as view:
         statement = write_statement(frame, dataset, location, view, within, replace_all=replace_all)
         apart.commit(session)
-        confs = (txn.confs if txn is not None else {}) | (_WITHOUT_COPY if source_is_stable else {})
+        confs = (guard.confs if isinstance(guard, Identifier) else {}) | (_WITHOUT_COPY if source_is_stable else {})
         commit = _run(statement, frame, dataset, table, note=note, within=within, confs=confs, view=view)
     if commit is not None:
         with BehindCommit(dataset.name, location, commit.version):
@@ -251,10 +261,12 @@ def _attempt(
         raise CommitConflictError(dataset=dataset.name, location=location, condition=CURSOR_MOVED)
     # Delta made no commit: there was nothing to write, or it was written before.
     state = require_table(session, dataset, location)
-    again = _identifier(session, dataset, state, note)
-    if isinstance(again, Identifier) and again != txn:  # a restore came between and removed the rows
+    again = _guard(session, dataset, state, note)
+    if isinstance(again, Identifier) and again != guard:  # a restore came between and removed the rows
         raise CommitConflictError(dataset=dataset.name, location=location, condition="RESTORE")
-    skipped_at = version_holding(session, state, note.mark, again) if isinstance(again, Identifier) else again
+    skipped_at = again.version if isinstance(again, Written) else None
+    if isinstance(again, Identifier):
+        skipped_at = version_holding(session, state, note.mark, again)
     return no_commit(dataset, state, note.mark, skipped_at=skipped_at)
 
 
@@ -276,14 +288,12 @@ def _run(
         return own_commit(clone, dataset.name, state.location, note.mark, partition_by)
 
 
-def _identifier(
-    session: SparkSession, dataset: Dataset, state: TableState, note: CommitNote
-) -> Identifier | int | None:
-    """The identifier under which Delta skips a repeat. None if a repeat does no harm, or a first load finds rows.
+def _guard(session: SparkSession, dataset: Dataset, state: TableState, note: CommitNote) -> Guard:
+    """What keeps a repeat of this write from changing the table again.
 
-    If the rows were written before and Delta would not recognise them, the version that holds them. A repeated replace
-    or merge by order gives the same table, and needs none of the three Spark jobs of Delta's look-up. A merge that
-    deletes needs them: its repeat would restore a row that a later batch has deleted.
+    An identifier if Delta is to skip a repeat. A repeated replace or merge by order gives the same table, and needs
+    none of the three Spark jobs of Delta's look-up. A merge that deletes needs them: its repeat would restore a row
+    that a later batch has deleted.
 
     Raises:
         TableExistsError: a first load found rows of another write.
@@ -292,11 +302,11 @@ def _identifier(
     if note.cursors is not None:
         return cursor_identifier(session, state, note.cursors.number)
     if isinstance(mode, ErrorIfExists | Ignore):
-        identifier_or_version = first_load(session, state, mark)
-        if identifier_or_version is None and isinstance(mode, ErrorIfExists):
+        guard = first_load(session, state, mark)
+        if isinstance(guard, Occupied) and isinstance(mode, ErrorIfExists):
             raise TableExistsError(dataset=dataset.name, location=state.location, version=state.version)
-        return identifier_or_version
-    return identifier(session, state, mark) if merge.repeat_matters(mode) else None
+        return guard
+    return identifier(session, state, mark) if merge.repeat_matters(mode) else Unguarded()
 
 
 @contextmanager

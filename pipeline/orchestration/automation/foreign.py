@@ -1,11 +1,11 @@
 """Commits that no run has reported, as materializations: commits of sinks, commands and other writers.
 
-Here belongs what a commit in the log means to Dagster: which partitions it has changed, and whether their newest
-materialization already reports it or a later one. Who asks, and the cursor, is the subject of `sensors`.
+Here belongs the meaning of a commit in the log for Dagster: which partitions it has changed, and whether their newest
+materialization already reports it or a later one. The callers and the cursor belong to `sensors`.
 
 A partition that a commit has emptied is reported with no rows. Dagster's own storage can't remove a materialization of
-one partition (`wipe_asset_partitions` is not implemented in 1.13), and downstream assets look for a newer data version,
-not for a missing one.
+one partition (`wipe_asset_partitions` is not implemented in 1.13), and downstream assets react to a newer data version,
+not to a missing one.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ from pipeline.orchestration.metadata_keys import (
 )
 from pipeline.orchestration.partitions import KeyFinder, sum_by_key
 
-# The most that one look at a table reads and reports. A commit is reported whole.
+# The most that one evaluation of a table reads and reports. A commit is never reported in parts.
 COMMITS_AT_ONCE = 100
 EVENTS_AT_ONCE = 1000
 # The table's rows are counted for so many of the newest commits. Each count replays the log from its checkpoint.
@@ -79,7 +79,7 @@ _UNKNOWN = "unknown"
 class AssetTable:
     """A table and its asset. For a plain asset `dataset` is None, and the table and `metadata` describe the write.
 
-    `has_runs` says that runs of the asset write the table, and so report their own commits.
+    If `has_runs`, runs of the asset write the table and report their own commits.
     """
 
     key: AssetKey
@@ -129,8 +129,9 @@ def unreported(
     """The unreported commits since the cursor `known`, which is advanced. A new table is read from the start.
 
     A commit that changes no rows (optimize, vacuum, properties) is skipped. So is a commit that a run of the asset has
-    reported or may still report: while the run has not ended, the commit waits in the cursor. If a copy was put over
-    the table, nobody knows what the lost commits had changed: all of the table is reported, as of its newest commit.
+    reported or may still report: while the run has not ended, the commit waits in the cursor. If the table was
+    overwritten by a copy, the changes of the lost commits are unknown: the table is reported completely, as of its
+    newest commit.
     """
     location = table_location(root, table.name)
     numbers = commit_versions(location)
@@ -141,7 +142,7 @@ def unreported(
     first = read_commit_file(location, numbers[0], ())
     if first.table_id is not None and first.table_id != known["table_id"]:
         known |= {"version": -1, "table_id": first.table_id, "entry": None, "waiting": []}
-    if _was_put_back(location, numbers, known):
+    if _was_overwritten(location, numbers, known):
         known |= {"version": numbers[-1], "entry": entry_identity_at(location, numbers[-1])}
         known.pop("waiting", None)
         return list(_Reader(table, location, instance).events_of_all(numbers[-1], known["table_id"]))
@@ -168,8 +169,8 @@ def unreported(
     return events
 
 
-def _was_put_back(location: str, numbers: Sequence[int], cursor: dict[str, Any]) -> bool:
-    """Whether a copy of the table was put over it since the cursor: the cursor's commit is now another one.
+def _was_overwritten(location: str, numbers: Sequence[int], cursor: dict[str, Any]) -> bool:
+    """Whether the table was overwritten by a copy since the cursor: the cursor's commit is now another one.
 
     A cursor without the identity of its commit gets that of the commit in the log. Until then its number decides.
     """
@@ -184,7 +185,7 @@ def _was_put_back(location: str, numbers: Sequence[int], cursor: dict[str, Any])
 
 
 class _Reader:
-    """One look at a table's log and at Dagster's records of its asset."""
+    """One evaluation of a table's log and of Dagster's records of its asset."""
 
     def __init__(self, table: AssetTable, location: str, instance: DagsterInstance) -> None:
         self.table, self.location, self.instance = table, location, instance
@@ -228,14 +229,14 @@ class _Reader:
         changed = self._changed(commit)
         unknown = [key for key in changed if key not in self._reported]
         if unknown:
-            self._look_up(unknown)
+            self._load_reported(unknown)
         new = {key: counts for key, counts in changed.items() if not self._is_reported(key, table_id, commit.version)}
         if new:
             rows = table_rows(self.location, commit.version) if has_rows else None
             yield from self._materializations(commit, table_id, new, rows)
 
     def events_of_all(self, number: int, table_id: str | None) -> Iterator[AssetMaterialization]:
-        """The materializations, at one commit, of all that was ever reported of the table and all that it holds."""
+        """The materializations, at one commit, of every partition that was ever reported or has rows."""
         commit, rows = self.commit(number), table_rows(self.location, number)
         yield from self._materializations(commit, self.table_id or table_id or _UNKNOWN, self._all(rows), rows)
 
@@ -254,16 +255,16 @@ class _Reader:
             )
 
     def _changed(self, commit: Commit) -> Mapping[str | None, PartitionCounts]:
-        """The changes of each partition by key. The key None is the whole of a table without keys.
+        """The changes of each partition by key. In a table without keys, the key None is the table.
 
         If a removed file does not name its partition, every partition that was ever reported may have changed.
         """
         if self.table.partitions_def is None:
-            whole = PartitionCounts(
+            total = PartitionCounts(
                 rows=commit.rows_written, files_added=commit.files_added, files_removed=commit.files_removed,
                 bytes_added=commit.bytes_added,
             )  # fmt: skip
-            return {None: whole}
+            return {None: total}
         if self.dataset is None:
             return {}
         if commit.partitions is None:
@@ -282,7 +283,7 @@ class _Reader:
         return {key: PartitionCounts(rows=None) for key in self._partition_keys() if key in keys}
 
     def _entry(self, number: int) -> str | None:
-        """The identity of a commit. It is looked up once."""
+        """The identity of a commit, read only once."""
         if number not in self._entries:
             self._entries[number] = entry_identity_at(self.location, number)
         return self._entries[number]
@@ -305,7 +306,7 @@ class _Reader:
                 keys = [key for key in keys if key not in error.keys]
         return self._find
 
-    def _look_up(self, keys: Iterable[str | None]) -> None:
+    def _load_reported(self, keys: Iterable[str | None]) -> None:
         """Store the data versions of the newest materializations that Dagster has of these keys."""
         partition_keys = {key for key in keys if key is not None}
         records_filter = AssetRecordsFilter(asset_key=self.table.key)
@@ -354,13 +355,13 @@ def _metadata(
         }  # fmt: skip
         rows |= {of_commit(ROWS_WRITTEN): commit.rows_written, PARTITION_ROWS: rows_by_key.get(key)}
     counted = own | {name: count for name, count in rows.items() if count is not None}
-    said = {
+    commit_facts = {
         VERSION: MetadataValue.int(commit.version),
         OPERATION: commit.operation,
         TIMESTAMP: MetadataValue.timestamp(commit.timestamp),
         URI: location,
     }
-    return foremost_first(said | {name: MetadataValue.int(count) for name, count in counted.items()})
+    return foremost_first(commit_facts | {name: MetadataValue.int(count) for name, count in counted.items()})
 
 
 def _dimensions(key: str | None) -> dict[str, str]:

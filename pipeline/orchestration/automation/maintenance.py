@@ -63,12 +63,12 @@ def maintenance_jobs(registry: Registry, root: str) -> list[JobDefinition]:
     def checkpoint_tables(context: OpExecutionContext, spark: DeltaSparkResource) -> None:
         session = spark.spark_session
 
-        with Checkpoints(session) as together:
+        with Checkpoints(session) as checkpoints:
 
             def one(dataset: Dataset) -> dict[str, Any]:
                 consumers = consumers_of(dataset.name, registry, root)
                 location = dataset.location(root)
-                result = checkpoint(session, dataset, location, consumers=consumers, within=together)
+                result = checkpoint(session, dataset, location, consumers=consumers, within=checkpoints)
                 return {CHECKPOINT_VERSION: result.version} | _needed(LOG_KEPT_FOR, result.log_kept_for)
 
             _each(context, registry, one)

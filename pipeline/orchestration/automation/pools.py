@@ -1,4 +1,4 @@
-"""One write at a time per table: the pool of a dataset, and the release of slots held by dead runs.
+"""One write at a time per table: the pool of a dataset, and the release of the slots of dead runs.
 
 Pools only save retries. Correctness never depends on them: another project, a sink or a person may write without a
 slot.
@@ -20,7 +20,7 @@ from pipeline.dataset import Dataset
 # The clocks of a process's start and of an event may differ by this much.
 _CLOCK_SECONDS = 2.0
 # A run of a small asset on a warm server takes less time than this, unless it has to wait for a slot.
-_LOOK_SECONDS = 8.0
+_POLL_SECONDS = 8.0
 
 
 def pool(dataset: Dataset) -> str:
@@ -29,10 +29,10 @@ def pool(dataset: Dataset) -> str:
 
 
 def release_dead(instance: DagsterInstance) -> list[str]:
-    """Fail the runs whose process died while it held a slot or waited for one, and free their slots. Return their ids.
+    """Fail the runs whose process died while it had a slot or waited for one, and free their slots. Return their ids.
 
-    Without a daemon nobody else does this, and the next run would wait forever. It works only on an instance of this
-    machine: nothing is known here about another machine's processes.
+    Without a daemon nothing else does this, and the next run would wait forever. It works only on an instance of this
+    machine: another machine's processes are unknown here.
     """
     storage = instance.event_log_storage
     if not isinstance(storage, SqliteEventLogStorage):
@@ -46,7 +46,7 @@ def release_dead(instance: DagsterInstance) -> list[str]:
         if run is not None and not run.is_finished:
             if _is_alive(instance, run):
                 continue
-            instance.report_run_failed(run, "The process of this run is gone; its slots are given back.")
+            instance.report_run_failed(run, "The process of this run has ended; its slots were freed.")
         storage.free_concurrency_slots_for_run(run_id)
         released.append(run_id)
     return released
@@ -70,19 +70,19 @@ def _began_before(pid: int, timestamp: float) -> bool:
 
 
 @contextmanager
-def with_dead_released(instance: DagsterInstance, told: Callable[[str], object]) -> Iterator[None]:
-    """During the block, free the slots of killed runs. If no daemon runs, nobody else does.
+def with_dead_released(instance: DagsterInstance, report: Callable[[str], object]) -> Iterator[None]:
+    """During the block, free the slots of killed runs. If no daemon runs, nothing else does.
 
-    A block that ends before the first look has not waited for a slot, and costs nothing.
+    A block that ends before the first check has not waited for a slot, and costs nothing.
 
     Args:
-        told: called with a sentence for each run that is given up.
+        report: called with a sentence for each run whose slots were freed.
     """
     if not instance.is_persistent or not isinstance(instance.event_log_storage, SqliteEventLogStorage):
         yield
         return
     ended = threading.Event()
-    watcher = threading.Thread(target=_release_until, args=(ended, instance.get_ref(), told), daemon=True)
+    watcher = threading.Thread(target=_release_until, args=(ended, instance.get_ref(), report), daemon=True)
     watcher.start()
     try:
         yield
@@ -92,11 +92,11 @@ def with_dead_released(instance: DagsterInstance, told: Callable[[str], object])
 
 
 def _release_until(ended: threading.Event, ref: InstanceRef, report: Callable[[str], object]) -> None:
-    if ended.wait(_LOOK_SECONDS):
+    if ended.wait(_POLL_SECONDS):
         return
     with DagsterInstance.from_ref(ref) as instance:
         while True:
             for run_id in release_dead(instance):
-                report(f"The process of run {run_id} is gone; its slots are given back.")
-            if ended.wait(_LOOK_SECONDS):
+                report(f"The process of run {run_id} has ended; its slots were freed.")
+            if ended.wait(_POLL_SECONDS):
                 return

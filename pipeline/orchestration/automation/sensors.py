@@ -35,7 +35,7 @@ CHANGE_SENSOR = "changed_sources"
 TABLE_SENSOR = "table_versions"
 LANDING_SECONDS = 30
 LOG_SECONDS = 30
-# The most run requests of one tick, so that a year of files does not start 365 runs at once.
+# The most run requests of one tick, so that a year of files does not start 365 runs together.
 RUNS_PER_TICK = 20
 
 
@@ -112,8 +112,8 @@ def landing_sensor(
             RunRequest(run_key=f"{file}/{files[file][0]}/{files[file][1]}", partition_key=keys[file]) for file in ready
         ]
         unknown = [file for file in changed if keys[file] is not None and file not in ready]
-        noted = {file: files[file] for file in changed if file in ready or keys[file] is None}
-        cursor = json.dumps({f: state for f, state in (seen | noted).items() if f in files}, sort_keys=True)
+        recorded = {file: files[file] for file in changed if file in ready or keys[file] is None}
+        cursor = json.dumps({f: state for f, state in (seen | recorded).items() if f in files}, sort_keys=True)
         if requests:
             return SensorResult(run_requests=requests, cursor=cursor)
         context.update_cursor(cursor)
@@ -133,7 +133,7 @@ def table_sensor(
     """A sensor that reports commits without a run's report, as materializations of their assets and partitions.
 
     A commit that changes no rows (optimize, vacuum, properties) is skipped. Metadata and data version are the same as
-    for a write by the IO manager, so downstream assets can't tell the difference.
+    for a write by the IO manager, so downstream assets see no difference.
 
     Args:
         datasets: tables that no asset writes.

@@ -26,9 +26,9 @@ from pipeline.orchestration.metadata_keys import HELD_TO_VERSION, SOURCES, VERSI
 
 _PLAIN = re.compile(r"[A-Za-z0-9_]+")
 _CONSEQUENCES = {
-    "fail": "others refuse the write",
-    "drop": "others are dropped",
-    "quarantine": "others go to quarantine",
+    "fail": "other rows make the write fail",
+    "drop": "other rows are dropped",
+    "quarantine": "other rows go to the quarantine table",
 }
 Written = Mapping[str | None, Mapping[str, Any]]
 
@@ -129,6 +129,6 @@ def _checked(
             raise TableNotFoundError(dataset=dataset.name, location=location)
         versions = [state.version]
     other = sources.get(declared.dataset) if isinstance(declared, References) else None
-    broken, held_to = violations_at(session, location, max(versions), declared, root=manager.root, other_version=other)
+    broken, compared = violations_at(session, location, max(versions), declared, root=manager.root, other_version=other)
     facts: dict[str, Any] = {VERSION: MetadataValue.int(max(versions))}
-    return broken, facts | ({} if held_to is None else {HELD_TO_VERSION: MetadataValue.int(held_to)})
+    return broken, facts | ({} if compared is None else {HELD_TO_VERSION: MetadataValue.int(compared)})

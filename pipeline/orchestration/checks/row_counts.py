@@ -1,8 +1,8 @@
 """The asset check of a declared row count: whether the write, or the table after it, has an allowed number of rows.
 
 Here belongs the choice of the rows that are counted. After an append they are the appended rows. After any other write
-they are the rows of the table or the partition: the rows that a merge writes say nothing about their number. The run
-has recorded both. If it has not, the log is read, and Spark is used if the log has no counts.
+they are the rows of the table or the partition: the number of rows that a merge writes differs from it. The run has
+recorded both numbers. If it has not, the log is read, and Spark is used if the log has no counts.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class Table:
 def described(dataset: Dataset, declared: RowCount) -> str:
     """The description of the check."""
     of = "The write has" if isinstance(dataset.write, Append | Replace) else "After the write there are"
-    return f"{of} {_range(declared)}, at each partition key of the run where it has some."
+    return f"{of} {_range(declared)}, for each partition key if the run has some."
 
 
 def result(
@@ -103,7 +103,7 @@ def _rows_held(partition: str | None, version: int, table: Table) -> int | None:
 
 
 def _rows_of_commit(partition: str | None, version: int, table: Table) -> int | None:
-    """The rows that a commit has added, to one partition or in all. If its entry has no counts, None."""
+    """The rows that a commit has added, to one partition or in total. If its entry has no counts, None."""
     state = state_from_log(table.location) or table_state_with_sizes(
         table.manager.spark.spark_session, table.dataset, table.location
     )

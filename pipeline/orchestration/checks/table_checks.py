@@ -87,8 +87,8 @@ def _checks(dataset: Dataset, io_manager_key: str) -> AssetChecksDefinition:
                 as_dagster_failure(),
                 through_door(dataset.name, at_key(dataset, key.asset_key).location(manager.root)),
             ):
-                found = result(key)
-            yield found
+                check_result = result(key)
+            yield check_result
 
     return check
 

@@ -1,8 +1,8 @@
-"""A selection of the project's assets in one Dagster run, told step by step.
+"""A selection of the project's assets in one Dagster run, reported step by step.
 
-Run as a child process of the command line, `python -m pipeline.orchestration.commands.materialize SELECTION`, in the
-project's folder with `DAGSTER_HOME` set. The run is one of the project's instance, and what it does is what
-`dagster asset materialize` does.
+The command line runs it as a child process, `python -m pipeline.orchestration.commands.materialize SELECTION`, in the
+project's folder with `DAGSTER_HOME` set. The run belongs to the project's instance and does the same as
+`dagster asset materialize`.
 """
 
 from __future__ import annotations
@@ -43,15 +43,15 @@ from pipeline.orchestration.metadata import plain_value
 from pipeline.orchestration.metadata_keys import COMMITTED, FINGERPRINT, ROWS_WRITTEN, VERSION
 from pipeline.settings import dagster_module
 
-# Objects that are made before the collector looks at the youngest; Python's own number is 700. Dagster makes a million
-# that live as long as the process: to look through them costs a third of a short command.
+# The allocations between two collections of the youngest generation; Python's default is 700. Dagster creates a million
+# objects that live as long as the process: their collection would take a third of the time of a short command.
 _COLLECT_EVERY = 100_000
 RANGE = "..."
 
 
 @dataclass(frozen=True)
 class Request:
-    """What is to be materialized: Dagster's text of a selection, and a partition key or both ends of a range."""
+    """What to materialize: a selection in Dagster's syntax, and a partition key or both ends of a range."""
 
     selection: str
     partition: str | None = None
@@ -59,25 +59,25 @@ class Request:
 
 
 def materialize(folder: Path, instance: DagsterInstance, request: Request, report: Report) -> bool:
-    """Run the selected assets of the project in this process; whether the run succeeded.
+    """Run the selected assets of the project in this process. Returns whether the run succeeded.
 
     Reports the run, the start and end of each step, and at the end a line for each asset that was materialized.
 
     Raises:
-        MaterializeError: the project names no definitions, the selection or the partition is none of theirs, or the
-            run failed.
+        MaterializeError: the project names no definitions, they don't have the selected assets or the partition, or
+            the run failed.
     """
     repository = _repository(folder)
     keys = _selected(repository, request.selection)
     job = repository.get_implicit_job_def_for_assets(keys)
     if job is None:
-        raise _not_alike(request.selection)
+        raise _different_partitions(request.selection)
     run_id, seconds = str(uuid.uuid4()), dict[str, float]()
     with partition_loading_context(dynamic_partitions_store=instance):
         arguments = _partition_arguments(job, keys, request)
     instance.add_event_listener(run_id, step_listener({step_key(key): _name(key) for key in keys}, seconds, report))
     report({"event": "run", "run_id": run_id, "assets": sorted(map(_name, keys))})
-    with with_dead_released(instance, _say):
+    with with_dead_released(instance, _print_error):
         result = job.execute_in_process(
             instance=instance, run_id=run_id, asset_selection=sorted(keys), raise_on_error=False, **arguments
         )
@@ -88,7 +88,7 @@ def materialize(folder: Path, instance: DagsterInstance, request: Request, repor
     return True
 
 
-def _say(text: str) -> None:
+def _print_error(text: str) -> None:
     print(text, file=sys.stderr)
 
 
@@ -101,11 +101,11 @@ def _repository(folder: Path) -> RepositoryDefinition:
     if module is None:
         hint = 'In pyproject.toml: [tool.dagster] module_name = "…", the module that has the definitions.'
         raise MaterializeError(reason=f"The project in {folder} names no definitions.", hint=hint)
-    found = repositories(module, folder)
-    if len(found) != 1:
-        problem = f"The module {module} has {len(found)} sets of definitions."
+    candidates = repositories(module, folder)
+    if len(candidates) != 1:
+        problem = f"The module {module} has {len(candidates)} sets of definitions."
         raise MaterializeError(reason=problem, hint="Expected: one, as `build_definitions` returns it.")
-    return found[0]
+    return candidates[0]
 
 
 def _selected(repository: RepositoryDefinition, selection: str) -> set[AssetKey]:
@@ -119,51 +119,52 @@ def _selected(repository: RepositoryDefinition, selection: str) -> set[AssetKey]
         raise MaterializeError(reason=reason, hint=hint) from error
     runnable = keys & graph.materializable_asset_keys
     if not runnable:
-        problem = "no asset of the project" if not keys else f"only what no run writes: {listed(map(_name, keys))}"
+        problem = f"only assets that no run writes: {listed(map(_name, keys))}" if keys else "no asset of the project"
         raise MaterializeError(reason=f"The selection {selection!r} holds {problem}.", hint="pipeline registry")
     return set(runnable)
 
 
 def _partition_arguments(job: JobDefinition, keys: Iterable[AssetKey], request: Request) -> dict[str, Any]:
-    """The arguments of a run for its partitions, each of which there is.
+    """The arguments of a run for its partitions, all of which exist.
 
     Raises:
-        MaterializeError: a partition is missing, unknown or not wanted.
+        MaterializeError: no partition is given for a partitioned asset, one is given for assets without partitions, or
+            it does not exist.
     """
-    found = {key: job.asset_layer.get(key).partitions_def for key in keys}
-    partitioned = {_name(key): parts for key, parts in found.items() if parts is not None}
-    asked = request.partition or request.partition_range
+    all_parts = {key: job.asset_layer.get(key).partitions_def for key in keys}
+    partitioned = {_name(key): parts for key, parts in all_parts.items() if parts is not None}
+    requested = request.partition or request.partition_range
     if not partitioned:
-        if asked is not None:
-            problem = f"No asset of {request.selection!r} is partitioned, and the partition {asked!r} was asked for."
+        if requested is not None:
+            problem = f"No asset of {request.selection!r} is partitioned, but the partition {requested!r} was given."
             raise MaterializeError(reason=problem, hint=f"pipeline materialize {request.selection}")
         return {}
     name, parts = next(iter(partitioned.items()))
     if any(other != parts for other in partitioned.values()):
-        raise _not_alike(request.selection)
-    if asked is None:
+        raise _different_partitions(request.selection)
+    if requested is None:
         newest = parts.get_last_partition_key()
-        problem = f"Asset {name!r} is partitioned, and no partition was asked for."
+        problem = f"Asset {name!r} is partitioned, but no partition was given."
         command = f"pipeline materialize {request.selection} --partition {newest or 'KEY'}"
         raise MaterializeError(reason=problem, hint=f"{command}, or for a range --partition-range A{RANGE}B")
     if request.partition is not None:
         _refuse_unknown(name, parts, request.partition)
         return {"partition_key": request.partition}
-    first, dots, last = asked.partition(RANGE)
+    first, dots, last = requested.partition(RANGE)
     if not dots or not first or not last:
-        raise MaterializeError(reason=f"The range {asked!r} can't be used.", hint=f"Expected: FIRST{RANGE}LAST.")
+        raise MaterializeError(reason=f"The range {requested!r} can't be used.", hint=f"Expected: FIRST{RANGE}LAST.")
     for key in (first, last):
         _refuse_unknown(name, parts, key)
     if not parts.get_partition_keys_in_range(PartitionKeyRange(first, last)):
         raise MaterializeError(
-            reason=f"The range {asked!r} holds no partition.", hint=f"--partition-range {last}{RANGE}{first}"
+            reason=f"The range {requested!r} holds no partition.", hint=f"--partition-range {last}{RANGE}{first}"
         )
     return {"tags": {ASSET_PARTITION_RANGE_START_TAG: first, ASSET_PARTITION_RANGE_END_TAG: last}}
 
 
-def _not_alike(selection: str) -> MaterializeError:
-    problem = f"The selection {selection!r} holds assets that are not partitioned alike."
-    return MaterializeError(reason=problem, hint="Materialize each kind by a command of its own.")
+def _different_partitions(selection: str) -> MaterializeError:
+    problem = f"The selection {selection!r} holds assets with different partitions."
+    return MaterializeError(reason=problem, hint="Materialize each kind with a command of its own.")
 
 
 def _refuse_unknown(name: str, parts: PartitionsDefinition[Any], key: str) -> None:
@@ -174,25 +175,25 @@ def _refuse_unknown(name: str, parts: PartitionsDefinition[Any], key: str) -> No
     raise MaterializeError(reason=f"Asset {name!r} has no partition {key!r}.", hint=hint)
 
 
-def _near(asked: str, known: Sequence[str], all_are: str) -> str:
+def _near(name: str, known: Sequence[str], all_are: str) -> str:
     """The near misses, or else all names."""
-    return did_you_mean(asked, known) or f"{all_are} {listed(known)}."
+    return did_you_mean(name, known) or f"{all_are} {listed(known)}."
 
 
 def _results(result: ExecuteInProcessResult, seconds: dict[str, float]) -> list[dict[str, Any]]:
-    """A line for each asset: what the run has told Dagster of its write and of its checks."""
+    """A line for each asset: the facts that the run has reported to Dagster about its write and its checks."""
     lines: dict[str, dict[str, Any]] = {}
     for event in result.all_events:
         if event.event_type == DagsterEventType.ASSET_MATERIALIZATION and event.asset_key is not None:
-            told = {name: plain_value(value) for name, value in event.materialization.metadata.items()}
+            values = {name: plain_value(value) for name, value in event.materialization.metadata.items()}
             name = _name(event.asset_key)
             line = lines.setdefault(name, _line(name, seconds.get(name)))
             line["partitions"] += event.partition is not None
-            rows = told.get(ROWS_WRITTEN)
+            rows = values.get(ROWS_WRITTEN)
             if isinstance(rows, int):
                 line["rows_written"] = (line["rows_written"] or 0) + rows
-            line |= {"version": told.get(VERSION), "committed": told.get(COMMITTED)}
-            line["fingerprint"] = told.get(FINGERPRINT)
+            line |= {"version": values.get(VERSION), "committed": values.get(COMMITTED)}
+            line["fingerprint"] = values.get(FINGERPRINT)
         elif event.event_type == DagsterEventType.ASSET_CHECK_EVALUATION:
             check = event.asset_check_evaluation_data
             name = _name(check.asset_key)
@@ -212,15 +213,15 @@ def _line(name: str, seconds: float | None) -> dict[str, Any]:
 
 
 def main(arguments: list[str]) -> int:
-    """What the child process runs; returns its exit status."""
+    """Run the child process's work. Returns its exit status."""
     gc.set_threshold(_COLLECT_EVERY)
     atexit.register(gc.freeze)
     parser = argparse.ArgumentParser(description=materialize.__doc__)
     parser.add_argument("selection")
     parser.add_argument("--partition")
     parser.add_argument("--partition-range")
-    given = parser.parse_args(arguments)
-    request = Request(given.selection, given.partition, given.partition_range)
+    options = parser.parse_args(arguments)
+    request = Request(options.selection, options.partition, options.partition_range)
 
     def work(report: Report) -> bool:
         with DagsterInstance.get() as instance:

@@ -1,6 +1,6 @@
-"""What a child process reports of a run: one JSON document a line on standard output, and nothing else there.
+"""The reports of a child process about a run: one JSON document a line on standard output, and nothing else there.
 
-Here belong the lines and the output; how a report is shown is the command line's.
+Here belong the lines and their output. The display of a report belongs to the command line.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ _STEP_EVENTS = {
 
 
 def child(work: Callable[[Report], bool]) -> int:
-    """Do the work of a child process; returns its exit status.
+    """Do the work of a child process. Returns its exit status.
 
-    An error of ours is the last line, `{"error": …}`.
+    A `PipelineError` is reported as the last line, `{"error": …}`.
     """
-    # As an interrupt does: Dagster then records that the run has ended.
+    # The same as for an interrupt: Dagster then records the end of the run.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     with _own_output() as report:
         try:
@@ -47,7 +47,7 @@ def child(work: Callable[[Report], bool]) -> int:
 
 @contextmanager
 def _own_output() -> Iterator[Report]:
-    """Standard output for the report alone: what anybody else prints, the JVM included, goes to standard error."""
+    """Standard output for the report alone. All other output, the JVM's included, goes to standard error."""
     sys.stdout.flush()
     own = os.dup(sys.stdout.fileno())
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
@@ -58,33 +58,34 @@ def _own_output() -> Iterator[Report]:
 def step_listener(
     names: Mapping[str, str], seconds: dict[str, float], report: Report
 ) -> Callable[[EventLogEntry], None]:
-    """What Dagster calls with each event of a run; `seconds` gets the duration of every step that ended.
+    """The function that Dagster calls with each event of a run.
 
     Args:
-        names: what a step is called in the report, by its key; other steps are not reported.
+        names: the name of a step in the report, by its key. Other steps are not reported.
+        seconds: is filled with the duration of every step that ended.
     """
     started: dict[str, float] = {}
 
     def listen(entry: EventLogEntry) -> None:
         event = entry.dagster_event
-        told = _STEP_EVENTS.get(event.event_type) if event is not None else None
+        kind = _STEP_EVENTS.get(event.event_type) if event is not None else None
         name = names.get(entry.step_key or "")
-        if told is None or name is None:
+        if kind is None or name is None:
             return
         started.setdefault(name, entry.timestamp)
         seconds[name] = round(entry.timestamp - started[name], 1)
-        report({"event": told, "dataset": name, "seconds": seconds[name]})
+        report({"event": kind, "dataset": name, "seconds": seconds[name]})
 
     return listen
 
 
 def step_key(key: AssetKey) -> str:
-    """The key of the step of an asset that has one of its own."""
+    """The key of an asset's step, if the asset has a step of its own."""
     return key.to_python_identifier()
 
 
 def failure_of(result: ExecuteInProcessResult) -> str:
-    """The text of the first failure: of our own error if one is among its causes, else of the innermost."""
+    """The text of the first failure: that of a `PipelineError` among its causes, else that of the innermost cause."""
     failures = [event for event in result.all_events if event.is_failure]
     error = next(filter(None, map(_error, failures)), None)
     if error is None:
@@ -100,5 +101,5 @@ def failure_of(result: ExecuteInProcessResult) -> str:
 
 
 def _error(event: DagsterEvent) -> SerializableErrorInfo | None:
-    found = getattr(event.event_specific_data, "error", None)
-    return found if isinstance(found, SerializableErrorInfo) else None
+    error = getattr(event.event_specific_data, "error", None)
+    return error if isinstance(error, SerializableErrorInfo) else None

@@ -1,8 +1,8 @@
-"""What was just done to tables, told to the project's Dagster instance at once.
+"""The immediate report of a command's commits to the project's Dagster instance.
 
-Run as a child process of the command line in the project's folder, with `DAGSTER_HOME` set and the names of datasets as
-arguments. What a commit means to Dagster is `foreign`'s. If nobody runs this, the sensor `table_versions` tells the
-same later.
+The command line runs it as a child process in the project's folder, with `DAGSTER_HOME` set and the datasets' names as
+arguments. The meaning of a commit for Dagster belongs to `foreign`. Without this report, the sensor `table_versions`
+reports the same later.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from pipeline.settings import dagster_module, load_settings
 
 
 def report(names: Collection[str], folder: Path, instance: DagsterInstance) -> int:
-    """Report the newest commits of these tables that the instance does not know; how many materializations they are.
+    """Report the newest commits of these tables that are not reported yet. Returns the number of materializations.
 
-    A table that is no asset of the project's definitions is passed over.
+    A table that is not an asset of the project's definitions is skipped.
     """
     module = dagster_module(folder)
     if module is None:
@@ -40,7 +40,7 @@ def report(names: Collection[str], folder: Path, instance: DagsterInstance) -> i
 
 
 def main() -> None:
-    """What the child process runs."""
+    """Run the child process's work."""
     with DagsterInstance.get() as instance:
         report(sys.argv[1:], Path.cwd(), instance)
 

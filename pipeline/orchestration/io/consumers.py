@@ -1,7 +1,8 @@
-"""Consumers of changes in Dagster: what a step has read as changes waits here until its output is written.
+"""Consumers of changes in Dagster: the changes that a step has read are kept here until its output is written.
 
-Here belong who is a consumer and of what, the readings that are held, and the step that must be run again since another
-run of its asset was first. What changes are, and how they are committed with their cursors, is `pipeline.delta`'s.
+Here belong the recognition of consumers and their sources, the readings that are kept, and the retry of a step after
+another run of its asset has committed first. The changes themselves, and their commit with the cursors, belong to
+`pipeline.delta`.
 """
 
 from __future__ import annotations
@@ -32,33 +33,33 @@ from pipeline.errors import CommitConflictError, DeclarationError, SettingsError
 from pipeline.orchestration.metadata import declared_dataset
 from pipeline.orchestration.metadata_keys import FULL_REFRESH
 
-# The field in the configuration of one consumer's op that does what the tag `FULL_REFRESH` does for a run.
+# The field in the configuration of one consumer's op with the same effect as the tag `FULL_REFRESH` of a run.
 REFRESH_FIELD = "full_refresh"
-REFRESH_CONFIG = {REFRESH_FIELD: Field(bool, default_value=False, description="Whether the table is made anew.")}
+REFRESH_CONFIG = {REFRESH_FIELD: Field(bool, default_value=False, description="Read everything and replace the table.")}
 _RETRY = RetryPolicy()
 
 
 @dataclass(frozen=True)
-class _Held:
+class _KeptReading:
     attempt: int
     reading: Reading
     frames: ExitStack
 
 
-# By run and step: what it has read as changes and not written yet. It is the process's, since a step may read through
-# one IO manager and write through another.
-_HELD: dict[tuple[str, str], _Held] = {}
-# What steps have left that are gone: a run which raises in its caller's process calls no hook. It is let go of by the
-# next step that reads, since a finalizer may come in the midst of a call into the JVM.
-_LEFT: list[_Held] = []
+# By run and step: the changes that were read and not written yet. They are global to the process, because a step may
+# read through one IO manager and write through another.
+_KEPT: dict[tuple[str, str], _KeptReading] = {}
+# Readings of steps that no longer exist: a run that raises in its caller's process calls no hook. The next step that
+# reads releases them, because a finalizer may run during a call into the JVM.
+_ABANDONED: list[_KeptReading] = []
 
 
 def refuse_partitions(dataset: Dataset, partitions_def: PartitionsDefinition[str] | None) -> None:
     """Refuse a consumer that is partitioned in Dagster.
 
     Raises:
-        DeclarationError: it is. Its cursors are the table's: a run of one partition would move them past the changes of
-            all others, which would be lost.
+        DeclarationError: the consumer is partitioned. The cursors belong to the table: a run of one partition would
+            move them past the changes of all other partitions, which would be lost.
     """
     if dataset.reads_changes_of and partitions_def is not None:
         problem = (
@@ -69,74 +70,74 @@ def refuse_partitions(dataset: Dataset, partitions_def: PartitionsDefinition[str
 
 
 def consumer_of(step: StepExecutionContext | None) -> Dataset | None:
-    """The dataset of a step's asset where it reads changes.
+    """The dataset of a step's asset, if it reads changes; otherwise None.
 
     Raises:
-        DeclarationError: the asset is partitioned, or the step has several.
+        DeclarationError: the asset is partitioned, or the step has several assets.
     """
     assets_def = None if step is None else step.assets_def
     if assets_def is None:
         return None
-    found = [declared_dataset(spec.key, spec.metadata) for spec in assets_def.specs]
-    consumers = [dataset for dataset in found if dataset is not None and dataset.reads_changes_of]
+    datasets = [declared_dataset(spec.key, spec.metadata) for spec in assets_def.specs]
+    consumers = [dataset for dataset in datasets if dataset is not None and dataset.reads_changes_of]
     if not consumers:
         return None
     refuse_partitions(consumers[0], assets_def.partitions_def)
-    if len(found) > 1:
+    if len(datasets) > 1:
         raise DeclarationError(dataset=consumers[0].name, problems=(ONE_OUTPUT,))
     return consumers[0]
 
 
-ONE_OUTPUT = "it reads changes, and its asset has further outputs, which cursors in its commit say nothing of"
+ONE_OUTPUT = "it reads changes, and its asset has further outputs, which the cursors in its commit don't cover"
 
 
 def sources_of(step: StepExecutionContext, consumer: Dataset) -> dict[str, AssetKey]:
-    """By the names in `reads_changes_of`, the assets that the step's parameters take.
+    """By the names in `reads_changes_of`, the assets of the step's parameters.
 
     Raises:
-        DeclarationError: no parameter takes one of them, so that its changes would be passed over.
+        DeclarationError: a source has no parameter, so that its changes would be skipped.
     """
     assert step.assets_def is not None  # noqa: S101  a consumer's step has one
     keys = list(step.assets_def.keys_by_input_name.values())
-    found = {name: _key_of(name, keys) for name in consumer.reads_changes_of}
-    missing = tuple(f"no parameter takes the changes of {name}" for name, key in found.items() if key is None)
+    by_name = {name: _key_of(name, keys) for name in consumer.reads_changes_of}
+    missing = tuple(f"no parameter takes the changes of {name}" for name, key in by_name.items() if key is None)
     if missing:
         raise DeclarationError(dataset=consumer.name, problems=missing)
-    return {name: key for name, key in found.items() if key is not None}
+    return {name: key for name, key in by_name.items() if key is not None}
 
 
 def _key_of(name: str, keys: Iterable[AssetKey]) -> AssetKey | None:
-    """The asset of a declared name, which its key may carry a prefix before."""
+    """The asset of a declared name. Its key may have a prefix before the name; the shortest key is chosen."""
     path = name.split("/")
-    alike = sorted((key for key in keys if list(key.path[-len(path) :]) == path), key=lambda key: len(key.path))
-    return alike[0] if alike else None
+    candidates = sorted((key for key in keys if list(key.path[-len(path) :]) == path), key=lambda key: len(key.path))
+    return candidates[0] if candidates else None
 
 
 def read_changes(
     session: SparkSession, step: StepExecutionContext, consumer: Dataset, location: str, sources: Iterable[SourceTable]
 ) -> Reading:
-    """What has changed for this try of a step: read once, then held until `written_changes` or `release_step`."""
-    _release_left()
-    place = (step.run_id, step.step.key)
+    """The changes for this attempt of a step: read once, then kept until `written_changes` or `release_step`."""
+    _release_abandoned()
+    step_id = (step.run_id, step.step.key)
     attempt = step.previous_attempt_count + 1
-    held = _HELD.get(place)
-    if held is None or held.attempt != attempt:
-        # Steps of one run follow each other in a process: what another has left was never written.
-        for left in [other for other in list(_HELD) if other[0] == step.run_id]:
-            release_step(*left)
+    kept = _KEPT.get(step_id)
+    if kept is None or kept.attempt != attempt:
+        # The steps of one run follow each other in a process: a reading of another step was never written.
+        for other in [key for key in list(_KEPT) if key[0] == step.run_id]:
+            release_step(*other)
         with ExitStack() as frames:
-            wanted = _is_full_refresh(step)
-            found = frames.enter_context(read_sources(session, consumer, location, tuple(sources), full_refresh=wanted))
-            held = _HELD[place] = _Held(attempt, found, frames.pop_all())
-        # Not in the interpreter's last moments, when nothing can be called any more: `_release_all` comes before.
-        weakref.finalize(step, _leave, place, held).atexit = False
+            full = _is_full_refresh(step)
+            reading = frames.enter_context(read_sources(session, consumer, location, tuple(sources), full_refresh=full))
+            kept = _KEPT[step_id] = _KeptReading(attempt, reading, frames.pop_all())
+        # Not at the exit of the interpreter, when nothing can be called any more: `_release_all` runs before.
+        weakref.finalize(step, _abandon, step_id, kept).atexit = False
         atexit.unregister(_release_all)
         atexit.register(_release_all)
-    return held.reading
+    return kept.reading
 
 
 def _is_full_refresh(step: StepExecutionContext) -> bool:
-    """Whether the run's tag, or the configuration of the step's op, asks for a full refresh.
+    """Whether the run's tag or the configuration of the step's op requests a full refresh.
 
     Raises:
         SettingsError: the tag is neither true nor false.
@@ -144,33 +145,33 @@ def _is_full_refresh(step: StepExecutionContext) -> bool:
     config = step.op_config
     if isinstance(config, Mapping) and config.get(REFRESH_FIELD) is True:
         return True
-    said = step.dagster_run.tags.get(FULL_REFRESH, "false")
-    if said not in ("true", "false"):
-        raise SettingsError(setting=f"run tag {FULL_REFRESH}", problem=f"got {said!r}", expected="true or false")
-    return said == "true"
+    tag = step.dagster_run.tags.get(FULL_REFRESH, "false")
+    if tag not in ("true", "false"):
+        raise SettingsError(setting=f"run tag {FULL_REFRESH}", problem=f"got {tag!r}", expected="true or false")
+    return tag == "true"
 
 
 @contextmanager
 def written_changes(step: StepExecutionContext | None, dataset: Dataset) -> Iterator[Reading | None]:
-    """What the step has read as changes, let go of once the block ends; None for a dataset that is no consumer.
+    """The changes that the step has read, released when the block ends. If the dataset is no consumer, None.
 
-    A run that another run of the consumer has overtaken is asked to try the step again, since its frame is made of what
-    has been consumed by now.
+    If another run of the consumer has committed first, the step is retried, because its frame is made of changes that
+    are consumed by now.
 
     Raises:
-        RetryRequested: the step is to be run again.
-        DeclarationError: a consumer is written of which nothing was read.
+        RetryRequested: the step must be run again.
+        DeclarationError: a consumer is written, but its changes were not read in this step.
     """
     if not dataset.reads_changes_of:
         yield None
         return
-    held = None if step is None else _HELD.get((step.run_id, step.step.key))
-    if step is None or held is None:
+    kept = None if step is None else _KEPT.get((step.run_id, step.step.key))
+    if step is None or kept is None:
         raise DeclarationError(dataset=dataset.name, problems=("it reads changes, and none were loaded in this step",))
     try:
-        yield held.reading
+        yield kept.reading
     except CommitConflictError as error:
-        wait = _RETRY.wait_seconds(held.attempt, 0.0, random.random())  # noqa: S311
+        wait = _RETRY.wait_seconds(kept.attempt, 0.0, random.random())  # noqa: S311
         if wait is None or step.retry_mode.disabled:
             raise
         raise RetryRequested(max_retries=_RETRY.attempts - 1, seconds_to_wait=wait) from error
@@ -179,32 +180,32 @@ def written_changes(step: StepExecutionContext | None, dataset: Dataset) -> Iter
 
 
 def release_step(run_id: str, step_key: str) -> None:
-    """Let go of what a step has read as changes."""
-    held = _HELD.pop((run_id, step_key), None)
-    if held is not None:
-        held.frames.close()
+    """Release the changes that a step has read."""
+    kept = _KEPT.pop((run_id, step_key), None)
+    if kept is not None:
+        kept.frames.close()
 
 
-def _leave(place: tuple[str, str], held: _Held) -> None:
-    """Mark what a step that is gone has read; nothing where it was let go of, or read anew by another try."""
-    if _HELD.get(place) is held:
-        _LEFT.append(_HELD.pop(place))
+def _abandon(step_id: tuple[str, str], kept: _KeptReading) -> None:
+    """Mark the reading of a step that no longer exists, unless it was released or replaced by another attempt's."""
+    if _KEPT.get(step_id) is kept:
+        _ABANDONED.append(_KEPT.pop(step_id))
 
 
-def _release_left() -> None:
-    """Let go of what steps that are gone have left."""
-    while _LEFT:
-        _LEFT.pop().frames.close()
+def _release_abandoned() -> None:
+    """Release the readings of steps that no longer exist."""
+    while _ABANDONED:
+        _ABANDONED.pop().frames.close()
 
 
 def _release_all() -> None:
-    """Let go of everything while the interpreter still can."""
-    for place in list(_HELD):
-        release_step(*place)
-    _release_left()
+    """Release all readings before the interpreter exits."""
+    for step_id in list(_KEPT):
+        release_step(*step_id)
+    _release_abandoned()
 
 
 @failure_hook(name="release_changes")
 def release_changes(context: HookContext) -> None:
-    """Let go of the changes that a failed step had read."""
+    """Release the changes that a failed step had read."""
     release_step(context.run_id, context.step_key)

@@ -1,4 +1,4 @@
-"""What Dagster's contexts of inputs and outputs say: step, partition keys and metadata."""
+"""The step, partition keys and metadata in Dagster's contexts of inputs and outputs."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ def metadata_of(context: OutputContext | None) -> Mapping[str, Any]:
 
 
 def output_keys(context: OutputContext) -> list[str] | None:
-    """The partition keys that this run writes; None for an asset without partitions.
+    """The partition keys that this run writes. If the asset has no partitions, None.
 
     Raises:
         PartitionKeyError: the asset has partitions and the run names none. Dagster then reports no partitions at all,
-            and the whole table would be the slice.
+            and the slice would be the whole table.
     """
     if context.has_asset_partitions:
         return list(context.asset_partition_keys)
@@ -38,7 +38,7 @@ def output_keys(context: OutputContext) -> list[str] | None:
 
 
 def partitions_of(context: OutputContext, keys: list[str] | None) -> Partitions | None:
-    """The run's partitions; None for an asset without partitions."""
+    """The run's partitions. If the asset has no partitions, None."""
     if keys is None:
         return None
     return Partitions(partitions_def=context.asset_partitions_def, keys=keys, expr=partition_expr(context))
@@ -50,7 +50,7 @@ def partition_expr(context: OutputContext | InputContext) -> object | None:
 
 
 def step_of(context: InputContext | OutputContext) -> StepExecutionContext | None:
-    """The step of a context; None outside a run, as in `load_asset_value` or in a context that a test builds."""
+    """The step of a context. Outside a run, as in `load_asset_value` or in a test's context, None."""
     try:
         return context.step_context
     except DagsterInvariantViolationError:

@@ -1,6 +1,7 @@
-"""Who writes, as far as Dagster knows it: the same name for every try of one step, another for every run that is meant.
+"""The writer id of a step: the same for every attempt of the step, and another one for every intended run.
 
-Here belongs what makes two writes one and the same. What Delta makes of it is `pipeline.delta.write.transaction`'s.
+Here belongs the decision whether two writes are attempts of the same write. The use of the id in Delta belongs to
+`pipeline.delta.write.transaction`.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ import hashlib
 
 from dagster import DagsterEventType, DagsterInstance, DagsterRun, StepExecutionContext
 
-# Dagster's name for the tag of a run that it has started by itself after a failure; not public yet.
+# Dagster's name for the tag of a run that Dagster itself has started after a failure; not public yet.
 from dagster._core.storage.tags import RETRY_NUMBER_TAG
 
 from pipeline.dataset import Dataset
@@ -19,17 +20,17 @@ _SLICE_DIGITS = 16
 
 
 def writer(dataset: Dataset, step: StepExecutionContext, within: Slice | None) -> str:
-    """The writer of a step's slice of a dataset: the same for every try of it, whichever run tries."""
-    place = "" if within is None else hashlib.sha256(within.identity.encode()).hexdigest()[:_SLICE_DIGITS]
-    return "/".join((dataset.name, step.step.key, first_try(step.instance, step.dagster_run, step.step.key), place))
+    """The writer id of a step's slice of a dataset: the same for every attempt, in whichever run."""
+    digest = "" if within is None else hashlib.sha256(within.identity.encode()).hexdigest()[:_SLICE_DIGITS]
+    return "/".join((dataset.name, step.step.key, first_try(step.instance, step.dagster_run, step.step.key), digest))
 
 
 def first_try(instance: DagsterInstance, run: DagsterRun, step_key: str) -> str:
-    """The id of the run that was the first to try what this run's step does.
+    """The id of the run that first tried the write of this run's step.
 
-    A run that Dagster has started again by itself tries what the failed one tried, also where it repeats steps that
-    had succeeded. One that a person has started again does so where the step had not succeeded: its commit may stand
-    all the same. A step that had is meant to be done once more.
+    A run that Dagster itself has started again repeats the writes of the failed run, even of steps that had succeeded.
+    A run that a person has started again repeats a write only if the step had not succeeded, because its commit may
+    exist nevertheless. If the step had succeeded, the person intends another write.
     """
     while run.parent_run_id is not None:
         is_automatic = RETRY_NUMBER_TAG in run.tags

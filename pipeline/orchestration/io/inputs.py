@@ -1,7 +1,7 @@
-"""What a step is given of a source: the slice of the partitions that Dagster maps to it, in the frame it asks for.
+"""The input of a step: the slice of the partitions that Dagster maps to it, as the kind of frame that it requests.
 
-Here belong the slice, the kind of frame, and the source that has nothing to read yet. How a partition key becomes a
-slice is `partitions`'s to say; what was read is noted by `reads`.
+Here belong the slice, the kind of frame, and the source that has nothing to read yet. The conversion of partition keys
+to a slice belongs to `partitions`, the record of reads to `reads`.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from pipeline.orchestration.partitions import slice_of
 
 
 def input_slice(context: InputContext, step: StepExecutionContext | None, dataset: Dataset) -> Slice | None:
-    """The slice of the mapped partitions; None where the source has none, or all that its table holds is asked for."""
+    """The slice of the mapped partitions. If the source has no partitions, or all rows are requested, None."""
     if not context.has_asset_partitions or (step is not None and _takes_all(context, step)):
         return None
     upstream = context.upstream_output
@@ -36,15 +36,15 @@ def input_slice(context: InputContext, step: StepExecutionContext | None, datase
 
 
 def _takes_all(context: InputContext, step: StepExecutionContext) -> bool:
-    """Whether the step depends on every partition, whatever keys Dagster knows at the moment.
+    """Whether the step depends on every partition, whatever keys Dagster has at the moment.
 
-    A key of a dynamic definition can be deleted in Dagster, and its rows stay in the table: all partitions are then all
-    rows, for a reader with partitions of its own as for one without.
+    A key of a dynamic definition can be deleted in Dagster while its rows stay in the table. All partitions then mean
+    all rows, for a reader with or without partitions of its own.
     """
     reader = None if step.assets_def is None else step.assets_def.partitions_def
     mapping = None if step.assets_def is None else step.assets_def.get_partition_mapping_for_dep(context.asset_key)
     if mapping is None and reader is not None:
-        return False  # Dagster then maps each key to that of its name
+        return False  # Dagster then maps each key to the key of the same name
     takes_all = mapping is None or isinstance(mapping, AllPartitionMapping)
     return takes_all and (reader is None or _has_dynamic_keys(context.asset_partitions_def))
 
@@ -56,10 +56,10 @@ def _has_dynamic_keys(partitions_def: PartitionsDefinition[Any]) -> bool:
 
 
 def may_be_missing(context: InputContext, step: StepExecutionContext | None) -> bool:
-    """Whether a source without a table has nothing to read, and is not one that should have been written before.
+    """Whether a source may have no table yet, so that there is nothing to read.
 
-    So where no keys are mapped to the step, and where the step writes the source itself: its first partition reads what
-    came before it.
+    It may if no keys are mapped to the step, or if the step writes the source itself: its first partition reads the
+    earlier partitions, of which there are none.
     """
     if context.has_asset_partitions and not context.asset_partition_keys:
         return True
@@ -67,10 +67,10 @@ def may_be_missing(context: InputContext, step: StepExecutionContext | None) -> 
 
 
 def annotated_kind(context: InputContext) -> str:
-    """The kind of frame that the parameter's annotation names; without one a Spark frame.
+    """The kind of frame that the parameter's annotation names. Without an annotation, a Spark frame.
 
     Raises:
-        FrameKindError: it names no frame.
+        FrameKindError: the annotation names no frame.
     """
     annotation = context.dagster_type.typing_type
     kind = SPARK if annotation is Any else kind_of(annotation)
@@ -82,11 +82,11 @@ def annotated_kind(context: InputContext) -> str:
 
 
 def shown_annotation(annotation: object) -> str:
-    """An annotation as an error names it."""
+    """The text of an annotation in an error."""
     return f"{annotation.__module__}.{annotation.__qualname__}" if isinstance(annotation, type) else str(annotation)
 
 
 def report_input(context: InputContext, metadata: dict[str, Any]) -> None:
-    """Hand what was read to Dagster, which takes it of one partition at most."""
+    """Pass metadata of a read to Dagster, unless the input has partitions: Dagster accepts at most one partition."""
     if not context.has_asset_partitions:
         context.add_input_metadata(metadata)

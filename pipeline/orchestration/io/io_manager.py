@@ -1,7 +1,7 @@
-"""The Delta IO manager: an asset's frame goes into its table, a source's table comes out as a frame.
+"""The Delta IO manager: it writes an asset's frame to its table, and reads a source's table as a frame.
 
 Here belongs the translation of Dagster's contexts into calls of `pipeline.delta` and of their results into metadata.
-How rows are written, what is refused and which version is ours is decided there.
+The writing of rows, the refusals and the version of a commit belong to `pipeline.delta`.
 """
 
 from __future__ import annotations
@@ -80,23 +80,23 @@ from pipeline.settings import LOCAL_FRAME_MAX_BYTES
 
 
 class DeltaIOManager(ConfigurableIOManager):
-    """Writes each asset into the Delta table of its dataset, and reads its sources from theirs.
+    """Writes each asset to the Delta table of its dataset, and reads its sources from their tables.
 
-    `root` is the URI under which the tables lie, each at its asset's key. A run over partition keys replaces or appends
-    exactly the slice of those keys in one commit. An input is read at the version that this run has written, where it
-    has, else at the newest; the version is recorded.
+    `root` is the URI below which the tables are, each under its asset's key. A run over partition keys replaces or
+    appends exactly the slice of those keys in one commit. An input is read at the version that this run has written; if
+    it has written none, at the newest version. The version is recorded.
 
-    A plain asset, one that carries no dataset, is written too: `derived` says as what.
+    A plain asset, which has no dataset, is written too: `derived` derives its dataset.
 
-    A parameter for a source in `reads_changes_of` of the asset's dataset gets `pipeline.orchestration.Changes`, and how
-    far it has read is committed with what the asset returns. The run's tag `pipeline/full_refresh`, or `full_refresh`
-    in the configuration of the asset's op, has it made anew.
+    A parameter for a source in `reads_changes_of` of the asset's dataset gets `pipeline.orchestration.Changes`. The
+    cursors of the read are committed with the asset's rows. The run's tag `pipeline/full_refresh`, or `full_refresh` in
+    the configuration of the asset's op, makes the asset read everything and replace its table.
 
-    An asset returns a frame of Spark, pandas, polars or pyarrow. A parameter gets the frame that its annotation names,
-    without one a Spark frame. What lies in this process's memory may take `local_frame_max_bytes`.
+    An asset returns a frame of Spark, pandas, polars or pyarrow. A parameter gets the frame that its annotation names;
+    without an annotation, a Spark frame. A frame in this process's memory may take `local_frame_max_bytes`.
 
-    Of a table on this machine's disk a few rows of each commit are shown in the metadata, no more than `sample_rows`;
-    with 0, none are looked at.
+    If a table is on this machine's disk, the metadata shows at most `sample_rows` rows of each commit. With 0, no rows
+    are read for it.
     """
 
     root: str
@@ -105,12 +105,12 @@ class DeltaIOManager(ConfigurableIOManager):
     sample_rows: int = 5
 
     def handle_output(self, context: OutputContext, obj: object) -> None:
-        """Write the frame in one commit, or a streaming one batch by batch, and record it.
+        """Write the frame in one commit, or a streaming frame batch by batch, and record it.
 
         Raises:
             PipelineError: the frame, its rows or the table are not as declared; nothing is written.
-            AfterCommitError: the rows are committed, and could not be reported.
-            Failure: either of them, inside of a run.
+            AfterCommitError: the rows are committed, but could not be reported.
+            Failure: either of them, inside a run.
         """
         step = step_of(context)
         with nullcontext() if step is None else as_dagster_failure(), self._door(context):
@@ -126,8 +126,8 @@ class DeltaIOManager(ConfigurableIOManager):
         within = (
             None if keys is None else slice_of(dataset, context.asset_partitions_def, keys, partition_expr(context))
         )
-        with written_changes(step, dataset) as found:
-            reads = reads_of(step) | ({} if found is None else changes_read(found.changes))
+        with written_changes(step, dataset) as reading:
+            reads = reads_of(step) | ({} if reading is None else changes_read(reading.changes))
             note = CommitNote(
                 mark=_mark(context, step, dataset, within),
                 run_id=context.run_id,
@@ -136,20 +136,22 @@ class DeltaIOManager(ConfigurableIOManager):
                 sources={name: read.facts.version for name, read in reads.items()},
             )
             started = dt.datetime.now(dt.timezone.utc)
-            with _told(table_declares):
-                results, further_metadata = self._write(obj, dataset, note, within, found=found, reads=reads.values())
+            with _mismatch_remedy(table_declares):
+                results, further_metadata = self._write(
+                    obj, dataset, note, within, reading=reading, reads=reads.values()
+                )
         result = combined_result(results)
         with result.behind():
             seconds = (dt.datetime.now(dt.timezone.utc) - started).total_seconds()
             further_metadata |= {WRITE_SECONDS: seconds} | sample_metadata(results[-1], self.sample_rows)
             metadata = write_metadata(dataset, result, note.sources) | further_metadata
-            metadata |= rows_that_replace(dataset, result) if found is None else changes_metadata(found.changes)
-            told = self._told_version(context, step, dataset, result)
+            metadata |= rows_that_replace(dataset, result) if reading is None else changes_metadata(reading.changes)
+            version = self._reported_version(context, step, dataset, result)
             for one in results:
                 context.log.info(commit_line(one, note.partitions, seconds))
-                metadata |= self._kept(context, dataset, one, note, reads=reads.values(), found=found)
-                self._tell_quarantine(context, dataset, one, note)
-            report_output(context, step, report_of(dataset, result, metadata, partitions_of(context, keys)), told)
+                metadata |= self._record(context, dataset, one, note, reads=reads.values(), reading=reading)
+                self._report_quarantine(context, dataset, one, note)
+            report_output(context, step, report_of(dataset, result, metadata, partitions_of(context, keys)), version)
 
     def _write(
         self,
@@ -158,24 +160,24 @@ class DeltaIOManager(ConfigurableIOManager):
         note: CommitNote,
         within: Slice | None,
         *,
-        found: Reading | None,
+        reading: Reading | None,
         reads: Iterable[InputRead],
     ) -> tuple[tuple[WriteResult, ...], dict[str, Any]]:
-        """The write, or those of a stream's batches, and what else is told: where the columns come from."""
+        """The result of the write, or of each batch of a stream, and further metadata: the column lineage."""
         location = dataset.location(self.root)
         if is_stream(obj):
             return write_stream(obj, dataset, note, within, root=self.root)
-        if found is not None and found.changes.nothing_new:
+        if reading is not None and reading.changes.nothing_new:
             session = self.spark.spark_session
-            return (write_consumed(session, None, found, dataset=dataset, location=location, note=note),), {}
-        if found is not None and isinstance(obj, Touched):
+            return (write_consumed(session, None, reading, dataset=dataset, location=location, note=note),), {}
+        if reading is not None and isinstance(obj, Touched):
             obj, within = obj.frame, obj.within
         with to_spark(obj, dataset, lambda: self.spark.spark_session, self._staging) as frame:
-            if found is None:
+            if reading is None:
                 result = write(frame, dataset=dataset, location=location, note=note, within=within)
             else:
                 result = write_consumed(
-                    frame.sparkSession, frame, found, dataset=dataset, location=location, note=note, within=within
+                    frame.sparkSession, frame, reading, dataset=dataset, location=location, note=note, within=within
                 )
             with result.behind():
                 return (result,), lineage_metadata(frame, dataset, reads)
@@ -183,13 +185,13 @@ class DeltaIOManager(ConfigurableIOManager):
     def load_input(self, context: InputContext) -> Any:
         """The source's frame, restricted to the partitions that Dagster maps to this step.
 
-        Of a source whose changes the step's dataset reads: what has changed since it was last written. An empty frame
-        where no partition is mapped, or where the asset reads itself and was never written.
+        For a source in `reads_changes_of` of the step's dataset: the changes since the dataset was last written. If no
+        partition is mapped, or if the asset reads itself and was never written, an empty frame.
 
         Raises:
-            TableNotFoundError: the source was never materialized, and there should be something to read.
+            TableNotFoundError: the source was never materialized, and its rows are needed.
             FrameKindError, FrameTooLargeError: the parameter's annotation names no frame, or one that would not fit.
-            Failure: any of them, inside of a run.
+            Failure: any of them, inside a run.
         """
         step = step_of(context)
         with nullcontext() if step is None else as_dagster_failure(), self._door(context):
@@ -199,16 +201,16 @@ class DeltaIOManager(ConfigurableIOManager):
         dataset = self._dataset_to_read(context, step)
         consumer = consumer_of(step)
         if step is not None and consumer is not None:
-            taken = sources_of(step, consumer)
-            if context.asset_key in taken.values():
-                return self._changes(context, step, consumer, taken.values())
+            sources = sources_of(step, consumer)
+            if context.asset_key in sources.values():
+                return self._changes(context, step, consumer, sources.values())
         kind = annotated_kind(context)
         if dataset is None:
             return empty_frame(StructType([]), kind, "/".join(context.asset_key.path), lambda: self.spark.spark_session)
         location, within = dataset.location(self.root), input_slice(context, step, dataset)
         pin = ReadOptions(version=None if step is None else version_written_in_run(step, context.asset_key))
         try:
-            found = read(self.spark.spark_session, dataset, location, pin, within=within)
+            result = read(self.spark.spark_session, dataset, location, pin, within=within)
         except TableNotFoundError:
             if not may_be_missing(context, step):
                 raise
@@ -216,17 +218,17 @@ class DeltaIOManager(ConfigurableIOManager):
         if step is not None:
             filters = () if within is None else (within.predicate(dataset),)
             facts = ReadFacts(
-                name=dataset.name, dataset=dataset.name, kind="table", version=found.version, pushed_filters=filters
+                name=dataset.name, dataset=dataset.name, kind="table", version=result.version, pushed_filters=filters
             )
             note_read(step, InputRead(facts, location))
-            report_input(context, {VERSION: found.version})
+            report_input(context, {VERSION: result.version})
         with through_door(dataset.name, location):
-            return from_spark(found.frame, kind, dataset, max_bytes=self.local_frame_max_bytes, staging=self._staging)
+            return from_spark(result.frame, kind, dataset, max_bytes=self.local_frame_max_bytes, staging=self._staging)
 
     def _changes(
         self, context: InputContext, step: StepExecutionContext, consumer: Dataset, keys: Iterable[AssetKey]
     ) -> Changes:
-        """What has changed in one of the sources of a step, read together with all others."""
+        """The changes of one source of a step, read together with those of all its other sources."""
         layer = step.job_def.asset_layer
         by_key = {
             key: self._dataset_of_source(key, layer.get(key).metadata if layer.has(key) else {}) for key in keys
@@ -237,18 +239,18 @@ class DeltaIOManager(ConfigurableIOManager):
             raise FrameKindError(
                 dataset=dataset.name, annotation=shown_annotation(annotation), kinds=(shown_annotation(Changes),)
             )
-        found = read_changes(
+        reading = read_changes(
             self.spark.spark_session, step, consumer, consumer.location(self.root),
             [SourceTable(dataset=source, location=source.location(self.root)) for source in by_key.values()],
         )  # fmt: skip
-        changes = found.changes[dataset.name]
+        changes = reading.changes[dataset.name]
         report_input(context, {VERSION: changes.verdict.version, VERDICT: str(changes.verdict)})
         return changes
 
     def _dataset_of_output(
         self, context: OutputContext, obj: object, *, partitioned: bool
     ) -> tuple[Dataset, Any, bool]:
-        """What an output is written as, the frame as it may be read from here on, and whether the table declares it."""
+        """The dataset of an output, the frame to write, and whether the table on disk is the declaration."""
         key, metadata = context.asset_key, metadata_of(context)
         declared = declared_dataset(key, metadata)
         if declared is not None:
@@ -274,7 +276,7 @@ class DeltaIOManager(ConfigurableIOManager):
         return dataset_of_table(key, metadata, state)
 
     def _dataset_to_read(self, context: InputContext, step: StepExecutionContext | None) -> Dataset | None:
-        """The dataset of a source; None for a plain asset that has nothing to read yet, of unknown columns."""
+        """The dataset of a source. For a plain asset that has no table yet, so that its columns are unknown, None."""
         try:
             return self._dataset_of_source(context.asset_key, metadata_of(context.upstream_output))
         except TableNotFoundError:
@@ -286,12 +288,12 @@ class DeltaIOManager(ConfigurableIOManager):
         name = "/".join(key.path)
         return state_at_location(self.spark.spark_session, name, table_location(self.root, name))
 
-    def _told_version(
+    def _reported_version(
         self, context: OutputContext, step: StepExecutionContext | None, dataset: Dataset, result: WriteResult
     ) -> DataVersion:
-        """The version of the rows: where a write has changed none, the one that was told before.
+        """The data version to report. If this write changed no rows, the last reported one.
 
-        Unless the rows have changed since then all the same: a run may have ended between its commit and its word.
+        If the rows have changed since that report, the new one: a run may have ended between its commit and its report.
         """
         session = self.spark.spark_session
         now = data_version(
@@ -300,22 +302,22 @@ class DeltaIOManager(ConfigurableIOManager):
         if step is None or result.changes_rows or result.skipped:
             return now
         partitions = partitions_of(context, output_keys(context))
-        asked = AssetRecordsFilter(
+        records_filter = AssetRecordsFilter(
             asset_key=context.asset_key, asset_partitions=None if partitions is None else partitions.keys
         )
-        for record in step.instance.fetch_materializations(asked, limit=1).records:
-            told = reported_data_version(record.asset_materialization)
-            commit = None if told is None else commit_in(told, result.table_id)
-            if told is None or commit is None:
+        for record in step.instance.fetch_materializations(records_filter, limit=1).records:
+            last = reported_data_version(record.asset_materialization)
+            commit = None if last is None else commit_in(last, result.table_id)
+            if last is None or commit is None:
                 return now
-            return now if changed_since(session, dataset, result, commit, partitions) else told
+            return now if changed_since(session, dataset, result, commit, partitions) else last
         return now
 
-    def _kept(
+    def _record(
         self, context: OutputContext, dataset: Dataset, result: WriteResult, note: CommitNote, *,
-        reads: Iterable[InputRead] = (), found: Reading | None = None,
+        reads: Iterable[InputRead] = (), reading: Reading | None = None,
     ) -> dict[str, str]:  # fmt: skip
-        """Keep the record of the commit beside the tables; the commit stands whatever becomes of its record."""
+        """Write the record of the commit beside the tables. A failure is only logged: the commit remains valid."""
         try:
             path = write_record(
                 self.spark.spark_session,
@@ -325,24 +327,26 @@ class DeltaIOManager(ConfigurableIOManager):
                 run_id=context.run_id,
                 sources=note.sources,
                 reads=[read.facts for read in reads],
-                changes={} if found is None else found.changes.facts,
+                changes={} if reading is None else reading.changes.facts,
                 partitions=note.partitions,
                 options=dict(self.spark.to_settings().conf),
             )
         except (PipelineError, OSError, *SPARK_ERRORS) as error:
-            context.log.warning(f"The commit stands, but its record could not be kept: {error}")
+            context.log.warning(f"The rows are committed, but the record of the commit could not be written: {error}")
             return {}
         return {RECORD: path}
 
-    def _tell_quarantine(self, context: OutputContext, dataset: Dataset, result: WriteResult, note: CommitNote) -> None:
-        """Report and record the commit of the rows that were set apart; they are an asset that no step writes."""
-        apart, quarantine = result.quarantined, dataset.quarantine
-        if apart is None or quarantine is None or not apart.committed:
+    def _report_quarantine(
+        self, context: OutputContext, dataset: Dataset, result: WriteResult, note: CommitNote
+    ) -> None:
+        """Report and record the commit of the quarantined rows. The quarantine is an asset that no step writes."""
+        quarantined, quarantine = result.quarantined, dataset.quarantine
+        if quarantined is None or quarantine is None or not quarantined.committed:
             return
-        context.log.info(commit_line(apart, None, None))
-        metadata = write_metadata(quarantine, apart, {}) | self._kept(context, quarantine, apart, note)
-        entry = commit_identity(self.spark.spark_session, apart.location, apart.version)
-        tags = data_version_tag(apart.table_id, apart.version, entry)
+        context.log.info(commit_line(quarantined, None, None))
+        metadata = write_metadata(quarantine, quarantined, {}) | self._record(context, quarantine, quarantined, note)
+        entry = commit_identity(self.spark.spark_session, quarantined.location, quarantined.version)
+        tags = data_version_tag(quarantined.table_id, quarantined.version, entry)
         context.log_event(
             AssetMaterialization(AssetKey(quarantine.asset_key), metadata=foremost_first(metadata), tags=tags)
         )
@@ -353,8 +357,8 @@ class DeltaIOManager(ConfigurableIOManager):
 
 
 @contextmanager
-def _told(table_declares: bool) -> Iterator[None]:
-    """A frame that does not fit is refused with what else can be done where the table is the declaration."""
+def _mismatch_remedy(table_declares: bool) -> Iterator[None]:
+    """If the table is the declaration, the error for a frame that does not match it names a further remedy."""
     try:
         yield
     except FrameMismatchError as error:
@@ -364,7 +368,7 @@ def _told(table_declares: bool) -> Iterator[None]:
 
 
 def _mark(context: OutputContext, step: StepExecutionContext | None, dataset: Dataset, within: Slice | None) -> Mark:
-    """Outside a run nothing is known that could tell a repeat, so the mark has no epoch."""
+    """The mark of a write. Outside a run a repeated write can't be recognised, so the mark has no epoch."""
     if step is None:
         return Mark(writer=f"{dataset.name}/{context.run_id}")
     return Mark(writer=writer(dataset, step, within), epoch=0, attempt=step.previous_attempt_count + 1)

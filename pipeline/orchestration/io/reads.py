@@ -1,7 +1,7 @@
-"""What the steps of this process have read: told with what they write, and the origin of its columns made of it.
+"""The reads of this process's steps: they are reported with the steps' writes, and the column lineage is made of them.
 
-Here belong the reads that wait for their step's outputs, and what Dagster calls column lineage. Where a column comes
-from is `pipeline.delta.inspect.lineage`'s to say.
+Here belong the reads that are kept until their step's outputs are written, and Dagster's column lineage. The origins
+of a column belong to `pipeline.delta.inspect.lineage`.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from pipeline.orchestration.metadata_keys import COLUMN_LINEAGE, VERSION
 
 @dataclass(frozen=True)
 class InputRead:
-    """One source as a step has read it, and where its table lies; the dataset's name is the path of the asset key."""
+    """A step's read of a source, and the location of its table. The dataset's name is the path of the asset key."""
 
     facts: ReadFacts
     location: str
@@ -37,18 +37,18 @@ _READS: WeakKeyDictionary[StepExecutionContext, dict[str, InputRead]] = WeakKeyD
 
 
 def note_read(step: StepExecutionContext, read: InputRead) -> None:
-    """Keep what a step has read of a source."""
+    """Keep a step's read of a source."""
     _READS.setdefault(step, {})[read.facts.name] = read
 
 
 def reads_of(step: StepExecutionContext | None) -> dict[str, InputRead]:
-    """The reads of a step as frames, by dataset; none outside a step."""
+    """The reads of a step as frames, by dataset. Outside a step, empty."""
     return {} if step is None else dict(_READS.get(step, {}))
 
 
 def changes_read(changes: SourceChanges) -> dict[str, InputRead]:
-    """What a consumer has read, by dataset; a full snapshot is a read of the table."""
-    found = {}
+    """The reads of a consumer, by dataset. A full snapshot counts as a read of the table."""
+    reads = {}
     for name, source in changes.sources.items():
         verdict = source.verdict
         facts = ReadFacts(
@@ -57,12 +57,12 @@ def changes_read(changes: SourceChanges) -> dict[str, InputRead]:
             first=None if verdict.window is None else verdict.window[0],
             files=None if verdict.kind is VerdictKind.FULL else verdict.files,
         )  # fmt: skip
-        found[name] = InputRead(facts, source.source.location)
-    return found
+        reads[name] = InputRead(facts, source.source.location)
+    return reads
 
 
 def version_written_in_run(step: StepExecutionContext, source: AssetKey) -> int | None:
-    """The version that this run has committed of the source; None where it has not written it."""
+    """The version of the source that this run has committed. If the run has not written it, None."""
     records = step.instance.get_records_for_run(
         step.run_id, of_type=DagsterEventType.ASSET_MATERIALIZATION, ascending=False
     ).records
@@ -75,7 +75,7 @@ def version_written_in_run(step: StepExecutionContext, source: AssetKey) -> int 
 
 
 def lineage_metadata(frame: DataFrame, dataset: Dataset, reads: Iterable[InputRead]) -> dict[str, Any]:
-    """The columns of the sources that each column of a frame comes from, where that is known of any."""
+    """The columns of the sources that each column of a frame comes from. If no origin is known, empty."""
     keys = {plain_location(read.location): AssetKey(read.facts.name.split("/")) for read in reads}
     if not keys:
         return {}

@@ -1,10 +1,10 @@
-"""What a run reports to Dagster of a write: metadata, the counts of each partition, the data version, a log line.
+"""The report of a write to Dagster by its run: metadata, the counts of each partition, the data version, a log line.
 
-Here belongs what each materialization of a run carries. The names of the metadata, and what is said of a commit as a
-whole, are `metadata`'s; commits that no run has made are `foreign`'s to report.
+Here belongs the content of each materialization of a run. The names of the metadata belong to `metadata_keys`, the
+metadata of a commit to `metadata`, and the report of commits that no run has made to `foreign`.
 
-Every partition of a run has its own counts, by the actions of the commit in the log. What cannot be told apart is left
-out of them, and stands only among the totals of the commit.
+Every partition of a run has its own counts, from the actions of the commit in the log. Counts that can't be split are
+left out of them, and are only among the totals of the commit.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ from pipeline.orchestration.partitions import KeyFinder, sum_by_key
 
 @dataclass(frozen=True, kw_only=True)
 class Partitions:
-    """The partition keys of a run, and how they name the partitions of the table."""
+    """The partition keys of a run, and their columns."""
 
     partitions_def: PartitionsDefinition[Any]
     keys: list[str]
@@ -51,9 +51,9 @@ class Partitions:
 
 @dataclass
 class Report:
-    """The metadata of a run's materializations: what all of them carry, and by key what only one does.
+    """The metadata of a run's materializations: the `shared` part, and by key the part of one partition.
 
-    `together` are the counts of all keys under the names that they have at each.
+    `together` has the counts of all keys, under the names that they have at each key.
     """
 
     shared: dict[str, Any]
@@ -64,7 +64,7 @@ class Report:
 def report_of(
     dataset: Dataset, result: WriteResult, metadata: Mapping[str, Any], partitions: Partitions | None
 ) -> Report:
-    """What a write is reported as; `metadata` is that of its commit."""
+    """The report of a write. `metadata` is the metadata of its commit."""
     rows = table_rows(result.location, result.version)
     table = {} if rows is None else {TABLE_ROWS: MetadataValue.int(rows.total)}
     if partitions is None:
@@ -81,43 +81,47 @@ def report_of(
 
 
 def rows_that_replace(dataset: Dataset, result: WriteResult) -> dict[str, Any]:
-    """The rows of a table that a replace has just made whole, where its log can't be read without Spark."""
+    """The row count of a table that a replace has just written, if its log can't be read without Spark."""
     known = isinstance(dataset.write, Replace) and result.committed and local_folder(result.location) is None
     return {TABLE_ROWS: MetadataValue.int(result.rows_written)} if known else {}
 
 
 def sample_metadata(result: WriteResult, most: int) -> dict[str, Any]:
-    """A few rows of a commit as a table; nothing where it has added none, or they can't be had cheaply."""
+    """A few rows of a commit as a table. If it has added none, or they can't be read cheaply, empty."""
     rows = sample(result.location, result.version, most) if result.changes_rows else None
     return {SAMPLE: sample_table(rows)} if rows else {}
 
 
 def commit_line(result: WriteResult, within: str | None, seconds: float | None) -> str:
-    """What a write did, in one line of a run's log.
+    """The log line of a write.
 
     Args:
         within: the slice that was addressed, in words.
-        seconds: how long the write took, together with others of the same output; None if it is part of another.
+        seconds: the duration of the write, together with others of the same output. None if it is part of another.
     """
     took = "" if seconds is None else f"{seconds:.1f} s"
     if not result.committed:
-        done = "was written before" if result.skipped else "nothing to commit"
+        done = "already written" if result.skipped else "nothing to commit"
         return ", ".join(filter(None, (f"{result.dataset}: {done}", f"version {result.version}", took)))
     parts = within or ("" if not result.partitions or () in result.partitions else f"{len(result.partitions)} changed")
     rows = f"{result.rows_written} row{'' if result.rows_written == 1 else 's'} written"
-    told = [f"version {result.version} ({result.operation})", rows, f"partitions: {parts}" if parts else "", took]
-    return f"{result.dataset}: {', '.join(filter(None, told))}"
+    facts = [f"version {result.version} ({result.operation})", rows, f"partitions: {parts}" if parts else "", took]
+    return f"{result.dataset}: {', '.join(filter(None, facts))}"
 
 
 def changed_since(
-    session: SparkSession, dataset: Dataset, result: WriteResult, told: ReportedCommit, partitions: Partitions | None
+    session: SparkSession,
+    dataset: Dataset,
+    result: WriteResult,
+    reported: ReportedCommit,
+    partitions: Partitions | None,
 ) -> bool:
-    """Whether rows of the table, or of these partitions, have changed between a told commit and that of the result.
+    """Whether rows of the table, or of these partitions, have changed between a reported commit and the result's.
 
-    So they have where the log holds another commit of its version, or none yet: a copy of the table was put back.
+    If the log has another commit at the reported version, or none yet, they have: the table was overwritten by a copy.
     """
-    version, entry = told.version, commit_identity(session, result.location, told.version)
-    if version > result.version or (entry is not None and told.is_other_than(entry)):
+    version, entry = reported.version, commit_identity(session, result.location, reported.version)
+    if version > result.version or (entry is not None and reported.is_other_than(entry)):
         return True
     if partitions is None:
         return rows_changed(session, result.location, version, result.version)
@@ -129,16 +133,18 @@ def changed_since(
     )  # fmt: skip
 
 
-def report_output(context: OutputContext, step: StepExecutionContext | None, report: Report, told: DataVersion) -> None:
-    """Hand a report and the data version to Dagster."""
-    if step is None:  # outside a run there is one place for all keys
+def report_output(
+    context: OutputContext, step: StepExecutionContext | None, report: Report, version: DataVersion
+) -> None:
+    """Pass a report and the data version to Dagster."""
+    if step is None:  # outside a run all keys share one set of metadata
         only = next(iter(report.by_key.values())) if len(report.by_key) == 1 else {}
         context.add_output_metadata(foremost_first(report.shared | report.together | only))
         return
-    # Dagster adds what one key has behind what all have, unless all have it too: then it keeps that place.
+    # Dagster appends the entries of one key to the shared ones. An entry that is also shared keeps its shared position.
     of_all = {name: total for name, total in report.together.items() if all(name in o for o in report.by_key.values())}
     context.add_output_metadata(foremost_first(report.shared | (of_all if report.by_key else {})))
-    step.set_data_version(context.asset_key, told)
+    step.set_data_version(context.asset_key, version)
     for key, own in report.by_key.items():
         step.add_asset_metadata(foremost_first(own), context.asset_key, key)
 
@@ -168,7 +174,7 @@ def _own(counts: PartitionCounts, left_out: RemovedRows | None) -> dict[str, Any
 def _rows_of_partitions(
     dataset: Dataset, result: WriteResult, table: TableRows | None, find: KeyFinder, keys: list[str]
 ) -> dict[str, int]:
-    """By key, the rows that its partition holds, or those that an append has added; empty where they are not known."""
+    """By key, the rows that its partition holds, or those that an append has added. If they are not known, empty."""
     appends = isinstance(dataset.write, Append)
     counts = result.rows_by_partition if appends or table is None else table.by_partition
     return {} if counts is None else dict.fromkeys(keys, 0) | sum_by_key(counts, find.of_texts)

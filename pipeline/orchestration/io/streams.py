@@ -1,7 +1,7 @@
-"""An asset whose function returns a streaming frame: what its source has now is written, batch by batch.
+"""An asset whose function returns a streaming frame: all data that its source has now is written, batch by batch.
 
-Here belongs where such a query keeps how far it is. The folder is one of the table as it was made: a table that was
-made anew gets everything again.
+Here belongs the folder of such a query's checkpoint. It contains the table's id: a table that was created again gets
+all data again.
 """
 
 from __future__ import annotations
@@ -32,21 +32,23 @@ def is_stream(obj: object) -> bool:
 def write_stream(
     frame: DataFrame, dataset: Dataset, note: CommitNote, within: Slice | None, *, root: str
 ) -> tuple[tuple[WriteResult, ...], dict[str, Any]]:
-    """Write what a streaming frame has; one result for each batch, or one that nothing was there, and their metadata.
+    """Write the available data of a streaming frame. Returns one result for each batch, and their metadata.
+
+    Without new data there is one result without a commit.
 
     Raises:
-        DeclarationError: the asset is partitioned or reads changes, or the write mode is none for a stream.
-        PipelineError: as of `write_available`. Batches before the one that failed are committed.
+        DeclarationError: the asset is partitioned or reads changes, or the write mode does not support streams.
+        PipelineError: the errors of `write_available`. Batches before the one that failed are committed.
     """
     problems = [
-        "it reads changes, and a stream keeps its own account of what it has read" if dataset.reads_changes_of else "",
-        "its asset is partitioned, and what a stream has now belongs to no partition" if within is not None else "",
+        "it reads changes, but a stream keeps its own record of what it has read" if dataset.reads_changes_of else "",
+        "its asset is partitioned, but the rows of a stream belong to no partition key" if within is not None else "",
     ]
     if any(problems):
         raise DeclarationError(dataset=dataset.name, problems=tuple(filter(None, problems)))
     location = dataset.location(root)
     state = open_or_create(frame.sparkSession, dataset, location)
-    found = write_available(
+    results = write_available(
         frame,
         dataset=dataset,
         location=location,
@@ -56,8 +58,8 @@ def write_stream(
     )
     batches: list[dict[str, Any]] = [
         {"epoch": result.mark.epoch, "version": result.version, "rows": result.rows_written, "skipped": result.skipped}
-        for result in found[-NAMED:]
+        for result in results[-NAMED:]
     ]
-    if len(found) > NAMED:
-        batches.insert(0, {"earlier": len(found) - NAMED})
-    return found or (no_commit(dataset, state, note.mark),), {BATCHES: MetadataValue.json(batches)}
+    if len(results) > NAMED:
+        batches.insert(0, {"earlier": len(results) - NAMED})
+    return results or (no_commit(dataset, state, note.mark),), {BATCHES: MetadataValue.json(batches)}
