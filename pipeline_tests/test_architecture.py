@@ -304,6 +304,37 @@ def test_the_imports_have_no_cycle() -> None:
     assert cycle_in(MODULES) == []
 
 
+def exported(package: str) -> set[str]:
+    """The names in `__all__` of a package of `delta`: modules below it and what they define."""
+    (module,) = [module for module in MODULES if module.name == package]
+    return {name for names in exports(module.tree) for name in names}
+
+
+def exports(tree: ast.Module) -> Iterator[list[str]]:
+    for node in tree.body:
+        if isinstance(node, ast.Assign) and [ast.unparse(target) for target in node.targets] == ["__all__"]:
+            yield ast.literal_eval(node.value)
+
+
+def test_a_package_of_delta_is_imported_by_the_modules_that_it_exports() -> None:
+    """`__all__` of a package names the modules that others may import; each of them is imported by others."""
+    imported: dict[str, set[str]] = {f"{PACKAGE}.delta.{package}": set() for package in DELTA_PACKAGES}
+    for module in MODULES:
+        for target in {i.target for i in module.imports}:
+            package, _, name = target.rpartition(".")
+            if package in imported and not module.name.startswith(package):
+                imported[package].add(name)
+    modules = {
+        package: {m.name.rpartition(".")[2] for m in MODULES if m.name.startswith(f"{package}.")}
+        for package in imported
+    }
+    assert {
+        package: names - exported(package) for package, names in imported.items() if names - exported(package)
+    } == {}
+    unused = {package: (exported(package) & modules[package]) - names for package, names in imported.items()}
+    assert {package: names for package, names in unused.items() if names} == {}
+
+
 def test_no_folder_has_more_than_a_dozen_modules() -> None:
     counts = Counter(module.name.rpartition(".")[0] for module in MODULES if not module.is_package)
     full = {folder: count for folder, count in counts.items() if count > FOLDER_MODULES}

@@ -14,9 +14,8 @@ from pipeline.cli.output import count, instant, print_json, print_table
 from pipeline.cli.registry import declared
 from pipeline.delta.log.commits import commit_versions
 from pipeline.delta.log.epochs import epochs as read_epochs
+from pipeline.delta.sink import DeltaSink, SinkSettings
 from pipeline.delta.sink.ndjson import Tail, submit_lines
-from pipeline.delta.sink.receiver import SinkSettings
-from pipeline.delta.sink.sink import DeltaSink
 from pipeline.delta.spark.doors import through_door
 from pipeline.errors import PipelineError, SinkStoppedError, SourceFileError, TableNotFoundError
 from pipeline.settings import load_settings

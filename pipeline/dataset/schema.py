@@ -44,6 +44,8 @@ RESERVED_COLUMNS = frozenset({"_change_type", "_commit_version", "_commit_timest
 # Parquet's rule, which Delta enforces unless column mapping is on.
 REFUSED_CHARACTERS = frozenset(" ,;{}()\n\t=")
 
+# Spark's widest decimal.
+_MOST_DIGITS = 38
 # The types that Delta 4.4.0 stores, and whose values every write mode can compare, read and write.
 _SUPPORTED: dict[str, type[DataType]] = {
     "string (of the default collation)": StringType, "char": CharType, "varchar": VarcharType, "binary": BinaryType,
@@ -161,6 +163,7 @@ def column_problems(schema: StructType, *, maps_columns: bool = False) -> Iterat
             yield f"column {path!r} has type void"
         elif not _is_supported(field.dataType):
             yield f"column {path!r} has type {field.dataType.simpleString()}; supported are {', '.join(_SUPPORTED)}"
+        yield from _size_problems(path, field.dataType)
         if isinstance(field.dataType, StructType) and not field.dataType.fields:
             yield f"column {path!r} is a struct without fields"
         if isinstance(field.dataType, StructType):
@@ -177,6 +180,16 @@ def _dotted_problems(schema: StructType) -> Iterator[str]:
     for name in schema.names:
         if casefolded(name) in inside:
             yield f"column {name!r} has the dotted name of a field inside another column"
+
+
+def _size_problems(path: str, data_type: DataType) -> Iterator[str]:
+    """What a type of Spark's Python takes as its size, and no column can have."""
+    kind = data_type.simpleString()
+    if isinstance(data_type, DecimalType):
+        if not (1 <= data_type.precision <= _MOST_DIGITS and 0 <= data_type.scale <= data_type.precision):
+            yield f"column {path!r} has type {kind}; its precision is 1 to {_MOST_DIGITS}, its scale 0 to that"
+    elif isinstance(data_type, CharType | VarcharType) and data_type.length < 1:
+        yield f"column {path!r} has type {kind}; its length is at least 1"
 
 
 def _is_supported(data_type: DataType) -> bool:

@@ -213,16 +213,28 @@ def _char_problems(mode: Merge | InsertNew, schema: StructType, keys: Sequence[s
     if isinstance(mode, Merge):
         order_by = () if mode.order_by is None else (mode.order_by,)
         sequence = () if mode.changelog is None else (mode.changelog.sequence,)
-        columns_by_part |= {"order_by": order_by, "changelog's sequence": sequence}
+        ignored = () if mode.changelog is None else mode.changelog.ignore_nulls
+        columns_by_part |= {"order_by": order_by, "changelog's sequence": sequence, "ignore_nulls": ignored}
         condition = mode.update_when or ""
     types: dict[str, DataType] = {field.name: field.dataType for field in schema.fields}
     for part, columns in columns_by_part.items():
         for column in columns:
-            if isinstance(types.get(column), CharType):
+            if column in types and _holds_char(types[column]):
                 yield f"{part} column {column!r} of {type(mode).__name__} {_padded(types[column])}"
     for column, data_type in types.items():
-        if isinstance(data_type, CharType) and _names(condition, column):
+        if _holds_char(data_type) and _names(condition, column):
             yield f"update_when names column {column!r}, which {_padded(data_type)}"
+
+
+def _holds_char(data_type: DataType) -> bool:
+    """Whether a type is char, or holds one at any depth."""
+    if isinstance(data_type, ArrayType):
+        return _holds_char(data_type.elementType)
+    if isinstance(data_type, MapType):
+        return _holds_char(data_type.keyType) or _holds_char(data_type.valueType)
+    if isinstance(data_type, StructType):
+        return any(_holds_char(field.dataType) for field in data_type.fields)
+    return isinstance(data_type, CharType)
 
 
 def _names(condition: str, column: str) -> bool:

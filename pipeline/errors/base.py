@@ -6,7 +6,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Any, ClassVar
 
-from pipeline.errors.listing import bounded, listed
+from pipeline.errors.listing import bounded, cut, listed
+
+# The most characters of a single field, such as a reason or a condition.
+_LONGEST_FIELD = 4_000
 
 
 def rebuilt(kind: type[PipelineError], values: dict[str, Any]) -> PipelineError:
@@ -20,7 +23,7 @@ def shown(value: object) -> object:
         return "".join(f"\n  - {line}" for line in bounded(value))
     if isinstance(value, Mapping):
         return listed(f"{name}: {count} row{'s' if count != 1 else ''}" for name, count in value.items())
-    return value
+    return cut(value, _LONGEST_FIELD) if isinstance(value, str) else value
 
 
 @dataclass(eq=False, kw_only=True)

@@ -123,13 +123,12 @@ class CheckViolationError(RowViolationError):
 
 @dataclass(eq=False, kw_only=True)
 class PartitionValueError(RowViolationError):
-    """Empty strings in a string partition column, which Delta would read back as NULL; `counts` is by column."""
+    """Texts in partition columns that Delta would read back as NULL: '' or the name of NULL's folder; by column."""
 
     sentence = (
-        "Empty strings in partition columns of dataset {dataset!r} ({counts}) would be read back as NULL; nothing was "
-        "written."
+        "Texts in partition columns of dataset {dataset!r} ({counts}) would be read back as NULL; nothing was written."
     )
-    next_step = "Map '' to NULL or to another value before the write."
+    next_step = "Map '' and '__HIVE_DEFAULT_PARTITION__' to NULL or to other values before the write."
 
 
 @dataclass(eq=False, kw_only=True)

@@ -9,6 +9,8 @@ from collections.abc import Iterable, Iterator
 
 # The most items that a message lists.
 NAMED = 20
+# The most characters of an item.
+LONGEST = 1_000
 
 
 def bounded(values: Iterable[object], most: int = NAMED) -> list[str]:
@@ -17,7 +19,7 @@ def bounded(values: Iterable[object], most: int = NAMED) -> list[str]:
     if items and all(isinstance(value, int) and not isinstance(value, bool) for value in items):
         numbers = sorted({value for value in items if isinstance(value, int)})
         return _cut(list(_ranges(numbers)), most)
-    return _cut([(str(value), 1) for value in items], most)
+    return _cut([(cut(str(value)), 1) for value in items], most)
 
 
 def listed(values: Iterable[object], most: int = NAMED, separator: str = ", ") -> str:
@@ -26,6 +28,11 @@ def listed(values: Iterable[object], most: int = NAMED, separator: str = ", ") -
     return separator.join(
         [*texts[:most], *(rest if separator == ", " else rest[len("and ") :] for rest in texts[most:])]
     )
+
+
+def cut(text: str, most: int = LONGEST) -> str:
+    """A text of at most that many characters. If its end is cut off, the last character is `…`."""
+    return text if len(text) <= most else f"{text[: most - 1]}…"
 
 
 def _cut(counted: list[tuple[str, int]], most: int) -> list[str]:

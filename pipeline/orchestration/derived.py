@@ -73,7 +73,7 @@ def refuse_lost_partitions(
     """Refuse a plain asset without partitions whose write would replace all partitions of its table unintentionally.
 
     Args:
-        newest: the note in the commit of the asset's newest write.
+        newest: the note in the commit of the asset's newest write that shows it.
 
     Raises:
         DeclarationError: its newest write was of some partitions, or nothing states that it replaces the whole table.

@@ -40,7 +40,7 @@ from pyspark.sql.types import (
 from pipeline.dataset import Dataset
 from pipeline.dataset.schema import is_string
 from pipeline.delta import sql
-from pipeline.delta.read.version import NULL_FOLDER
+from pipeline.delta.sql.constraints import NULL_FOLDER
 from pipeline.delta.sql.slices import Box, Interval, Slice, Values, coalesced, partition_value
 from pipeline.errors import DeclarationError, PartitionKeyError
 from pipeline.errors.spelling import did_you_mean

@@ -268,10 +268,10 @@ def test_unknown_operations_and_missing_places_are_refused_with_counts_and_examp
 @pytest.mark.parametrize(
     ("query", "difference"),
     [
-        ("SELECT 1L AS k, 1L AS seq, 'a' AS a, 'b' AS b", "column op: missing; the write decides by it"),
+        ("SELECT 1L AS k, 1L AS seq, 'a' AS a, 'b' AS b", "column op: missing; the write needs it"),
         (
             "SELECT 1L AS k, 1L AS seq, 'a' AS a, 'b' AS b, NULL AS op",
-            "column op: has type void; the write decides by it",
+            "column op: has type void; the write needs it",
         ),
         ("SELECT 1L AS k, 'a' AS a, 'b' AS b, 'c' AS op", "column seq: missing, declared bigint"),
     ],

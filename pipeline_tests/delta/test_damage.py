@@ -8,12 +8,15 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
+import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import SparkSession
 
+from pipeline.dataset import Features
 from pipeline.delta.inspect.describe import describe, describe_all
 from pipeline.delta.inspect.doctor import examine
 from pipeline.delta.log.mark import Cursor
@@ -24,6 +27,7 @@ from pipeline.delta.sql.slices import of_values
 from pipeline.delta.table.open_table import require_table
 from pipeline.errors import DamagedTableError
 from pipeline_tests.delta.sample import REPLACED, day, put
+from pipeline_tests.tiers import first_is_quick
 
 CHECKPOINT, NEWEST = 3, 6
 
@@ -131,6 +135,66 @@ def test_an_entry_below_the_checkpoint_is_refused_to_the_consumer_that_needs_it_
     assert read(classic, REPLACED, location).frame.count() == 4
     with pytest.raises(DamagedTableError):
         read(classic, REPLACED, location, ReadOptions(version=2))
+
+
+@pytest.mark.parametrize("damage", first_is_quick(["a copy of another", "cut"]))
+def test_an_entry_below_the_checkpoint_that_is_another_is_refused_to_the_consumer_that_needs_it(
+    classic: SparkSession, root: str, damage: str
+) -> None:
+    location = REPLACED.location(root)
+    table_id = require_table(classic, REPLACED, location).table_id
+    if damage == "cut":
+        without_metrics(root, 2)
+        keep(root, 2, "commitInfo")
+    else:
+        shutil.copy(entry(root, 1), entry(root, 2))
+    with pytest.raises(DamagedTableError) as caught:
+        verdict_on(classic, REPLACED, location, Cursor(table_id=table_id, version=0))
+    assert (caught.value.dataset, Path(caught.value.file)) == ("days", entry(root, 2))
+    assert read(classic, REPLACED, location).frame.count() == 4
+
+
+@pytest.mark.parametrize("damage", first_is_quick(["no bytes", "gone"]))
+def test_a_file_beside_a_checkpoint_that_is_damaged_is_named(
+    classic: SparkSession, tmp_path: Path, damage: str
+) -> None:
+    dataset = replace(REPLACED, features=Features(v2_checkpoints=True))
+    written, root = tmp_path / "written", str(tmp_path / "tables")
+    put(classic, dataset, str(written), [(day(1), 1, "x")])
+    table_id = require_table(classic, dataset, dataset.location(str(written))).table_id
+    checkpoint(classic, dataset, dataset.location(str(written)))
+    shutil.copytree(written, root)
+    (beside,) = Path(dataset.location(root)).glob("_delta_log/_sidecars/*.parquet")
+    beside.write_bytes(b"") if damage == "no bytes" else beside.unlink()
+    assert refused(classic, root, Cursor(table_id=table_id, version=0)) == {beside}
+
+
+@pytest.mark.parametrize("damage", first_is_quick(["gone", "cut", "a byte changed"]))
+def test_a_damaged_deletion_vector_is_named_by_the_doctor(classic: SparkSession, tmp_path: Path, damage: str) -> None:
+    dataset = replace(REPLACED, features=Features(deletion_vectors=True))
+    location = dataset.location(str(tmp_path))
+    put(classic, dataset, str(tmp_path), [(day(1), number, "x") for number in range(9)])
+    classic.sql(f"DELETE FROM delta.`{location}` WHERE id < 3").collect()
+    assert examine(dataset.name, location).findings == ()
+    (vector,) = Path(location).glob("deletion_vector_*.bin")
+    content = vector.read_bytes()
+    vector.write_bytes(content[:-1] if damage == "cut" else content[:-9] + bytes([content[-9] ^ 1]) + content[-8:])
+    if damage == "gone":
+        vector.unlink()
+    (found,) = examine(dataset.name, location).findings
+    assert (found.kind, found.path, found.serious) == ("damaged file", vector.name, True)
+
+
+def test_a_checkpoint_whose_pages_were_changed_is_damage_to_the_doctor(classic: SparkSession, root: str) -> None:
+    location = REPLACED.location(root)
+    (path,) = Path(location).glob("_delta_log/*.checkpoint*.parquet")
+    content = path.read_bytes()
+    metadata = pq.ParquetFile(path).metadata.row_group(0)
+    columns = [metadata.column(number) for number in range(metadata.num_columns)]
+    place = next(c.data_page_offset + c.total_compressed_size - 1 for c in columns if c.path_in_schema == "add.path")
+    path.write_bytes(content[:place] + bytes([content[place] ^ 0xFF]) + content[place + 1 :])
+    found = examine(REPLACED.name, location)
+    assert [finding.kind for finding in found.findings] == ["damaged checkpoint"]
 
 
 def test_a_checkpoint_of_no_bytes_is_done_without_while_the_entries_below_it_are_there(

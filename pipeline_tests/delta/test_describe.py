@@ -604,7 +604,7 @@ def test_the_record_of_a_write_says_what_the_log_says(
         info["operationMetrics"],
     )
     assert verify([record])[0].problem is None
-    assert verify([replace(record, version=1)])[0].problem == "version 1 carries another mark"
+    assert verify([replace(record, version=1)])[0].problem == "version 1 has another mark"
 
 
 @pytest.mark.both_modes

@@ -354,7 +354,7 @@ LOSSES: tuple[tuple[str, DataType, Callable[[], Any], str], ...] = (
         "key twice",
         MapType(StringType(), LongType()),
         lambda: arrow([[("a", 1), ("a", 2)]], pa.map_(pa.string(), pa.int64())),
-        "stands twice",
+        "the same key twice",
     ),
     ("struct for map", MapType(StringType(), LongType()), lambda: arrow([{"a": 1}]), "declared MAP"),
     ("list for text", StringType(), lambda: series([["a"]]), "has type list"),
@@ -453,7 +453,7 @@ def test_what_is_no_frame_is_refused_by_its_type(tmp_path: Path) -> None:
 
 
 def test_names_of_pandas_that_are_no_text_and_names_that_stand_twice_are_refused(tmp_path: Path) -> None:
-    assert "column 0: its name is no text" in refused(pd.DataFrame({0: [1]}), column(LongType()), tmp_path)
+    assert "column 0: its name is not text" in refused(pd.DataFrame({0: [1]}), column(LongType()), tmp_path)
     twice = pd.DataFrame([[1, 2, 3]], columns=["id", "v", "v"])
     assert "columns v, v: differ by case only or not at all" in refused(twice, column(LongType()), tmp_path)
 

@@ -6,6 +6,7 @@ import datetime as dt
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import deltalake
 import polars as pl
@@ -14,6 +15,8 @@ import pytest
 from pyspark.sql import SparkSession
 from pyspark.sql.types import (
     ArrayType,
+    BinaryType,
+    DataType,
     DateType,
     LongType,
     MapType,
@@ -23,7 +26,7 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from pipeline.dataset import Append, Check, Dataset, Features, Merge, Replace, Unique
+from pipeline.dataset import Append, Changelog, Check, Dataset, Features, Merge, Replace, Unique
 from pipeline.delta.inspect.check import check_table
 from pipeline.delta.log.mark import clone_session, release_session
 from pipeline.delta.read.changes import SourceTable
@@ -260,3 +263,79 @@ def test_instants_of_the_first_and_last_years_are_read_by_every_reader_at_every_
     assert table.to_pyarrow_table().sort_by("n").to_pylist() == expected
     assert pa.table(by_sql).to_pylist() == expected
     assert by_polars == [{name: value for name, value in row.items() if name != "named"} for row in expected]
+
+
+KEYED = StructType([StructField("k", LongType()), StructField("n", LongType())])
+
+
+@pytest.mark.both_modes
+def test_an_identifier_of_the_callers_session_makes_no_write_a_repeat(hostile: SparkSession, root: str) -> None:
+    hostile.conf.set("spark.databricks.delta.write.txnAppId", "theirs")
+    hostile.conf.set("spark.databricks.delta.write.txnVersion", "1")
+    replaced = Dataset(name="replaced", schema=KEYED, write=Replace())
+    appended = Dataset(name="appended", schema=KEYED, write=Append())
+    for n in (1, 2):
+        assert put(hostile, replaced, root, [(n, n)]).committed
+        assert put(hostile, appended, root, [(n, n)]).committed
+    assert (rows_of(replaced, root), rows_of(appended, root)) == ([(2, 2)], [(1, 1), (2, 2)])
+
+
+def test_a_replaced_slice_is_in_the_feed_with_its_new_rows_and_counted_whatever_the_session_leaves_out(
+    hostile: SparkSession, root: str
+) -> None:
+    for name in ("replaceWhere.dataColumnsWithCDF.enabled", "history.metricsEnabled", "stats.collect"):
+        hostile.conf.set(f"spark.databricks.delta.{name}", "false")
+    source = Dataset(name="source", schema=KEYED, keys=("k",), write=Replace())
+    put(hostile, source, root, [(1, 1), (2, 2)])
+    result = put(hostile, source, root, [(1, 5)], slices.of_values("k", [1, 2]))
+    assert (result.rows_written, result.rows_deleted) == (1, 2)
+    feed = read(hostile, source, source.location(root), ReadOptions(changes=Window(first=result.version))).frame
+    found = feed.select("k", "n", "_change_type").collect()
+    assert sorted(map(tuple, found)) == [(1, 1, "delete"), (1, 5, "insert"), (2, 2, "delete")]
+
+
+@pytest.mark.parametrize("data_type", first_is_quick([DateType(), TimestampType()]), ids=str)
+def test_days_that_only_one_calendar_has_are_read_in_a_session_with_the_old_dates(
+    hostile: SparkSession, root: str, data_type: DataType
+) -> None:
+    hostile.conf.set("spark.sql.datetime.java8API.enabled", "false")
+    schema = StructType([StructField("key", data_type), StructField("n", LongType())])
+    dataset = Dataset(name="days", schema=schema, write=Replace())
+
+    def key(month: int, day: int) -> Any:
+        instant = dt.datetime(1582, month, day, tzinfo=UTC)
+        return instant if isinstance(data_type, TimestampType) else instant.date()
+
+    put(hostile, dataset, root, [(key(10, 4), 1), (key(10, 10), 2), (key(10, 15), 3), (None, 4)])
+
+    def numbers(within: slices.Slice) -> list[int]:
+        found = read(hostile, dataset, dataset.location(root), within=within).frame
+        return sorted(row["n"] for row in found.select("n").collect())
+
+    assert numbers(slices.of_values("key", [key(10, 10), None])) == [2, 4]
+    assert numbers(slices.of_values("key", [key(10, 15)])) == [3]
+    assert numbers(slices.of_parts("key", [slices.Interval(key(10, 5), key(10, 15))])) == [2]
+    assert numbers(slices.of_parts("key", [slices.Interval(key(9, 1), key(11, 1))])) == [1, 2, 3]
+
+
+@pytest.mark.parametrize(
+    ("data_type", "places"),
+    first_is_quick(
+        [
+            (TimestampType(), [at(0, 30), at(1, 0), at(1, 30)]),
+            (BinaryType(), [b"\x00\xfe", b"\x00\xff", b"\x01\x00"]),
+        ]
+    ),
+    ids=["instants", "bytes"],
+)
+def test_a_truncation_takes_the_rows_before_it_and_none_after_it_in_any_zone(
+    hostile: SparkSession, root: str, data_type: DataType, places: list[Any]
+) -> None:
+    schema = StructType([StructField("k", LongType()), StructField("place", data_type)])
+    mode = Merge(changelog=Changelog(operation="op", sequence="place"))
+    dataset = Dataset(name="logged", schema=schema, keys=("k",), write=mode)
+    log = StructType([StructField("op", StringType()), *schema.fields])
+    before, truncated, after = places
+    for changes in ([("c", 1, before), ("c", 2, after)], [("t", None, truncated)]):
+        write(frame_in(hostile, log, changes), dataset=dataset, location=dataset.location(root), note=note())
+    assert [row[0] for row in rows_of(dataset, root)] == [2]

@@ -190,6 +190,17 @@ def test_columns_that_differ_by_case_only_are_named(classic: SparkSession, root:
     assert "columns v, V: differ by case only" in caught.value.differences
 
 
+@pytest.mark.parametrize("replace_all", first_is_quick([True, False]), ids=["of an empty table", "into a table"])
+def test_keys_of_a_frame_that_compares_texts_by_another_rule_are_told_apart_by_their_bytes(
+    classic: SparkSession, root: str, replace_all: bool
+) -> None:
+    schema = StructType([StructField("k", StringType()), StructField("n", LongType())])
+    dataset = Dataset(name="texts", schema=schema, keys=("k",), write=Merge(order_by="n"))
+    query = "SELECT collate(k, 'UTF8_LCASE') AS k, n FROM VALUES ('a', 1L), ('A', 2L), ('b', 3L) AS v(k, n)"
+    result = merge_query(classic, dataset, root, query, replace_all=replace_all)
+    assert (result.rows_written, rows_of(dataset, root)) == (3, [("A", 2), ("a", 1), ("b", 3)])
+
+
 @pytest.mark.exhaustive
 @case("M-CASE-KEY")
 def test_a_key_matches_whatever_its_case_in_the_frame_and_keeps_its_own(classic: SparkSession, root: str) -> None:
@@ -407,5 +418,5 @@ def test_a_column_that_the_merge_decides_by_must_be_in_the_frame_and_have_a_type
         merge_query(classic, dataset, root, "SELECT 1L AS k, 1L AS at, 'a' AS v")
     with pytest.raises(FrameMismatchError) as void:
         merge_query(classic, dataset, root, "SELECT 1L AS k, 1L AS at, 'a' AS v, NULL AS flag")
-    assert missing.value.differences == ("column flag: missing; the write decides by it",)
-    assert void.value.differences == ("column flag: has type void; the write decides by it",)
+    assert missing.value.differences == ("column flag: missing; the write needs it",)
+    assert void.value.differences == ("column flag: has type void; the write needs it",)

@@ -109,7 +109,7 @@ ROWS: list[tuple[Any, ...]] = [
      (RATIO, "SELECT id AS n FROM range(2)"),
      (replace(RATIO, checks=(Check("ratio", "try_divide(1, n) > 0", on_violation="drop"),)),
       "SELECT id AS n FROM range(2)"), [(1,)]),
-    (PartitionValueError, "Map '' to NULL or to another value before the write",
+    (PartitionValueError, "Map '' and '__HIVE_DEFAULT_PARTITION__' to NULL or to other values",
      (PARTED, "SELECT '' AS p, 1L AS n"), (PARTED, "SELECT nullif('', '') AS p, 1L AS n"), [(None, 1)]),
     (PartitionNameError, "Partition by a shorter value, such as its first characters",
      (PARTED, "SELECT repeat('x', 300) AS p, 1L AS n"),

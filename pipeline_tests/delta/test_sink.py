@@ -195,6 +195,29 @@ def test_an_update_may_lack_a_not_null_column_in_which_null_keeps_the_stored_val
     assert [letter["record"]["k"] for letter in letters(sink, settings)] == [2]
 
 
+@pytest.mark.exhaustive
+def test_an_update_after_the_deletion_of_its_key_in_one_batch_finds_no_value_to_keep(
+    classic: SparkSession, settings: Settings
+) -> None:
+    dataset = replace(LOGGED, write=Merge(changelog=Changelog(operation="op", sequence="n", ignore_nulls=("v",))))
+    with DeltaSink(dataset, "test", settings, BY_HAND) as sink:
+        for key in (1, 2, 3, 4):
+            sink.submit({"k": key, "v": "a", "op": "c", "n": key})
+        sink.flush(PATIENCE)
+        changes = [
+            (1, None, "d"), (1, None, "u"),  # deleted, then nothing is stored that could be kept
+            (2, None, "u"), (2, None, "d"),
+            (3, None, "d"), (3, None, "u"), (3, "b", "u"),  # the batch has a value after the deletion
+            (4, None, "u"),
+            (5, "c", "c"), (5, None, "d"), (5, None, "u"),
+        ]  # fmt: skip
+        for place, (key, value, operation) in enumerate(changes, start=10):
+            sink.submit({"k": key, "v": value, "op": operation, "n": place})
+        sink.flush(PATIENCE)
+    assert table(dataset, settings.root) == [{"k": 3, "v": "b"}, {"k": 4, "v": "a"}]
+    assert [(letter["record"]["k"], letter["record"]["n"]) for letter in letters(sink, settings)] == [(1, 11), (5, 20)]
+
+
 def test_a_batch_that_was_begun_by_a_killed_process_is_written_once_whether_it_was_committed_or_not(
     classic: SparkSession, settings: Settings, tmp_path: Path
 ) -> None:

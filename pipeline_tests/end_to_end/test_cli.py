@@ -226,7 +226,7 @@ def test_the_manifests_of_runs_are_listed_compared_and_verified_without_java(sho
     before = path.read_text(encoding="utf-8")
     Path(path).write_text(before.replace(shop.commits[0].mark.token, "0" * 32), encoding="utf-8")
     done = shop.run("manifest", "verify", "first-run", status=1, **NO_JAVA)
-    assert "version 1 carries another mark" in done.stdout
+    assert "version 1 has another mark" in done.stdout
     Path(path).write_text(before, encoding="utf-8")
 
 

@@ -12,7 +12,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql.types import LongType, StructField, StructType
 
 from pipeline.dataset import Append, Check, Dataset, InsertNew, Replace, SchemaPolicy
-from pipeline.delta.log.mark import BehindCommit
+from pipeline.delta.log.mark import AfterCommit
 from pipeline.delta.maintain import restore
 from pipeline.delta.read.version import ReadOptions
 from pipeline.delta.write import write as write_module
@@ -51,14 +51,14 @@ def spark_resource(classic: SparkSession, spark_settings: SparkSettings) -> Delt
     ids=lambda error: type(error).__name__,
 )
 def test_any_error_behind_a_commit_names_the_version_and_is_not_tried_again(error: Exception) -> None:
-    with pytest.raises(AfterCommitError) as caught, BehindCommit("d", "file:/d", 7):
+    with pytest.raises(AfterCommitError) as caught, AfterCommit("d", "file:/d", 7):
         raise error
     assert (caught.value.dataset, caught.value.location, caught.value.version) == ("d", "file:/d", 7)
     assert caught.value.reason.startswith(f"{type(error).__name__}: ")
     assert "was committed as version 7" in str(caught.value)
     assert caught.value.__cause__ is error
     assert not caught.value.retryable
-    with pytest.raises(KeyboardInterrupt), BehindCommit("d", "file:/d", 7):
+    with pytest.raises(KeyboardInterrupt), AfterCommit("d", "file:/d", 7):
         raise KeyboardInterrupt
 
 

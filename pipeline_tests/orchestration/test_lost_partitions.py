@@ -15,10 +15,12 @@ from pyspark.sql import SparkSession
 from pyspark.sql.types import DateType, LongType, StructField, StructType
 
 from pipeline.dataset import Dataset
+from pipeline.delta.log.mark import HISTORY_LIMIT
 from pipeline.errors import DeclarationError
 from pipeline.orchestration import DeltaIOManager, DeltaSparkResource, dataset_metadata
 from pipeline.settings import SparkSettings
 from pipeline_tests.refusals import refused
+from pipeline_tests.tiers import first_is_quick
 
 DAILY = DailyPartitionsDefinition("2026-01-01", end_date="2026-01-08")
 BY_DAY = {"partition_expr": "day"}
@@ -79,6 +81,24 @@ def test_an_asset_that_was_partitioned_and_is_no_more_is_refused_until_it_says_w
     run(readings(of_day(FIRST, 7), metadata=dataset_metadata(whole)))
     run(readings(of_day(FIRST, 6), metadata=BY_DAY))
     assert rows(root) == [(FIRST, 6)]
+
+
+@pytest.mark.parametrize("since", first_is_quick(["an append of its own", "many commits of others"]))
+def test_that_an_asset_was_partitioned_is_known_whatever_was_committed_since(root: str, run: Run, since: str) -> None:
+    for number, day in enumerate((FIRST, SECOND)):
+        frame = of_day(day, number)
+        run(readings(frame, partitions_def=DAILY, metadata=BY_DAY), partition_key=day.isoformat())
+    if since == "an append of its own":
+        run(readings(of_day(FIRST, 9), metadata={**BY_DAY, "delta/write_mode": "append"}))
+    else:
+        for number in range(HISTORY_LIMIT):
+            deltalake.write_deltalake(f"{root}/readings", pa.table({"day": [SECOND], "n": [number]}), mode="append")
+    written = rows(root)
+
+    with refused(DeclarationError) as caught:
+        run(readings(of_day(FIRST, 8), metadata=BY_DAY))
+    assert "2026-01-02" in caught.value.problems[0]
+    assert rows(root) == written
 
 
 def test_a_partitioned_table_of_others_is_replaced_only_by_an_asset_that_names_its_partition_column(

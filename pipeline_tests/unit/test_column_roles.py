@@ -11,8 +11,10 @@ from pyspark.sql.types import (
     CharType,
     DataType,
     DayTimeIntervalType,
+    DecimalType,
     GeometryType,
     LongType,
+    MapType,
     StringType,
     StructField,
     StructType,
@@ -54,6 +56,41 @@ def test_a_type_that_delta_does_not_store_is_refused_with_those_that_it_does(dat
     (problem,) = problems(data_type)
     assert problem.startswith("column 'c")
     assert "supported are string (of the default collation), char" in problem
+
+
+@pytest.mark.parametrize(
+    "data_type",
+    [
+        DecimalType(39, 0), DecimalType(0, 0), DecimalType(5, -1), DecimalType(5, 6), CharType(0), VarcharType(0),
+        ArrayType(DecimalType(39, 0)), MapType(StringType(), VarcharType(0)),
+    ],
+    ids=lambda data_type: str(data_type.simpleString()),
+)  # fmt: skip
+def test_a_size_that_no_column_has_is_refused(data_type: DataType) -> None:
+    (problem,) = problems(data_type)
+    assert problem.startswith("column 'c")
+    assert "; its " in problem
+
+
+@pytest.mark.parametrize(
+    "data_type",
+    [StructType([StructField("a", CharType(3))]), ArrayType(CharType(3)), ArrayType(ArrayType(CharType(3)))],
+    ids=lambda data_type: str(data_type.simpleString()),
+)
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"write": Merge(), "keys": ("c",)},
+        {"write": InsertNew(), "keys": ("c",)},
+        {"write": Merge(order_by="c"), "keys": ("k",)},
+        {"write": Merge(update_when="source.c <> target.c"), "keys": ("k",)},
+        {"write": Merge(changelog=Changelog(operation="op", sequence="c")), "keys": ("k",)},
+        {"write": Merge(changelog=Changelog(operation="op", sequence="n", ignore_nulls=("c",))), "keys": ("k",)},
+    ],
+    ids=str,
+)
+def test_char_within_a_column_that_a_merge_compares_is_refused(data_type: DataType, fields: dict[str, Any]) -> None:
+    assert any("which Spark pads as it reads" in problem for problem in problems(data_type, **fields))
 
 
 @pytest.mark.parametrize(

@@ -25,7 +25,7 @@ from pyspark.sql.types import LongType, StructField, StructType
 from pipeline.dataset import Append, Dataset, Replace
 from pipeline.delta.frames.convert import to_spark
 from pipeline.delta.inspect import manifest, record
-from pipeline.delta.inspect.check import check_table, rows_held
+from pipeline.delta.inspect.check import check_table, rows_per_partition
 from pipeline.delta.inspect.describe import describe
 from pipeline.delta.inspect.diff import diff
 from pipeline.delta.inspect.history import history
@@ -37,7 +37,7 @@ from pipeline.delta.maintain.retention import unread_files
 from pipeline.delta.read.changes import SourceTable
 from pipeline.delta.read.version import ReadOptions, read, resolve_version
 from pipeline.delta.spark import doors
-from pipeline.delta.spark.doors import door, door_of_block, foreign, look_at_disk
+from pipeline.delta.spark.doors import disk_problem, door, door_of_block, foreign
 from pipeline.delta.stream.structured_streaming import write_available
 from pipeline.delta.table.open_table import (
     conform,
@@ -170,7 +170,7 @@ DOORS: Mapping[str, Callable[[Any, Path], Any]] = {
     "plan_restore": lambda s, _: plan_restore(s, D, ELSEWHERE, ReadOptions(version=1)),
     "restore": lambda s, _: restore(s, D, PLAN, NOTE),
     "findings": lambda s, _: check_table(s, D, ELSEWHERE),
-    "rows_held": lambda s, _: rows_held(lambda: s, D, ELSEWHERE, 1),
+    "rows_per_partition": lambda s, _: rows_per_partition(lambda: s, D, ELSEWHERE, 1),
     "diff": lambda s, _: diff(s, D, ELSEWHERE, first=0, last=1, limit=3),
     "query": lambda s, _: query(
         s, "SELECT 1", datasets=[D], root=ELSEWHERE, pins={}, everything=ReadOptions(), limit=1
@@ -279,12 +279,12 @@ def test_an_error_of_the_caller_comes_through_as_it_is() -> None:
 
 def test_a_disk_is_looked_at_before_a_remedy_is_told(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("x")
-    assert look_at_disk(str(tmp_path / "tables" / "d")) == ""
-    assert look_at_disk(f"{tmp_path}/file/d").startswith(f"{tmp_path}/file is a file: choose another PIPELINE_ROOT")
-    assert look_at_disk(f"file:{tmp_path}/file/d").startswith(f"{tmp_path}/file is a file")
-    assert look_at_disk("/proc/nothing").startswith("The disk of /proc is full") or look_at_disk("/proc/nothing") == ""
-    assert look_at_disk("s3://bucket/d") == ""
-    assert look_at_disk("/" + "x" * 300) == ""
+    assert disk_problem(str(tmp_path / "tables" / "d")) == ""
+    assert disk_problem(f"{tmp_path}/file/d").startswith(f"{tmp_path}/file is a file: choose another PIPELINE_ROOT")
+    assert disk_problem(f"file:{tmp_path}/file/d").startswith(f"{tmp_path}/file is a file")
+    assert disk_problem("/proc/nothing").startswith("The disk of /proc is full") or disk_problem("/proc/nothing") == ""
+    assert disk_problem("s3://bucket/d") == ""
+    assert disk_problem("/" + "x" * 300) == ""
 
 
 MODULES = (

@@ -71,8 +71,9 @@ BAD: dict[str, tuple[Any, str]] = {
     "truth for a number": (update(1, lots=True), "column lots: got bool True, declared int"),
     "a fraction for an integer": (update(1, lots=1.0), "column lots: got float 1.0, declared int"),
     "out of range": (update(1, lots=1 << 31), "column lots: got int 2147483648, declared int: it is out of range"),
-    "NaN": (update(1, price=math.nan), "column price: got float nan, declared double: it is no number"),
-    "infinity": (update(1, price=-math.inf), "column price: got float -inf, declared double: it is no number"),
+    "NaN": (update(1, price=math.nan), "column price: got float nan, declared double: it is not a finite number"),
+    "infinity": (update(1, price=-math.inf), "column price: got float -inf, declared double: it is not a finite "
+                                             "number"),
     "digits": (update(1, price=2**53 + 1), "column price: got int 9007199254740993, declared double: digits would be"
                                            " lost"),
     "a third place": (update(1, fee="1.001"), "column fee: got str '1.001', declared decimal(10,2): digits would be"
@@ -80,11 +81,11 @@ BAD: dict[str, tuple[Any, str]] = {
     "no decimal": (update(1, fee="cheap"), "column fee: got str 'cheap', declared decimal(10,2)"),
     "no zone": (update(1, at=dt.datetime(2026, 1, 1)), "column at: got datetime datetime.datetime(2026, 1, 1, 0, 0), "
                                                        "declared timestamp: it has no zone"),
-    "no time": (update(1, at="yesterday at noon"), "column at: got str 'yesterday at noon', declared timestamp: no time"
-                                                   " as in 2026-01-31T12:00:00Z"),
+    "no time": (update(1, at="yesterday at noon"), "column at: got str 'yesterday at noon', declared timestamp: it is"
+                                                   " not a time such as 2026-01-31T12:00:00Z"),
     "a time for a day": (update(1, day=AT), "column day: got datetime "),
     "half a pair": (update(1, symbol="\ud800"), "column symbol: got str '\\ud800', declared string: half of a surrogate"
-                                                " pair is no text"),
+                                                " pair is not text"),
     "NULL": (update(1, symbol=None), "column symbol: NULL, declared NOT NULL"),
     "empty partition": (update(1, symbol=""), "column symbol: an empty text in a partition column would be read back"),
     "no key": ({"symbol": "ABC", "at": AT}, "columns id are missing"),

@@ -235,7 +235,7 @@ def test_the_jars_are_fetched_once_by_their_coordinates_told_in_the_log_and_used
 def test_a_slow_download_says_how_far_it_is(
     cache: Path, repository: Served, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(jars, "SAID_EVERY_SECONDS", 0.0)
+    monkeypatch.setattr(jars, "LOG_EVERY_SECONDS", 0.0)
     with caplog.at_level(logging.INFO, logger=jars.__name__):
         delta_jars(using(cache, repository))
     said = [line.partition(": ")[2] for line in caplog.messages if line.startswith(jar_path(ONE, cache).name)]

@@ -17,15 +17,40 @@ from pipeline.errors import (
     FilesNotFoundError,
     FrameMismatchError,
     PipelineError,
+    StorageError,
+    StrayRowsError,
     UnknownDatasetError,
     VersionVacuumedError,
 )
+from pipeline.errors.base import _LONGEST_FIELD
 from pipeline.errors.listing import NAMED, bounded, listed
 
 MANY = 3_000
+LONG = "x" * 200_000
 NAMES = tuple(f"name {number}" for number in range(MANY))
 AT = {"dataset": "d", "location": "/d"}
 COUNTS = dict.fromkeys(NAMES, 2)
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        DuplicateKeysError(dataset="d", counts={f"k = {LONG}": 2}, total_keys=1),
+        StrayRowsError(dataset="d", counts={f"k = {LONG}": 2}, slice=str(of_values("k", [LONG])), total_rows=2),
+        StrayRowsError(dataset="d", counts={}, slice=str(of_values("k", [LONG, f"{LONG}!"])), total_rows=2),
+        FrameMismatchError(dataset="d", differences=(LONG,)),
+        StorageError(dataset="d", location="/d", reason=LONG),
+    ],
+    ids=lambda error: type(error).__name__,
+)
+def test_a_long_value_makes_no_long_message(error: PipelineError) -> None:
+    assert len(str(error)) < 2 * _LONGEST_FIELD
+    assert LONG[:100] in str(error)
+
+
+def test_the_identity_of_a_slice_has_its_values_whole() -> None:
+    assert of_values("k", [LONG]).identity == f"k = {LONG}"
+    assert of_values("k", [LONG, f"{LONG}!"]).identity == f"k in ({LONG}, {LONG}!)"
 
 
 @pytest.mark.parametrize(

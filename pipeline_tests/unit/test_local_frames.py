@@ -111,6 +111,9 @@ WRAPPED = {
     "as the key of a map": (lambda t: MapType(t, LongType()), lambda v: {v: 1}),
     "in a map in a list": (lambda t: ArrayType(MapType(StringType(), t)), lambda v: [{"k": v}]),
     "in an array of NumPy": (ArrayType, lambda v: np.array([v, None], dtype=object)),
+    "in a set": (ArrayType, lambda v: {v}),
+    "among the values of a dict": (ArrayType, lambda v: {"k": v}.values()),
+    "among the keys of a dict": (ArrayType, lambda v: {v: 1}.keys()),
 }
 
 
@@ -139,6 +142,15 @@ def test_a_time_that_is_kept_whole_is_taken_at_every_depth(place: str) -> None:
     assert str(plain) in str(found) or repr(plain) in repr(found)
     (found,) = values([wrapped(dt.date(2026, 1, 2))], of_type(DateType()))
     assert repr(dt.date(2026, 1, 2)) in repr(found)
+
+
+def test_whole_numbers_of_objects_keep_their_digits_beside_floats_and_missing_values() -> None:
+    whole = 2**53 + 1
+    assert values([whole, None], LongType()) == [whole, None]
+    assert values([np.int64(whole), np.nan], LongType()) == [whole, None]
+    for given in ([whole, 2.5], [whole, np.float64(2.5)], [np.int64(whole), 2.5]):
+        problem = refused(pd.DataFrame({"v": pd.Series(given, dtype=object)}), column(DoubleType()))
+        assert str(whole) in problem
 
 
 def test_nothing_that_pandas_has_for_a_missing_value_is_taken_for_a_time() -> None:

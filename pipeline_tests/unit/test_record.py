@@ -265,7 +265,7 @@ def test_a_record_is_verified_as_long_as_the_log_carries_its_mark(root: str) -> 
 
     log = Path(NOTES.location(root)) / "_delta_log" / f"{0:020d}.json"
     log.write_text(log.read_text(encoding="utf-8").replace(first.mark.token, "f" * 32), encoding="utf-8")
-    assert [v.problem for v in verify(records) if v.record.committed] == ["version 0 carries another mark"]
+    assert [v.problem for v in verify(records) if v.record.committed] == ["version 0 has another mark"]
 
     log.unlink()
     (problem,) = [v.problem for v in verify(records) if v.record.committed]

@@ -117,7 +117,7 @@ def test_a_time_without_a_zone_is_refused_with_a_word_of_the_zone() -> None:
     naive = StructType([StructField("at", TimestampNTZType())])
     reader = arrow_reader(pd.DataFrame({"at": pd.to_datetime(["2026-01-31 12:00"])}), "d", instants.schema)
     for refuse in (lambda: select_list(instants, naive), lambda: fitting(instants, reader.schema)):
-        with pytest.raises(FrameMismatchError, match="it has no zone, so no instant is known"):
+        with pytest.raises(FrameMismatchError, match="it has no zone, so its instant is unknown"):
             refuse()
 
 

@@ -14,7 +14,7 @@ from decimal import Decimal
 from typing import Any
 
 from pipeline.assets.portfolio.datasets import SYMBOLS
-from pipeline.delta.sink.sink import UpdateHandler
+from pipeline.delta.sink import UpdateHandler
 
 Update = Mapping[str, Any]
 START = dt.datetime(2026, 1, 5, 14, 30, tzinfo=dt.timezone.utc)

@@ -1,4 +1,6 @@
-"""Frames of Spark, pandas, polars, pyarrow and plain records: each has the declared columns or is refused.
+"""Frames of Spark, pandas, polars and pyarrow, and plain records: each gets the declared columns or is refused.
 
-Touches no table.
+This package reads and writes no table.
 """
+
+__all__ = ["arrow", "arrow_types", "convert", "fit", "records", "source_files", "staging"]

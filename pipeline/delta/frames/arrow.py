@@ -1,10 +1,10 @@
-"""Arrow batches as a dataset declares them: every value exactly as it was, or the column refused.
+"""Arrow batches in a dataset's declared types: every value stays exactly the same, or its column is refused.
 
-Here belongs what becomes of Arrow types and values; which library they come from is `convert`'s business. Columns and
-struct fields are matched by name, as `fit` does. A local frame's types are mostly inferred from its values (an int
-of Python has 64 bits), so numbers are judged by value here: one may be narrowed where nothing of it is lost.
+Here belongs the conversion of Arrow types and values. `convert` has the libraries they come from. Columns and struct
+fields are matched by name, as in `fit`. A local frame's types are mostly inferred from its values (an int of Python has
+64 bits), so numbers are checked by value here: a number may be narrowed if it does not change.
 
-pyarrow is imported where it is used: loading definitions must not wait for it.
+pyarrow is imported in the functions that use it, so that loading definitions does not wait for it.
 """
 
 from __future__ import annotations
@@ -42,11 +42,11 @@ from pipeline.errors import FrameMismatchError
 from pipeline.errors.listing import listed
 from pipeline.errors.spelling import distinguishable
 
-# Spark documents DATE and TIMESTAMP for the years 1 to 9999; the integers behind them reach further.
+# Spark documents DATE and TIMESTAMP for the years 1 to 9999; their integers have a wider range.
 _EPOCH = dt.date(1970, 1, 1)
 _FIRST_DAY, _LAST_DAY = (dt.date.min - _EPOCH).days, (dt.date.max - _EPOCH).days
 _MICROS_A_DAY = 86_400_000_000
-# In the metadata of an Arrow schema: what the frame had beside its columns, in words.
+# The key of a text in the metadata of an Arrow schema: what of the frame did not become a column.
 LEFT_OUT = b"pipeline.left_out"
 
 Path = tuple[str, ...]
@@ -54,7 +54,7 @@ Path = tuple[str, ...]
 
 @dataclass(frozen=True)
 class Fitting:
-    """How batches of one Arrow schema become batches of a dataset; `schema` is that of the result."""
+    """The conversion of batches of one Arrow schema into batches of a dataset. `schema` is that of the result."""
 
     dataset: Dataset
     positions: Mapping[str, int]
@@ -64,7 +64,7 @@ class Fitting:
         """The batch in the declared order, under the declared names and types.
 
         Raises:
-            FrameMismatchError: values that the declared type can't hold unchanged, by column.
+            FrameMismatchError: with each column that has values that the declared type can't hold unchanged.
         """
         import pyarrow as pa
 
@@ -76,9 +76,9 @@ class Fitting:
 
 
 def fitting(dataset: Dataset, schema: Any) -> Fitting:
-    """How batches of that schema fit; looks at no value.
+    """The conversion of batches of that schema. Reads no values.
 
-    What the metadata of the schema has under `LEFT_OUT` is told with a column that is missing.
+    If the schema's metadata has `LEFT_OUT`, the error of a missing column repeats it.
 
     Raises:
         FrameMismatchError: with every missing, extra, ambiguous or reserved column and every type that can't fit.
@@ -95,8 +95,8 @@ def fitting(dataset: Dataset, schema: Any) -> Fitting:
 
 
 def _matched(dataset: Dataset, names: Sequence[str], left_out: str) -> tuple[list[str], dict[str, int]]:
-    """What is wrong with the names, and by declared column the position of the frame's column."""
-    beside = f"; {left_out}" if left_out else ""
+    """The problems of the names, and the position of the frame's column for each declared column."""
+    hint = f"; {left_out}" if left_out else ""
     problems = [] if names else ["the frame has no columns"]
     problems += [f"columns {listed(group)}: differ by case only or not at all" for group in same_names(names)]
     problems += [
@@ -112,12 +112,12 @@ def _matched(dataset: Dataset, names: Sequence[str], left_out: str) -> tuple[lis
         position = exact.get(field.name, by_folded.get(casefolded(field.name)))
         if position is not None:
             positions[field.name] = position
-        elif field.name not in computed:  # what is computed, Spark computes
-            problems.append(f"column {shown(field.name)}: missing, declared {sql.type_name(field.dataType)}{beside}")
+        elif field.name not in computed:  # Spark computes generated columns and defaults
+            problems.append(f"column {shown(field.name)}: missing, declared {sql.type_name(field.dataType)}{hint}")
     for name in dataset.frame_columns:
         position = exact.get(name, by_folded.get(casefolded(name)))
         if position is None:
-            problems.append(f"column {shown(name)}: missing; the write decides by it{beside}")
+            problems.append(f"column {shown(name)}: missing; the write needs it{hint}")
         else:
             positions[name] = position
     declared = {casefolded(name) for name in (*dataset.schema.names, *dataset.frame_columns)}
@@ -130,7 +130,7 @@ def _matched(dataset: Dataset, names: Sequence[str], left_out: str) -> tuple[lis
 def _fit_columns(
     dataset: Dataset, positions: Mapping[str, int], columns: Sequence[Any], problems: list[str]
 ) -> list[Any]:
-    """The declared columns that have a position, fitted, and those that only the frame has."""
+    """The declared columns that have a position, converted, and after them those that only the frame has."""
     declared = [
         _fit((field.name,), columns[positions[field.name]], field.dataType, problems)
         for field in dataset.schema.fields
@@ -142,27 +142,27 @@ def _fit_columns(
 
 
 def _undeclared(name: str, values: Any, problems: list[str]) -> Any:
-    """The values in the type that Spark makes of theirs; where it knows none, a problem."""
+    """The values in Spark's type for theirs. If Spark has no such type, a problem is added."""
     import pyarrow as pa
 
     decoded = _decoded(values)
     try:
-        known = to_arrow_type(from_arrow_type(decoded.type), timezone="UTC")
-        if not pa.types.is_null(known):
-            return decoded.cast(known)
+        sparks_type = to_arrow_type(from_arrow_type(decoded.type), timezone="UTC")
+        if not pa.types.is_null(sparks_type):
+            return decoded.cast(sparks_type)
     except (PySparkTypeError, pa.ArrowInvalid) as error:
-        problems.append(f"column {name}: has type {decoded.type}, which Spark does not take ({error})")
+        problems.append(f"column {name}: has type {decoded.type}, which Spark does not support ({error})")
     else:
-        problems.append(f"column {name}: has type void; the write decides by it")
+        problems.append(f"column {name}: has type void; the write needs it")
     return pa.nulls(len(decoded))
 
 
 def _fit(path: Path, values: Any, declared: DataType, problems: list[str]) -> Any:
-    """The values as an array of the declared type; where that can't be, a problem and NULLs in their place."""
+    """The values as an array of the declared type. If that is impossible, NULLs, and a problem is added."""
     import pyarrow as pa
 
     values = _decoded(values)
-    if pa.types.is_null(values.type):  # nothing but NULL, whatever its type would be
+    if pa.types.is_null(values.type):  # all values are NULL, so any declared type fits
         return _nulls(values, declared)
     if isinstance(declared, ArrayType):
         fitted = _fit_array(path, values, declared, problems)
@@ -173,20 +173,20 @@ def _fit(path: Path, values: Any, declared: DataType, problems: list[str]) -> An
     else:
         fitted = _fit_leaf(path, values, declared, problems)
     if fitted is None:
-        problems.append(_mismatch(path, values, declared, _of_zones(values.type, declared)))
+        problems.append(_mismatch(path, values, declared, _zone_problem(values.type, declared)))
         return _nulls(values, declared)
     return fitted
 
 
-def _of_zones(given: Any, declared: DataType) -> str:
-    """What is wrong with a time that has a zone, or none, where the other is declared; empty for other types."""
+def _zone_problem(given: Any, declared: DataType) -> str:
+    """The remedy if of a time's given and declared types only one has a zone. For other types, empty."""
     from pyarrow import types
 
     if not types.is_timestamp(given) or not isinstance(declared, TimestampType | TimestampNTZType):
         return ""
     if given.tz is None:
-        return "it has no zone, so no instant is known; give it one (tz_localize, replace_time_zone, tzinfo)"
-    return "it has a zone; take it away where it is known (tz_localize(None), replace_time_zone(None))"
+        return "it has no zone, so its instant is unknown; add a zone (tz_localize, replace_time_zone, tzinfo)"
+    return "it has a zone; remove the zone in the frame (tz_localize(None), replace_time_zone(None))"
 
 
 def _decoded(values: Any) -> Any:
@@ -207,12 +207,12 @@ def _nulls(values: Any, declared: DataType) -> Any:
 
 
 def _mismatch(path: Path, values: Any, declared: DataType, reason: str = "") -> str:
-    said = f"column {'.'.join(path)}: has type {values.type}, declared {sql.type_name(declared)}"
-    return f"{said}: {reason}" if reason else said
+    mismatch = f"column {'.'.join(path)}: has type {values.type}, declared {sql.type_name(declared)}"
+    return f"{mismatch}: {reason}" if reason else mismatch
 
 
 def _fit_leaf(path: Path, values: Any, declared: DataType, problems: list[str]) -> Any:
-    """None where values of that type are none of the declared type."""
+    """As `_fit`, for a type without parts. If values of that type never fit the declared one, None."""
     import pyarrow as pa
 
     steps = _casts(values.type, declared)
@@ -231,7 +231,7 @@ def _fit_leaf(path: Path, values: Any, declared: DataType, problems: list[str]) 
 
 
 def _casts(given: Any, declared: DataType) -> list[Any] | None:
-    """The casts that take a value of one type to the other, each of which fails where it would change the value."""
+    """The casts from one type to the other, each of which fails if it would change a value. If none exist, None."""
     import pyarrow as pa
 
     types = pa.types
@@ -254,7 +254,7 @@ def _casts(given: Any, declared: DataType) -> list[Any] | None:
 
 
 def _same_kind(given: Any, declared: DataType) -> bool:
-    """Whether values of the Arrow type may be values of the declared one, leaving aside how large they are."""
+    """Whether values of the Arrow type may be values of the declared one, apart from their range."""
     from pyarrow import types
 
     if isinstance(declared, TimestampType):
@@ -277,17 +277,18 @@ def _in_range(values: Any, declared: DataType) -> bool:
     import pyarrow.compute as pc
 
     if isinstance(declared, DateType):
-        whole, first, last = values.view(pa.int32()), _FIRST_DAY, _LAST_DAY
+        integers, first, last = values.view(pa.int32()), _FIRST_DAY, _LAST_DAY
     elif isinstance(declared, TimestampType | TimestampNTZType):
-        whole, first, last = values.view(pa.int64()), _FIRST_DAY * _MICROS_A_DAY, (_LAST_DAY + 1) * _MICROS_A_DAY - 1
+        integers = values.view(pa.int64())
+        first, last = _FIRST_DAY * _MICROS_A_DAY, (_LAST_DAY + 1) * _MICROS_A_DAY - 1
     else:
         return True
-    found = pc.min_max(whole).as_py()
-    return found["min"] is None or bool(first <= found["min"] and found["max"] <= last)
+    limits = pc.min_max(integers).as_py()
+    return limits["min"] is None or bool(first <= limits["min"] and limits["max"] <= last)
 
 
 def _offsets(lists: Any) -> Any:
-    """Where each list begins in the flattened values; NULL lists are empty there."""
+    """The offset of each list in the flattened values, and their length. NULL lists are empty there."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
@@ -306,7 +307,7 @@ def _fit_array(path: Path, values: Any, declared: ArrayType, problems: list[str]
 
 
 def _fit_map(path: Path, values: Any, declared: MapType, problems: list[str]) -> Any:
-    """From a map, or from the lists of (key, value) structs that libraries without maps have."""
+    """As `_fit`, for a map, or for lists of (key, value) structs, which libraries without maps have."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
@@ -316,7 +317,7 @@ def _fit_map(path: Path, values: Any, declared: MapType, problems: list[str]) ->
     elif not is_list(given):
         return None
     entries = pc.list_flatten(values)
-    if pa.types.is_null(entries.type) and not len(entries):  # empty maps alone
+    if pa.types.is_null(entries.type) and not len(entries):  # all maps are empty
         entries = pa.nulls(0, pa.struct([("key", pa.null()), ("value", pa.null())]))
     if not pa.types.is_struct(entries.type) or [field.name for field in entries.type] != ["key", "value"]:
         return None
@@ -327,9 +328,9 @@ def _fit_map(path: Path, values: Any, declared: MapType, problems: list[str]) ->
         problems.append(f"column {'.'.join(path)}: {keys.null_count} keys are NULL")
         return _nulls(values, declared)
     if not pa.types.is_nested(keys.type):
-        seen = pa.table({"row": pc.list_parent_indices(values), "key": keys}).group_by(["row", "key"]).aggregate([])
-        if seen.num_rows < len(keys):
-            problems.append(f"column {'.'.join(path)}: a key stands twice in one map")
+        distinct = pa.table({"row": pc.list_parent_indices(values), "key": keys}).group_by(["row", "key"]).aggregate([])
+        if distinct.num_rows < len(keys):
+            problems.append(f"column {'.'.join(path)}: a map has the same key twice")
     return pa.MapArray.from_arrays(_offsets(values).cast(pa.int32()), keys, items, mask=values.is_null())
 
 
@@ -338,21 +339,21 @@ def _fit_struct(path: Path, values: Any, declared: StructType, problems: list[st
 
     if not pa.types.is_struct(values.type):
         return None
-    where = ".".join(path)
+    column = ".".join(path)
     names = [field.name for field in values.type]
-    problems += [f"column {where}: fields differ by case only" for _ in same_names(names)]
-    # `flatten` and not `field`: below a NULL struct every field is NULL.
+    problems += [f"column {column}: fields differ by case only" for _ in same_names(names)]
+    # `flatten` and not `field`: in a NULL struct every field is NULL.
     given = dict(zip(names, values.flatten(), strict=True))
     by_folded = {casefolded(name): name for name in names}
     arrays = []
     for field in declared.fields:
         source = field.name if field.name in given else by_folded.get(casefolded(field.name))
         if source is None:
-            problems.append(f"column {where}.{field.name}: missing, declared {sql.type_name(field.dataType)}")
+            problems.append(f"column {column}.{field.name}: missing, declared {sql.type_name(field.dataType)}")
             continue
         arrays.append(_fit((*path, field.name), given.pop(source), field.dataType, problems))
-    wanted = {casefolded(name) for name in declared.names}
-    problems += [f"column {where}.{name}: not declared" for name in given if casefolded(name) not in wanted]
+    declared_names = {casefolded(name) for name in declared.names}
+    problems += [f"column {column}.{name}: not declared" for name in given if casefolded(name) not in declared_names]
     if len(arrays) < len(declared.fields):
         return _nulls(values, declared)
     fields = [pa.field(name, array.type) for name, array in zip(declared.names, arrays, strict=True)]

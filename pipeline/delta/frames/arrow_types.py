@@ -1,7 +1,7 @@
-"""Types of Arrow and of Spark, each as the other's.
+"""The mapping between the types of Arrow and of Spark.
 
-Here belongs what is known from a type alone; what becomes of values is `arrow`'s. pyarrow is imported where it is used:
-loading definitions must not wait for it.
+Here belongs what follows from a type alone; `arrow` converts values. pyarrow is imported in the functions that use it,
+so that loading definitions does not wait for it.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ from pyspark.sql.types import (
 from pipeline.dataset.schema import is_string, walk
 from pipeline.errors import FrameMismatchError
 
-# What an integer of any width needs, unsigned ones included.
+# The digits that an integer of any width may have, unsigned ones included.
 INTEGER_DIGITS = 20
 # Spark's widest decimal.
 _MOST_DIGITS = 38
-# By the width in bits of an unsigned integer.
+# The type for an unsigned integer, by its width in bits.
 _UNSIGNED: Mapping[int, DataType] = {
     8: ShortType(),
     16: IntegerType(),
@@ -45,7 +45,7 @@ _UNSIGNED: Mapping[int, DataType] = {
 
 
 def storage_type(data_type: DataType) -> DataType:
-    """The type as a file holds it: everything may be NULL, `char` and `varchar` are strings, without comments."""
+    """The type in a file: every part is nullable, `char` and `varchar` are strings, and fields have no comments."""
     if isinstance(data_type, StructType):
         return StructType([StructField(field.name, storage_type(field.dataType)) for field in data_type.fields])
     if isinstance(data_type, ArrayType):
@@ -56,7 +56,7 @@ def storage_type(data_type: DataType) -> DataType:
 
 
 def arrow_type(data_type: DataType) -> Any:
-    """The Arrow type in which a value of the declared type is handed out: microseconds, instants in UTC."""
+    """The Arrow type of a local frame's column for a declared type: microseconds, and instants in UTC."""
     return to_arrow_type(storage_type(data_type), timezone="UTC")
 
 
@@ -69,9 +69,9 @@ def is_list(given: Any) -> bool:
 
 
 def spark_schema(schema: Any, name: str) -> StructType:
-    """The columns of an Arrow schema as Spark would declare them, all of them nullable.
+    """The columns of an Arrow schema in Spark's types, all of them nullable.
 
-    An unsigned integer becomes the narrowest type that holds all of its values, a time without a zone a TIMESTAMP_NTZ.
+    An unsigned integer becomes the narrowest type for all of its values, and a time without a zone a TIMESTAMP_NTZ.
 
     Raises:
         FrameMismatchError: with every column whose type Spark lacks.
@@ -88,7 +88,7 @@ def spark_schema(schema: Any, name: str) -> StructType:
 
 
 def _spark_type(given: Any) -> DataType:
-    """PySparkTypeError where there is none."""
+    """The Spark type of an Arrow type. If there is none, raises PySparkTypeError."""
     from pyarrow import types
 
     if types.is_dictionary(given) or types.is_run_end_encoded(given):
@@ -113,5 +113,5 @@ def _spark_type(given: Any) -> DataType:
 
 
 def holds_variant(schema: StructType) -> bool:
-    """Whether a variant is anywhere in the schema: `toArrow` of Spark 4.2 fails on a NULL one, and files shred it."""
+    """Whether the schema has a variant at any depth. Spark 4.2's `toArrow` fails on a NULL one, and files shred it."""
     return any(isinstance(field.dataType, VariantType) for _, field in walk(schema))

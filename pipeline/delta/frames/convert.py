@@ -1,9 +1,9 @@
-"""Frames of every kind, out of an asset into Spark and out of Spark into an asset.
+"""Frames of every kind, from an asset into Spark and from Spark into an asset.
 
-Here belong the kinds of frames and how each becomes Arrow and back. What fits a declaration is `arrow`'s, how a frame
-passes from this process to Spark `staging`'s.
+Here belong the kinds of frames and their conversion to Arrow and back. `arrow` checks that a frame fits its
+declaration, and `staging` passes a frame between this process and Spark.
 
-pandas, polars and pyarrow are imported only when such a frame is asked for or there.
+pandas, polars and pyarrow are imported only when such a frame exists or is requested.
 """
 
 from __future__ import annotations
@@ -35,26 +35,26 @@ ARROW_READER = "pyarrow.RecordBatchReader"
 LOCAL_KINDS = (PANDAS, POLARS, POLARS_LAZY, ARROW, ARROW_READER)
 KINDS = (SPARK, *LOCAL_KINDS)
 
-# A float of pandas holds whole numbers exactly up to here; above, a digit may have been lost before we saw it.
+# Up to here a float holds integers exactly. Above, the frame may already have lost a digit.
 _EXACT_FLOAT = 1 << 53
-_UNNAMED = "the frame's index has no name and is no column: name it (rename_axis) or reset the index"
+_UNNAMED = "the frame's index has no name and is not a column: name it (rename_axis) or reset the index"
 
 
 def kind_of(cls: object) -> str | None:
-    """The kind of frame that a class is; None for any other type. Imports nothing."""
+    """The kind of frame that a class is. For any other type, None. Imports no module."""
     if not isinstance(cls, type):
         return None
     if issubclass(cls, DataFrame):
         return SPARK
     for kind in LOCAL_KINDS:
         library, _, name = kind.partition(".")
-        # A class of the library can't be here before the library is.
+        # A class of the library exists only if the library is imported.
         if library in sys.modules and issubclass(cls, getattr(sys.modules[library], name, ())):
             return kind
     return None
 
 
-# --- out of an asset --------------------------------------------------------------------------------------------------
+# --- from an asset ----------------------------------------------------------------------------------------------------
 
 
 @door_of_block
@@ -62,16 +62,16 @@ def kind_of(cls: object) -> str | None:
 def to_spark(
     obj: object, dataset: Dataset, open_session: Callable[[], SparkSession], staging: str
 ) -> Iterator[DataFrame]:
-    """The object as a Spark frame, for as long as the block lasts; a Spark frame is handed through.
+    """The object as a Spark frame, valid until the block ends. A Spark frame is returned unchanged.
 
-    A local frame is conformed and staged before the session is asked for, so that a wrong one is refused without Spark.
-    A missing value of pandas, NaN in a NumPy column among them, is NULL; NaN of an Arrow-backed column stays NaN.
+    A local frame is converted and staged before the session is opened, so that a wrong one is refused without Spark.
+    A missing value of pandas becomes NULL, and so does NaN in a NumPy column. NaN in an Arrow-backed column stays NaN.
 
     Args:
-        staging: the folder, as Spark is to read it, under which a folder of its own is made and removed again.
+        staging: the URI of the staging folder for Spark. A folder of the frame is created in it and removed again.
 
     Raises:
-        FrameMismatchError: it is no frame, or does not fit the declaration without loss.
+        FrameMismatchError: the object is not a frame, or does not fit the declaration without loss.
         StagingError: the folder can't be written from here or read by Spark.
     """
     if isinstance(obj, DataFrame):
@@ -85,15 +85,15 @@ def to_spark(
 
 
 def with_schema(obj: object, name: str) -> tuple[object, StructType]:
-    """A frame of which no declaration is known, and its columns as Spark would declare them.
+    """A frame without a declaration, and its columns in Spark's types.
 
-    A local frame comes back as a stream of its batches, so that a lazy one is computed once.
+    A local frame is returned as a stream of its batches, so that a lazy frame is computed once.
 
     Args:
-        name: the dataset that the frame is for, for the errors.
+        name: the dataset of the frame, for the errors.
 
     Raises:
-        FrameMismatchError: it is no frame, or a column has a type that Spark lacks.
+        FrameMismatchError: the object is not a frame, or a column has a type that Spark lacks.
     """
     if isinstance(obj, DataFrame):
         return obj, obj.schema
@@ -102,7 +102,7 @@ def with_schema(obj: object, name: str) -> tuple[object, StructType]:
 
 
 def arrow_reader(obj: object, name: str, declared: StructType) -> Any:
-    """The frame as a stream of Arrow batches; what is declared decides where values alone don't say their type."""
+    """The frame as a stream of Arrow batches. If values have no definite type, the declared one decides."""
     kind = kind_of(type(obj))
     if kind == ARROW_READER:
         return obj
@@ -119,7 +119,7 @@ def arrow_reader(obj: object, name: str, declared: StructType) -> Any:
     raise FrameMismatchError(
         dataset=name,
         differences=(
-            f"the asset returned {what}; expected one of {', '.join(KINDS)}, or the annotation `-> None` where it "
+            f"the asset returned {what}; expected one of {', '.join(KINDS)}, or the annotation `-> None` if it "
             "stores its rows itself",
         ),
     )
@@ -129,7 +129,7 @@ def _from_polars(frame: Any, name: str) -> Any:
     import pyarrow as pa
 
     polars = importlib.import_module("polars")
-    # polars hands Python objects over as the bytes of their addresses.
+    # polars converts Python objects into the bytes of their addresses.
     problems = [f"column {column}: has type {kind}" for column, kind in frame.schema.items() if kind == polars.Object]
     if not problems:
         try:
@@ -140,16 +140,16 @@ def _from_polars(frame: Any, name: str) -> Any:
 
 
 def _from_pandas(frame: Any, name: str, schema: StructType) -> Any:
-    """The columns in Arrow, before them the levels of the index that have a name.
+    """The columns in Arrow, preceded by the named levels of the index.
 
     Raises:
-        FrameMismatchError: a name is no text, a level of the index can't become a column, or a column holds values that
-            Arrow has no common type for or would change.
+        FrameMismatchError: a name is not text, a level of the index can't become a column, or Arrow has no common type
+            for a column's values or would change one.
     """
     import pyarrow as pa
 
     frame, problems = index_as_columns(frame)
-    problems += [f"column {column!r}: its name is no text" for column in frame.columns if not isinstance(column, str)]
+    problems += [f"column {column!r}: its name is not text" for column in frame.columns if not isinstance(column, str)]
     declared = {casefolded(field.name): field.dataType for field in schema.fields}
     arrays = []
     for position, column in enumerate(map(str, frame.columns)):
@@ -164,10 +164,10 @@ def _from_pandas(frame: Any, name: str, schema: StructType) -> Any:
 
 
 def index_as_columns(frame: Any) -> tuple[Any, list[str]]:
-    """A frame of pandas with the named levels of its index as columns, and the levels that can't be, in words.
+    """A frame of pandas with the named levels of its index as columns, and a problem for each level that can't be one.
 
-    A level that is a column already is left out. One index without a name only numbers the rows, as pandas itself has
-    it; among several levels it tells them apart.
+    A level that is already a column is left out. A single index without a name only numbers the rows, as in pandas. A
+    level without a name among several is a problem.
     """
     index = frame.index
     if index.nlevels == 1 and index.names[0] is None:
@@ -190,27 +190,28 @@ def index_as_columns(frame: Any) -> tuple[Any, list[str]]:
 
 
 def _counts_rows(index: Any) -> bool:
-    """Whether an index is the one that pandas makes by itself."""
+    """Whether an index is pandas' default one."""
     return type(index).__name__ == "RangeIndex"
 
 
 def _from_series(series: Any, declared: Any) -> Any:
-    """A column in Arrow; ValueError where the inference of its type would change a value."""
+    """A column in Arrow. If the inference of its type would change a value, raises ValueError."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
     is_object = series.dtype == object
     if is_object and declared is not None:
-        series = series.map(lambda value: entries_of_dicts(value, declared))
+        # Not `map`, which makes floats of whole numbers as soon as there is a float, or a missing one, among them.
+        series = type(series)([entries_of_dicts(value, declared) for value in series], dtype=object)
     values = pa.array(series, from_pandas=True)
     if len(values) and values.null_count == len(values) and not _is_arrow_backed(series):
-        return pa.nulls(len(values))  # a NumPy column without values has a type by chance
+        return pa.nulls(len(values))  # the type of a NumPy column without values has no meaning
     if is_object:
         refuse_loss(series.dropna(), values.type)
     elif pa.types.is_floating(values.type) and isinstance(declared, IntegralType) and not _is_arrow_backed(series):
-        # What pandas makes of integers as soon as one is missing.
-        whole = pc.all(pc.less(pc.abs(values), _EXACT_FLOAT)).as_py() is not False
-        if whole and pc.all(pc.equal(values, pc.trunc(values))).as_py() is not False:
+        # pandas makes floats of integers if one is missing.
+        is_exact = pc.all(pc.less(pc.abs(values), _EXACT_FLOAT)).as_py() is not False
+        if is_exact and pc.all(pc.equal(values, pc.trunc(values))).as_py() is not False:
             return values.cast(pa.int64())
     return values
 
@@ -223,18 +224,18 @@ def _is_arrow_backed(series: Any) -> bool:
 
 
 def from_spark(frame: DataFrame, kind: str, dataset: Dataset, *, max_bytes: int, staging: str) -> Any:
-    """The rows of a Spark frame that was read from files, as a frame of that kind; instants in UTC, microseconds.
+    """The rows of a Spark frame that was read from files, as a frame of that kind. Instants are in UTC, microseconds.
 
-    Columns of pandas are Arrow-backed, which alone holds every value: NULL apart from NaN, decimals, any date. A
-    RecordBatchReader streams from a staged copy that Spark makes at the first batch, and has no limit; it can be read
-    once. Any other local kind is one Spark job to measure and one to collect.
+    Columns of pandas are Arrow-backed: only these hold every value, such as NULL besides NaN, decimals and any date. A
+    RecordBatchReader streams from a staged copy that Spark writes at the first batch, without a limit, and can be read
+    once. Any other local kind takes one Spark job to measure and one to collect.
 
     Args:
-        max_bytes: what a local frame may take, first by the size of its files, then by that of its Arrow buffers.
+        max_bytes: the limit of a local frame's size, first of its files, then of its Arrow buffers.
 
     Raises:
-        FrameTooLargeError: it would take more.
-        FrameKindError: a column is a variant, which none but Spark's frames can hold.
+        FrameTooLargeError: the frame exceeds the limit.
+        FrameKindError: a column is a variant, which only Spark's frames can hold.
     """
     if kind == SPARK:
         return frame
@@ -250,10 +251,10 @@ def from_spark(frame: DataFrame, kind: str, dataset: Dataset, *, max_bytes: int,
 
 
 def empty_frame(schema: StructType, kind: str, name: str, open_session: Callable[[], SparkSession]) -> Any:
-    """No rows of these columns, as a frame of that kind; a session is asked for where the frame is Spark's.
+    """An empty frame of that kind with these columns. Only a Spark frame opens a session.
 
     Raises:
-        FrameKindError: a column is a variant, which none but Spark's frames can hold.
+        FrameKindError: a column is a variant, which only Spark's frames can hold.
     """
     if kind == SPARK:
         return open_session().createDataFrame([], schema)
@@ -263,7 +264,7 @@ def empty_frame(schema: StructType, kind: str, name: str, open_session: Callable
 
 def _arrow_schema(schema: StructType, kind: str, name: str) -> Any:
     if holds_variant(schema):
-        raise FrameKindError(dataset=name, annotation=f"{kind}, for it holds variants", kinds=(SPARK,))
+        raise FrameKindError(dataset=name, annotation=f"{kind}, since it has variants", kinds=(SPARK,))
     import pyarrow as pa
 
     return pa.schema(list(arrow_type(schema)))
@@ -280,14 +281,14 @@ def _of_kind(table: Any, kind: str) -> Any:
 
 
 def _file_bytes(frame: DataFrame) -> int:
-    """The size of the files that hold the frame's rows; one Spark job, which reads their footers."""
+    """The size of the files with the frame's rows. One Spark job, which reads their footers."""
     files = frame.selectExpr("_metadata.file_path AS path", "_metadata.file_size AS size").distinct()
     return sum(row["size"] for row in files.collect())
 
 
-def _refuse_large(found: int, kind: str, dataset: Dataset, max_bytes: int) -> None:
-    if found > max_bytes:
-        raise FrameTooLargeError(dataset=dataset.name, kind=kind, found_bytes=found, limit_bytes=max_bytes)
+def _refuse_large(size: int, kind: str, dataset: Dataset, max_bytes: int) -> None:
+    if size > max_bytes:
+        raise FrameTooLargeError(dataset=dataset.name, kind=kind, found_bytes=size, limit_bytes=max_bytes)
 
 
 def _streamed(frame: DataFrame, dataset: Dataset, staging: str, schema: Any) -> Iterator[Any]:

@@ -1,7 +1,7 @@
-"""A frame against the declaration: does it fit, and how is it selected.
+"""A frame against the declaration: whether it fits, and the SQL that selects its columns.
 
-Here belongs what is known from schemas alone; values are `constraints`'s. Columns and struct fields are matched by name
-at every depth, never by position. A value is widened where no value can change, and never narrowed.
+Here belongs what follows from schemas alone; `constraints` checks values. Columns and struct fields are matched by name
+at every depth, never by position. A type is widened only if no value can change, and never narrowed.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from pyspark.sql.types import (
     MapType,
     NullType,
     ShortType,
+    StringType,
     StructType,
     TimestampNTZType,
     TimestampType,
@@ -40,20 +41,20 @@ _INTEGRAL = tuple(_DIGITS)
 
 @dataclass(frozen=True)
 class _Fit:
-    """How a value of one type becomes one of another: SQL, or what is in the way."""
+    """The conversion of a value from one type to another: its SQL, and the problems that prevent it."""
 
     expression: str
     problems: tuple[str, ...] = ()
 
 
 def select_list(dataset: Dataset, schema: StructType) -> dict[str, str]:
-    """By declared column, in declared order, the SQL that takes it from a frame of that schema.
+    """The SQL that selects each declared column, in declared order, from a frame of that schema.
 
-    A column that the frame lacks is computed where it is declared as generated or with a default. The columns that only
-    the frame has, because its write decides by them, follow as they are.
+    If the frame lacks a column that is declared as generated or with a default, its SQL computes it. The columns that
+    the write mode reads but the table does not have follow unchanged.
 
     Raises:
-        FrameMismatchError: with every missing, extra, narrowed, reserved or ambiguous column at once.
+        FrameMismatchError: with every missing, extra, narrowed, reserved or ambiguous column.
     """
     problems = list(_frame_problems(schema, dataset.frame_columns))
     shown = distinguishable((*dataset.schema.names, *dataset.frame_columns, *schema.names))
@@ -61,7 +62,7 @@ def select_list(dataset: Dataset, schema: StructType) -> dict[str, str]:
     by_folded = {casefolded(name): name for name in schema.names}
     selected: dict[str, str] = {}
     computed = dict((*dataset.features.generated, *dataset.features.defaults))
-    taken = set()
+    used = set()
     for field in dataset.schema.fields:
         source = by_name.get(field.name) or by_folded.get(casefolded(field.name))
         if source is None and field.name in computed:
@@ -70,7 +71,7 @@ def select_list(dataset: Dataset, schema: StructType) -> dict[str, str]:
         if source is None:
             problems.append(f"column {shown(field.name)}: missing, declared {sql.type_name(field.dataType)}")
             continue
-        taken.add(source)
+        used.add(source)
         fit = _fit(field.name, sql.identifier(source), schema[source].dataType, field.dataType)
         problems += fit.problems
         selected[field.name] = fit.expression
@@ -78,15 +79,15 @@ def select_list(dataset: Dataset, schema: StructType) -> dict[str, str]:
         source = by_name.get(name) or by_folded.get(casefolded(name))
         if source is None or isinstance(schema[source].dataType, NullType):
             problems.append(
-                f"column {shown(name)}: {'missing' if source is None else 'has type void'}; the write decides by it"
+                f"column {shown(name)}: {'missing' if source is None else 'has type void'}; the write needs it"
             )
         else:
             selected[name] = sql.identifier(source)
-        taken.add(source or name)
+        used.add(source or name)
     problems += [
         f"column {shown(name)}: not declared (type {sql.type_name(schema[name].dataType)})"
         for name in schema.names
-        if name not in taken and casefolded(name) not in RESERVED_COLUMNS
+        if name not in used and casefolded(name) not in RESERVED_COLUMNS
     ]
     if problems:
         raise FrameMismatchError(dataset=dataset.name, differences=tuple(dict.fromkeys(problems)))
@@ -94,7 +95,7 @@ def select_list(dataset: Dataset, schema: StructType) -> dict[str, str]:
 
 
 def ignored_feed_columns(frame_columns: Iterable[str]) -> frozenset[str]:
-    """Names of the change feed's own columns that a frame may bring: all or, where its write reads none, none."""
+    """The change feed's own columns that a frame may have: all if its write reads one of them, else none of them."""
     is_feed = any(casefolded(name) in RESERVED_COLUMNS for name in frame_columns)
     return RESERVED_COLUMNS if is_feed else frozenset()
 
@@ -111,7 +112,7 @@ def _frame_problems(schema: StructType, frame_columns: Iterable[str]) -> Iterato
 
 
 def _fit(path: str, expression: str, given: DataType, declared: DataType) -> _Fit:
-    if isinstance(given, NullType):  # nothing but NULL, whatever its type would be
+    if isinstance(given, NullType):  # all values are NULL, so any declared type fits
         return _Fit(f"CAST({expression} AS {sql.bare_type(declared)})")
     if isinstance(given, StructType) and isinstance(declared, StructType):
         return _fit_struct(path, expression, given, declared)
@@ -121,21 +122,28 @@ def _fit(path: str, expression: str, given: DataType, declared: DataType) -> _Fi
         return _Fit(f"transform({expression}, e -> {inner.expression})" if changed else expression, inner.problems)
     if isinstance(given, MapType) and isinstance(declared, MapType):
         return _fit_map(path, expression, given, declared)
+    if is_string(declared) and _is_collated(given):
+        return _Fit(f"CAST({expression} AS {sql.bare_type(declared)})")
     if _same(given, declared):
         return _Fit(expression)
     if _widens(given, declared):
         return _Fit(f"CAST({expression} AS {sql.bare_type(declared)})")
     problem = f"column {path}: has type {sql.type_name(given)}, declared {sql.type_name(declared)}"
-    return _Fit(expression, (problem + _of_zones(given, declared),))
+    return _Fit(expression, (problem + _zone_problem(given, declared),))
 
 
-def _of_zones(given: DataType, declared: DataType) -> str:
-    """What to do about a time that has a zone, or none, where the other is declared; empty for other types."""
+def _zone_problem(given: DataType, declared: DataType) -> str:
+    """The remedy if of a time's given and declared types only one has a zone. For other types, empty."""
     if isinstance(given, TimestampNTZType) and isinstance(declared, TimestampType):
-        return "; it has no zone, so no instant is known: say which with to_timestamp_ltz or convert_timezone"
+        return "; it has no zone, so its instant is unknown: convert it with to_timestamp_ltz or convert_timezone"
     if isinstance(given, TimestampType) and isinstance(declared, TimestampNTZType):
-        return "; it is an instant: say in which zone its time is meant with convert_timezone or to_timestamp_ntz"
+        return "; it is an instant: convert it into a zone's local time with convert_timezone or to_timestamp_ntz"
     return ""
+
+
+def _is_collated(given: DataType) -> bool:
+    """Whether a text compares otherwise than by its bytes: rows of different keys would count as rows of one."""
+    return isinstance(given, StringType) and given.collation != StringType().collation
 
 
 def _same(given: DataType, declared: DataType) -> bool:
@@ -151,10 +159,10 @@ def _widens(given: DataType, declared: DataType) -> bool:
     if isinstance(given, FloatType) and isinstance(declared, DoubleType):
         return True
     if isinstance(declared, DecimalType):
-        whole = declared.precision - declared.scale
+        integer_digits = declared.precision - declared.scale
         if isinstance(given, DecimalType):
-            return given.scale <= declared.scale and given.precision - given.scale <= whole
-        return isinstance(given, _INTEGRAL) and _DIGITS[type(given)] <= whole
+            return given.scale <= declared.scale and given.precision - given.scale <= integer_digits
+        return isinstance(given, _INTEGRAL) and _DIGITS[type(given)] <= integer_digits
     return False
 
 
@@ -162,7 +170,7 @@ def _fit_struct(path: str, expression: str, given: StructType, declared: StructT
     problems = [f"column {path}: fields {listed(group)} differ by case only" for group in case_duplicates(given)]
     by_folded = {casefolded(name): name for name in given.names}
     parts = []
-    plain = given.names == declared.names
+    is_unchanged = given.names == declared.names
     for field in declared.fields:
         source = field.name if field.name in given.names else by_folded.pop(casefolded(field.name), None)
         if source is None:
@@ -171,11 +179,11 @@ def _fit_struct(path: str, expression: str, given: StructType, declared: StructT
         by_folded.pop(casefolded(source), None)
         inner = f"{expression}.{sql.identifier(source)}"
         fit = _fit(f"{path}.{field.name}", inner, given[source].dataType, field.dataType)
-        plain = plain and fit.expression == inner
+        is_unchanged = is_unchanged and fit.expression == inner
         problems += fit.problems
         parts.append(f"{sql.string(field.name)}, {fit.expression}")
     problems += [f"column {path}.{name}: not declared" for name in by_folded.values()]
-    if plain:
+    if is_unchanged:
         return _Fit(expression, tuple(problems))
     # A NULL struct stays NULL and does not become a struct of NULLs.
     rebuilt = f"CASE WHEN {expression} IS NOT NULL THEN named_struct({', '.join(parts)}) END"

@@ -1,12 +1,12 @@
-"""Python objects in a column of pandas, on their way to Arrow: what its inference of a type would change.
+"""Python objects in a column of pandas: values that Arrow's inference of a type would change.
 
-Here belong the values themselves, at every depth; what is known from an inferred type alone is `arrow`'s.
+Here belong the values themselves, at every depth. `arrow` checks what follows from an inferred type alone.
 """
 
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, KeysView, Mapping, ValuesView
 from typing import Any
 
 from pyspark.sql.types import ArrayType, DataType, MapType, StructType
@@ -15,7 +15,7 @@ _PAIR = 2
 
 
 def entries_of_dicts(value: Any, declared: DataType) -> Any:
-    """The value with every dict that stands for a map as a list of its entries; Arrow would take it for a struct."""
+    """The value with a list of entries for every dict that is declared a map; Arrow would infer a struct."""
     if isinstance(declared, MapType) and isinstance(value, Mapping):
         return [_entry(key, item, declared) for key, item in value.items()]
     if isinstance(declared, MapType) and isinstance(value, list | tuple) and value and all(map(_is_pair, value)):
@@ -40,15 +40,16 @@ def _is_pair(value: Any) -> bool:
 
 
 def _is_sequence(value: Any) -> bool:
-    """Whether the value is a list, or an array of NumPy that holds objects."""
-    return isinstance(value, list | tuple) or getattr(getattr(value, "dtype", None), "kind", "") == "O"
+    """Whether Arrow takes the value for a list of objects: a list, a set, a view of a dict, or an array of NumPy."""
+    is_of_python = isinstance(value, list | tuple | set | KeysView | ValuesView)
+    return is_of_python or getattr(getattr(value, "dtype", None), "kind", "") == "O"
 
 
 def refuse_loss(values: Iterable[Any], inferred: Any) -> None:
-    """Refuse what Arrow's inference over Python objects drops without a word, at every depth.
+    """Refuse values of which Arrow's inference over Python objects silently drops a part, at every depth.
 
     Args:
-        inferred: the Arrow type that was inferred from all of the values together.
+        inferred: the Arrow type that was inferred from all the values together.
 
     Raises:
         ValueError: a value that the type can't hold unchanged.
@@ -77,8 +78,8 @@ def _pairs(value: Any) -> Iterator[tuple[Any, Any]]:
 
 
 def _is_missing(value: Any) -> bool:
-    """Whether the value is one that pandas has for a time that is not there, which is a datetime too."""
-    return isinstance(value, dt.datetime | dt.timedelta) and value != value  # noqa: PLR0124  as NaN is told
+    """Whether the value is pandas' NaT, which is a datetime too."""
+    return isinstance(value, dt.datetime | dt.timedelta) and value != value  # noqa: PLR0124  NaT is unequal to itself
 
 
 def _refuse_lossy_times(present: list[Any], inferred: Any) -> None:

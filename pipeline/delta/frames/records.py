@@ -1,7 +1,7 @@
-"""Values of a record, one at a time, as a dataset's column declares them, or the reason why not.
+"""Single values of a record, converted to the declared type of their column, or the reason why that is impossible.
 
-Here belongs what a plain Python value, as JSON or a caller's code has it, may stand for. Whole columns in Arrow are
-`arrow`'s: there a type is known before the values are, here each value has its own.
+Here belong plain Python values, from JSON or a caller's code. `arrow` converts columns in Arrow: there one type is
+known for all values, here each value has its own type.
 """
 
 from __future__ import annotations
@@ -43,21 +43,21 @@ from pipeline.errors.listing import listed
 Reader = Callable[[Any], Any]
 _BITS: tuple[tuple[type[DataType], int], ...] = ((ByteType, 8), (ShortType, 16), (IntegerType, 32), (LongType, 64))
 _SHOWN = 40
-# How deep lists and mappings may lie in one another: far from where Python, Arrow or Spark would fail.
+# The greatest depth of nested lists and mappings, far below that at which Python, Arrow or Spark would fail.
 MAX_DEPTH = 64
 _CONTAINERS = (Mapping, list, tuple)
-# More digits than any decimal has.
+# More digits than any declared decimal has.
 _EXACT = decimal.Context(prec=80, Emax=decimal.MAX_EMAX, Emin=decimal.MIN_EMIN)
-_LARGEST_FLOAT = 3.4028235677973366e38  # from here on a float of 32 bits would be infinite
+_LARGEST_FLOAT = 3.4028235677973366e38  # from here on a 32-bit float would be infinite
 _DATE_LENGTH = len("2026-01-31")
 
 
-class Unfit(ValueError):  # noqa: N818  never leaves this package: a reason on its way to a dead letter
+class Unfit(ValueError):  # noqa: N818  never reaches a user: its text becomes the reason of a dead letter
     """A value that its column can't hold."""
 
 
 def as_mapping(value: Any) -> Mapping[str, Any] | None:
-    """A record's fields by name; None for what is no record. The fields' own values are not copied."""
+    """A record's fields by name, without copying their values. If the value is not a record, None."""
     if isinstance(value, Mapping):
         return value
     if is_dataclass(value) and not isinstance(value, type):
@@ -66,34 +66,34 @@ def as_mapping(value: Any) -> Mapping[str, Any] | None:
 
 
 def size_of(value: Any, limit: int | None = None) -> int:
-    """About how many bytes a value takes in a file; lengths are asked for, nothing is copied.
+    """An estimate of a value's bytes in a file, from lengths alone; no value is copied.
 
-    What lies deeper than `MAX_DEPTH` is not counted, nor what comes once the limit is exceeded.
+    Values deeper than `MAX_DEPTH` are not counted. Counting stops when the limit is exceeded.
     """
     size, level = 0, [value]
     for _ in range(MAX_DEPTH + 1):
-        below: list[Any] = []
-        for found in level:
-            if isinstance(found, str | bytes | bytearray):
-                size += len(found)
+        next_level: list[Any] = []
+        for part in level:
+            if isinstance(part, str | bytes | bytearray):
+                size += len(part)
                 continue
             size += 8
-            below.extend(_parts(found))
+            next_level.extend(_parts(part))
             if limit is not None and size > limit:
                 return size
-        level = below
+        level = next_level
     return size
 
 
 def is_deep(value: Any) -> bool:
-    """Whether lists and mappings lie deeper in one another than `MAX_DEPTH`."""
+    """Whether lists and mappings are nested deeper than `MAX_DEPTH`."""
     level = [value]
     for _ in range(MAX_DEPTH + 1):
-        # Each once, or a list that holds itself twice would fill the memory.
-        below = {id(part): part for found in level for part in _parts(found) if isinstance(part, _CONTAINERS)}
-        if not below:
+        # By identity, so that a list that contains itself twice does not fill the memory.
+        next_level = {id(part): part for outer in level for part in _parts(outer) if isinstance(part, _CONTAINERS)}
+        if not next_level:
             return False
-        level = list(below.values())
+        level = list(next_level.values())
     return True
 
 
@@ -104,10 +104,10 @@ def _parts(value: Any) -> Iterable[Any]:
 
 
 class _Shown(reprlib.Repr):
-    """A bounded `repr` that never fails, whatever the value is."""
+    """A bounded `repr` that never fails for any value."""
 
     def repr_int(self, x: int, level: int) -> str:
-        # Python refuses to write integers of very many digits.
+        # Python refuses to convert integers with very many digits to text.
         return f"an integer of {x.bit_length()} bits" if x.bit_length() > 1 << 10 else super().repr_int(x, level)
 
 
@@ -116,17 +116,17 @@ _SHORT.maxstring = _SHORT.maxother = _SHORT.maxlong = 1 << 9
 
 
 def shown_value(value: Any) -> str:
-    """A value in the words of a reason: Python's own text for it, bounded."""
+    """A value's text for a reason: its bounded `repr`."""
     return _SHORT.repr(value)
 
 
 def shown_name(name: Any) -> str:
-    """A field's name in a reason, bounded as values are."""
+    """A field's name for a reason, bounded as values are."""
     return name[: 1 << 9] if isinstance(name, str) else shown_value(name)
 
 
 def coercer(declared: DataType, *, allow_nan: bool) -> Reader:
-    """What turns a value that is not None into one that Arrow takes for the declared type, or raises `Unfit`."""
+    """A function that converts a value that is not None into one that Arrow accepts for the type, or raises `Unfit`."""
     if isinstance(declared, StructType):
         return _struct(declared, allow_nan)
     if isinstance(declared, ArrayType):
@@ -146,8 +146,8 @@ def coercer(declared: DataType, *, allow_nan: bool) -> Reader:
 def _refused(value: Any, declared: DataType, why: str = "") -> Unfit:
     text = shown_value(value)
     text = text if len(text) <= _SHOWN else f"{text[:_SHOWN]}…"
-    said = f"got {type(value).__name__} {text}, declared {sql.type_name(declared)}"
-    return Unfit(f"{said}: {why}" if why else said)
+    mismatch = f"got {type(value).__name__} {text}, declared {sql.type_name(declared)}"
+    return Unfit(f"{mismatch}: {why}" if why else mismatch)
 
 
 def _integer(declared: DataType, bits: int) -> Reader:
@@ -173,12 +173,12 @@ def _float(declared: DataType, allow_nan: bool) -> Reader:
             number = float(value)
         except OverflowError as error:
             raise _refused(value, declared, "it is out of range") from error
-        except ValueError as error:  # a NaN that signals
-            raise _refused(value, declared, "it is no number") from error
+        except ValueError as error:  # a signaling NaN
+            raise _refused(value, declared, "it is not a number") from error
         if not abs(number) < largest and Decimal(value).is_finite():
             raise _refused(value, declared, "it is out of range")
         if not allow_nan and not math.isfinite(number):
-            raise _refused(value, declared, "it is no number")
+            raise _refused(value, declared, "it is not a finite number")
         if isinstance(value, int) and int(number) != value:
             raise _refused(value, declared, "digits would be lost")
         return number
@@ -195,22 +195,22 @@ def _decimal(declared: DecimalType) -> Reader:
         except ArithmeticError as error:
             raise _refused(value, declared) from error
         if not number.is_finite():
-            raise _refused(value, declared, "it is no number")
+            raise _refused(value, declared, "it is not a finite number")
         _, digits, exponent = number.as_tuple()
         # Not `normalize`, which rounds to the 28 digits of Python's context.
         trailing = len(digits) - len("".join(map(str, digits)).rstrip("0"))
-        places = -int(exponent) - trailing
-        whole = len(digits) + int(exponent)
-        if number and (places > declared.scale or whole > declared.precision - declared.scale):
+        fraction_digits = -int(exponent) - trailing
+        integer_digits = len(digits) + int(exponent)
+        if number and (fraction_digits > declared.scale or integer_digits > declared.precision - declared.scale):
             raise _refused(value, declared, "digits would be lost")
-        # At the declared scale: an exponent alone, as of 0E+999999999, is more than Arrow takes.
+        # At the declared scale: Arrow does not accept a large exponent, as of 0E+999999999.
         return number.quantize(Decimal(1).scaleb(-declared.scale), context=_EXACT)
 
     return read
 
 
 def _plain(declared: DataType) -> Reader:
-    """A type without parts whose values are checked by kind alone, times among them."""
+    """The reader of a type without parts whose values are checked by their Python type, such as times and text."""
     if isinstance(declared, TimestampType):
         return lambda value: _instant(value, declared)
     if isinstance(declared, TimestampNTZType):
@@ -218,18 +218,18 @@ def _plain(declared: DataType) -> Reader:
     if isinstance(declared, DateType):
         return lambda value: _date(value, declared)
     kinds: dict[type[DataType], tuple[type, ...]] = {BooleanType: (bool,), BinaryType: (bytes, bytearray)}
-    taken: tuple[type, ...] = (str,) if is_string(declared) else kinds.get(type(declared), ())
-    most = declared.length if isinstance(declared, CharType | VarcharType) else None
+    accepted: tuple[type, ...] = (str,) if is_string(declared) else kinds.get(type(declared), ())
+    max_length = declared.length if isinstance(declared, CharType | VarcharType) else None
 
     def read(value: Any) -> Any:
-        if not isinstance(value, taken):
+        if not isinstance(value, accepted):
             raise _refused(value, declared)
         if isinstance(value, str) and not value.isascii():
             try:
                 value.encode("utf-8")
             except UnicodeEncodeError as error:
-                raise _refused(value, declared, "half of a surrogate pair is no text") from error
-        if most is not None and value[most:].strip(" "):  # Spark cuts off blanks alone
+                raise _refused(value, declared, "half of a surrogate pair is not text") from error
+        if max_length is not None and value[max_length:].strip(" "):  # Spark only cuts off spaces
             raise _refused(value, declared, f"it has {len(value)} characters")
         return value
 
@@ -239,10 +239,10 @@ def _plain(declared: DataType) -> Reader:
 def _time(value: Any, declared: DataType) -> dt.datetime:
     if isinstance(value, str) and len(value) > _DATE_LENGTH:
         try:
-            # Python 3.10 does not read the Z.
+            # Python 3.10 does not parse a Z.
             value = dt.datetime.fromisoformat(value[:-1] + "+00:00" if value[-1] in "Zz" else value)
         except ValueError as error:
-            raise _refused(value, declared, "no time as in 2026-01-31T12:00:00Z") from error
+            raise _refused(value, declared, "it is not a time such as 2026-01-31T12:00:00Z") from error
     if not isinstance(value, dt.datetime):
         raise _refused(value, declared)
     if getattr(value, "nanosecond", 0):
@@ -251,20 +251,20 @@ def _time(value: Any, declared: DataType) -> dt.datetime:
 
 
 def _instant(value: Any, declared: DataType) -> dt.datetime:
-    found = _time(value, declared)
-    if found.tzinfo is None:
-        raise _refused(value, declared, "it has no zone, as 2026-01-31T12:00:00Z has")
+    time = _time(value, declared)
+    if time.tzinfo is None:
+        raise _refused(value, declared, "it has no zone; expected a time such as 2026-01-31T12:00:00Z")
     try:
-        return found.astimezone(dt.timezone.utc)
+        return time.astimezone(dt.timezone.utc)
     except OverflowError as error:
-        raise _refused(value, declared, "outside the years 1 to 9999") from error
+        raise _refused(value, declared, "it is outside the years 1 to 9999") from error
 
 
 def _local_time(value: Any, declared: DataType) -> dt.datetime:
-    found = _time(value, declared)
-    if found.tzinfo is not None:
-        raise _refused(value, declared, "it has a zone, and the column keeps none")
-    return found
+    time = _time(value, declared)
+    if time.tzinfo is not None:
+        raise _refused(value, declared, "it has a zone, but the column's type has none")
+    return time
 
 
 def _date(value: Any, declared: DataType) -> dt.date:
@@ -272,7 +272,7 @@ def _date(value: Any, declared: DataType) -> dt.date:
         try:
             return dt.date.fromisoformat(value)
         except ValueError as error:
-            raise _refused(value, declared, "no date as in 2026-01-31") from error
+            raise _refused(value, declared, "it is not a date such as 2026-01-31") from error
     if not isinstance(value, dt.date) or isinstance(value, dt.datetime):
         raise _refused(value, declared)
     return value
@@ -300,7 +300,7 @@ def _map(declared: MapType, allow_nan: bool) -> Reader:
     key, item = (coercer(part, allow_nan=allow_nan) for part in (declared.keyType, declared.valueType))
 
     def read(value: Any) -> Any:
-        # Arrow hands a map out as a list of pairs.
+        # Arrow returns a map as a list of pairs.
         pairs = list(value.items()) if isinstance(value, Mapping) else value
         if not isinstance(pairs, list) or not all(isinstance(pair, tuple) and len(pair) == 2 for pair in pairs):  # noqa: PLR2004
             raise _refused(value, declared)
@@ -308,7 +308,7 @@ def _map(declared: MapType, allow_nan: bool) -> Reader:
             raise _refused(value, declared, "a key is NULL")
         read_pairs = [(key(name), _within(f"key {shown_value(name)}", item, inner)) for name, inner in pairs]
         if len({repr(name) for name, _ in read_pairs}) < len(read_pairs):
-            raise _refused(value, declared, "a key stands twice")
+            raise _refused(value, declared, "it has the same key twice")
         return read_pairs
 
     return read
@@ -319,13 +319,13 @@ def _struct(declared: StructType, allow_nan: bool) -> Reader:
     required = {field.name for field in declared.fields if not field.nullable}
 
     def read(value: Any) -> Any:
-        found = as_mapping(value)
-        if found is None:
+        record = as_mapping(value)
+        if record is None:
             raise _refused(value, declared)
-        unknown = [shown_name(name) for name in found if name not in readers]
+        unknown = [shown_name(name) for name in record if name not in readers]
         if unknown:
             raise Unfit(f"fields {listed(unknown)} are not declared")
-        row = {name: _within(str(name), readers[name], found.get(name)) for name in readers}
+        row = {name: _within(str(name), readers[name], record.get(name)) for name in readers}
         for name in required:
             if row[name] is None:
                 raise Unfit(f"{name}: NULL, declared NOT NULL")

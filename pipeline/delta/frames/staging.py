@@ -1,9 +1,9 @@
-"""The staging folder: how a frame passes between this process and Spark as Parquet on the root's own filesystem.
+"""The staging folder: a frame passes between this process and Spark as Parquet on the root's own file system.
 
-Here belong the folder of one frame, its files and its end; no value is changed here. Spark's own way out of Python
-memory is five times slower, and its way into it holds everything at once.
+Here belong the folder of one frame, its files and its removal; no value is changed here. Spark's own transfer from
+Python is five times slower, and its transfer to Python holds all rows in memory.
 
-The folder's name begins with `_`, which no table's does, so what a killed process leaves there harms nobody.
+The folder's name begins with `_`, which no table's name does, so files of a killed process there do no harm.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from pyspark.sql.pandas.types import from_arrow_type
 from pyspark.sql.types import StructField, StructType
 
 from pipeline.dataset import Dataset
+from pipeline.delta import sql
 from pipeline.delta.frames.arrow_types import storage_type
 from pipeline.delta.log.commits import file_system
-from pipeline.delta.spark.doors import look_at_disk, making_frame
+from pipeline.delta.spark.doors import disk_problem, making_frame
 from pipeline.delta.spark.failures import SPARK_ERRORS, failure_of
-from pipeline.delta.sql.quoting import path_pattern
 from pipeline.errors import StagingError
 
 STAGING = "_staging"
@@ -32,7 +32,7 @@ ROW_GROUP_BYTES = 64 << 20
 
 
 class Staging:
-    """A folder of one frame under the staging folder, gone after the block."""
+    """A folder of one frame in the staging folder. It is removed after the block."""
 
     def __init__(self, dataset: Dataset, staging: str) -> None:
         self.dataset = dataset
@@ -41,26 +41,26 @@ class Staging:
         self.location = f"{staging.rstrip('/')}/{uuid.uuid4().hex}"
         try:
             self.filesystem, self.path = file_system(self.location)
-        except (OSError, ValueError) as error:  # what pyarrow raises for a scheme that it does not know, too
+        except (OSError, ValueError) as error:  # pyarrow raises a ValueError for an unknown scheme
             raise self._error(error) from error
 
     def __enter__(self) -> Staging:
         return self
 
     def __exit__(self, *_: object) -> None:
-        with suppress(OSError):  # the rows are written or refused by now; what stays behind does no harm
+        with suppress(OSError):  # the rows are written or refused by now, and remaining files do no harm
             self.filesystem.delete_dir(self.path)
 
     def _error(self, reason: object) -> StagingError:
         return StagingError(
-            dataset=self.dataset.name, location=self.location, reason=str(reason), found=look_at_disk(self.location)
+            dataset=self.dataset.name, location=self.location, reason=str(reason), found=disk_problem(self.location)
         )
 
     def write(self, batches: Iterable[Any], schema: Any, fit: Callable[[Any], Any]) -> None:
-        """One Parquet file of the batches, a row group at a time; no more than that is held.
+        """Write the batches to one Parquet file. At most one row group is in memory.
 
         Raises:
-            FrameFailedError: the batches can't be made; an error of the user's own comes through as it is.
+            FrameFailedError: the batches can't be computed. The user's own errors pass unchanged.
             StagingError: the folder can't be written.
         """
         import pyarrow as pa
@@ -77,34 +77,34 @@ class Staging:
         except OSError as error:
             raise self._error(error) from error
         with writer:
-            for group in _row_groups(self._made(batches)):
+            for group in _row_groups(self._computed(batches)):
                 table = pa.Table.from_batches(map(fit, group), schema)
                 try:
                     writer.write_table(table, row_group_size=ROW_GROUP_ROWS)
                 except OSError as error:
                     raise self._error(error) from error
 
-    def _made(self, batches: Iterable[Any]) -> Iterator[Any]:
-        """The batches; what fails while they are made is the frame's, and not the folder's."""
+    def _computed(self, batches: Iterable[Any]) -> Iterator[Any]:
+        """The batches. An error while they are computed is one of the frame, not of the folder."""
         with making_frame(self.dataset.name):
             yield from batches
 
     def read(self, session: SparkSession) -> DataFrame:
-        """What was written, in the declared types, as Spark sees it; columns that only the frame has in theirs."""
+        """The written rows as a Spark frame in the declared types. Columns that only the frame has keep their types."""
         try:
             return staged(session, self.dataset, [self.location], self._frame_columns, self._left_out)
         except SPARK_ERRORS as error:
-            raise self._error(f"Spark does not find it there ({failure_of(error).summary})") from error
+            raise self._error(f"Spark does not find the files ({failure_of(error).summary})") from error
 
     def put(self, frame: DataFrame) -> None:
-        """The rows of a Spark frame as Parquet files."""
+        """Write the rows of a Spark frame to Parquet files."""
         try:
             frame.write.parquet(self.location)
         except SPARK_ERRORS as error:
             raise self._error(failure_of(error).summary) from error
 
     def stream(self, schema: Any) -> Iterator[Any]:
-        """The batches of the Parquet files that Spark has put here."""
+        """The batches of the Parquet files that Spark has written."""
         import pyarrow as pa
         import pyarrow.parquet as pq
 
@@ -112,7 +112,7 @@ class Staging:
         try:
             files = [info.path for info in self.filesystem.get_file_info(selector) if info.path.endswith(".parquet")]
             for path in files:
-                # Spark writes instants as INT96 where it is not told otherwise; as nanoseconds they would wrap.
+                # Spark's default for timestamps is INT96; read as nanoseconds they would overflow.
                 with pq.ParquetFile(path, filesystem=self.filesystem, coerce_int96_timestamp_unit="us") as file:
                     for batch in file.iter_batches():
                         yield from pa.Table.from_batches([batch]).cast(schema).to_batches()
@@ -127,35 +127,35 @@ def staged(
     frame_columns: Iterable[StructField],
     left_out: Container[str] = (),
 ) -> DataFrame:
-    """Parquet files and folders of a dataset's rows as one frame; columns that only the frame has as they are given.
+    """Parquet files and folders of a dataset's rows as one frame. `frame_columns` follow the declared columns.
 
     Args:
-        left_out: declared columns that are in none of the files, for Delta to compute.
+        left_out: declared columns that no file has, for Delta to compute.
     """
     schema = storage_type(dataset.schema)
     assert isinstance(schema, StructType)  # noqa: S101  of a struct
     declared = [field for field in schema.fields if field.name not in left_out]
     schema = StructType([*declared, *frame_columns])
-    # Spark takes a path for a pattern, in which a bracket of the root's name would stand for something else.
-    paths = map(path_pattern, locations)
+    # Spark reads a path as a pattern, in which a bracket of the root's name would have a meaning.
+    paths = map(sql.path_pattern, locations)
     frame = session.read.schema(schema).option("datetimeRebaseMode", "CORRECTED").parquet(*paths)
-    frame.schema  # noqa: B018  on Connect the first look
+    frame.schema  # noqa: B018  makes a Connect client call the server
     return frame
 
 
 def _row_groups(batches: Iterable[Any]) -> Iterator[list[Any]]:
-    held: list[Any] = []
+    group: list[Any] = []
     rows = size = 0
     for batch in batches:
         for start in range(0, batch.num_rows, ROW_GROUP_ROWS):
             part = batch.slice(start, ROW_GROUP_ROWS)
-            if held and rows + part.num_rows > ROW_GROUP_ROWS:
-                yield held
-                held, rows, size = [], 0, 0
-            held.append(part)
+            if group and rows + part.num_rows > ROW_GROUP_ROWS:
+                yield group
+                group, rows, size = [], 0, 0
+            group.append(part)
             rows, size = rows + part.num_rows, size + part.nbytes
             if size >= ROW_GROUP_BYTES:
-                yield held
-                held, rows, size = [], 0, 0
-    if held:
-        yield held
+                yield group
+                group, rows, size = [], 0, 0
+    if group:
+        yield group

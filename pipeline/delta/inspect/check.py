@@ -1,7 +1,7 @@
-"""What is expected of a whole table, looked at: at one version, after the write.
+"""Checks of the expectations on a full table, at one version, after the write.
 
-Here belong the expectations as functions from frames to frames, and the findings of one look at a table. What is
-enforced in the write is `constraints`'s; what follows from a finding is for who asked.
+Here belong the expectations as functions from frames to frames, and the outcomes for one version of a table. The write
+itself enforces `constraints`. The caller decides what follows from an outcome.
 """
 
 from __future__ import annotations
@@ -41,54 +41,54 @@ from pipeline.errors import TableNotFoundError
 from pipeline.errors.listing import listed
 
 _ROWS = "rows of values"
+# Of a value in an example.
+_SHOWN_CHARACTERS = 60
 
 
 def duplicate_values(frame: DataFrame, columns: Sequence[str]) -> DataFrame:
-    """The values that several rows share in these columns, with the number of those rows; NULL is a value like any."""
+    """The values that several rows share in these columns, with the number of these rows. NULLs are equal values."""
     counted = frame.groupBy(*(sql.identifier(name) for name in columns)).agg(F.count("*").alias(_rows(columns)))
     return counted.filter(f"{sql.identifier(_rows(columns))} > 1")
 
 
 def unmatched_values(frame: DataFrame, columns: Sequence[str], other: DataFrame, to: Sequence[str]) -> DataFrame:
-    """The values that no row of `other` has in `to`, with the number of their rows; values with NULL are left out."""
-    named = [f"v{position}" for position in range(len(columns))]
-    present = " AND ".join(f"{sql.identifier(name)} IS NOT NULL" for name in columns)
-    renamed = zip(columns, named, strict=True)
-    values = frame.filter(present).selectExpr(*(f"{sql.identifier(name)} AS {new}" for name, new in renamed))
-    there = other.selectExpr(*(f"{sql.identifier(name)} AS {new}" for name, new in zip(to, named, strict=True)))
-    counted = values.groupBy(*named).agg(F.count("*").alias(_rows(columns)))
-    missing = counted.join(there.distinct(), on=named, how="left_anti")
-    back = zip(named, columns, strict=True)
+    """The values that no row of `other` has in `to`, with the number of their rows. Values with a NULL are left out."""
+    aliases = [f"v{position}" for position in range(len(columns))]
+    is_present = " AND ".join(f"{sql.identifier(name)} IS NOT NULL" for name in columns)
+    renamed = zip(columns, aliases, strict=True)
+    values = frame.filter(is_present).selectExpr(*(f"{sql.identifier(name)} AS {alias}" for name, alias in renamed))
+    targets = other.selectExpr(*(f"{sql.identifier(name)} AS {alias}" for name, alias in zip(to, aliases, strict=True)))
+    counted = values.groupBy(*aliases).agg(F.count("*").alias(_rows(columns)))
+    missing = counted.join(targets.distinct(), on=aliases, how="left_anti")
+    restored = zip(aliases, columns, strict=True)
     return missing.selectExpr(
-        *(f"{new} AS {sql.identifier(name)}" for new, name in back), sql.identifier(_rows(columns))
+        *(f"{alias} AS {sql.identifier(name)}" for alias, name in restored), sql.identifier(_rows(columns))
     )
 
 
 def _rows(columns: Sequence[str]) -> str:
-    """The column that holds the number of rows, beside these."""
+    """A name, different from these, for the column with the number of rows."""
     return free_name(_ROWS, columns)
 
 
 def count_violations(values: DataFrame, columns: Sequence[str]) -> BrokenRows:
-    """The rows of values that break an expectation, and a few of the values; one Spark query."""
+    """The number of rows that break an expectation, and some of their values. One Spark query."""
     rows = sql.identifier(_rows(columns))
-    texts = ", ".join(
-        f"concat({sql.string(f'{name} = ')}, coalesce(CAST({sql.identifier(name)} AS STRING), 'NULL'))"
-        for name in columns
-    )
+    shown = {name: f"left(CAST({sql.identifier(name)} AS STRING), {_SHOWN_CHARACTERS})" for name in columns}
+    texts = ", ".join(f"concat({sql.string(f'{name} = ')}, coalesce({value}, 'NULL'))" for name, value in shown.items())
     text = f"concat_ws(', ', {texts})"
-    found = values.selectExpr(f"sum({rows}) AS c0", f"min_by({text}, {text}, {EXAMPLES}) AS e0").collect()[0]
-    return BrokenRows(int(found["c0"] or 0), tuple(found["e0"] or ()))
+    summary = values.selectExpr(f"sum({rows}) AS c0", f"min_by({text}, {text}, {EXAMPLES}) AS e0").collect()[0]
+    return BrokenRows(int(summary["c0"] or 0), tuple(summary["e0"] or ()))
 
 
 def violations_at(
     session: SparkSession, location: str, version: int, expectation: Expectation, *, root: str,
     other_version: int | None = None,
 ) -> tuple[BrokenRows, int | None]:  # fmt: skip
-    """The rows that break an expectation at a version of the table, and the version of the other table it was held to.
+    """The rows that break an expectation at a version of the table, and the version of the other table, if it has one.
 
     Args:
-        other_version: that of the other table; its newest where None.
+        other_version: the version of the other table. If None, its newest.
 
     Raises:
         TableNotFoundError: the other table was never written.
@@ -104,25 +104,25 @@ def _broken_by(
     frame = rows_at(session, location, version)
     if isinstance(expectation, Unique):
         return count_violations(duplicate_values(frame, expectation.columns), expectation.columns), None
-    there = table_location(root, expectation.dataset)
+    other_location = table_location(root, expectation.dataset)
     if other_version is None:
-        state = state_at_location(session, expectation.dataset, there)
+        state = state_at_location(session, expectation.dataset, other_location)
         if state is None:
-            raise TableNotFoundError(dataset=expectation.dataset, location=there)
+            raise TableNotFoundError(dataset=expectation.dataset, location=other_location)
         other_version = state.version
-    other = rows_at(session, there, other_version)
+    other = rows_at(session, other_location, other_version)
     values = unmatched_values(frame, expectation.columns, other, expectation.target)
     return count_violations(values, expectation.columns), other_version
 
 
-# --- one look at a table ----------------------------------------------------------------------------------------------
+# --- all checks of a table --------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, kw_only=True)
 class CheckOutcome:
-    """Whether one thing that is declared holds at a version of the table; None as `passed` where it was not judged.
+    """Whether one part of the declaration is true at a version of the table. If it was not checked, `passed` is None.
 
-    `rows` are those that break it, None where it is not of rows.
+    `rows` is the number of rows that break it. If it is not about rows, None.
     """
 
     dataset: str
@@ -135,7 +135,7 @@ class CheckOutcome:
     examples: tuple[str, ...] = ()
 
     def document(self) -> dict[str, Any]:
-        """The finding in JSON's types."""
+        """The outcome in JSON's types."""
         return asdict(self)
 
 
@@ -143,37 +143,38 @@ class CheckOutcome:
 def check_table(
     session: SparkSession, dataset: Dataset, root: str, *, now: dt.datetime | None = None
 ) -> list[CheckOutcome]:
-    """Everything that is declared of a table, looked at in its newest version.
+    """Check the full declaration of a table against its newest version.
 
-    Constraints on rows are counted in one pass; each expectation is a query of its own.
+    One Spark job counts the rows that break constraints. Each expectation runs its own query.
 
     Raises:
-        TableNotFoundError: it was never written.
-        StorageError: it can't be read.
+        TableNotFoundError: the table was never written.
+        StorageError: the table can't be read.
     """
     with private_session(session, {}) as clone:
-        return _findings(clone, dataset, root, now or dt.datetime.now(dt.timezone.utc))
+        return _outcomes(clone, dataset, root, now or dt.datetime.now(dt.timezone.utc))
 
 
-def _findings(session: SparkSession, dataset: Dataset, root: str, now: dt.datetime) -> list[CheckOutcome]:
+def _outcomes(session: SparkSession, dataset: Dataset, root: str, now: dt.datetime) -> list[CheckOutcome]:
     location = dataset.location(root)
-    found = describe(session, dataset, location)
-    if found.table is None:
+    description = describe(session, dataset, location)
+    if description.table is None:
         raise TableNotFoundError(dataset=dataset.name, location=location)
-    version = found.table.version
+    version = description.table.version
+    differences = description.differences
     return [
-        _finding(
-            dataset, version, "schema", not found.differences, "; ".join(found.differences) or "as declared",
+        _outcome(
+            dataset, version, "schema", not differences, "; ".join(differences) or "as declared",
             severity=dataset.schema_check.severity,
         ),
         *_of_constraints(session, dataset, location, version),
         *_of_expectations(session, dataset, location, version, root),
-        *_of_rows(session, dataset, location, found),
-        *_of_age(dataset, found, now),
+        *_of_rows(session, dataset, location, description),
+        *_of_age(dataset, description, now),
     ]  # fmt: skip
 
 
-def _finding(
+def _outcome(
     dataset: Dataset, version: int, name: str, passed: bool | None, detail: str, *, severity: Severity = "error",
     broken: BrokenRows | None = None,
 ) -> CheckOutcome:  # fmt: skip
@@ -187,10 +188,10 @@ def _of_constraints(session: SparkSession, dataset: Dataset, location: str, vers
     conditions = {null_label(path): text for path, text in constraints.null_conditions(dataset.schema).items()}
     conditions |= constraints.check_conditions(dataset)
     severities = {constraint_name(constraint): constraint.severity for constraint in dataset.constraints}
-    found = constraints.count_broken(rows_at(session, location, version), dataset, conditions)
+    broken_rows = constraints.count_broken(rows_at(session, location, version), dataset, conditions)
     for name in conditions:
-        broken = found.get(name, BrokenRows(0))
-        yield _finding(
+        broken = broken_rows.get(name, BrokenRows(0))
+        yield _outcome(
             dataset, version, name, not broken.rows, "no row breaks it" if not broken.rows else "rows break it",
             severity=severities.get(name, "error"), broken=broken,
         )  # fmt: skip
@@ -204,17 +205,19 @@ def _of_expectations(
         try:
             broken, other = _broken_by(session, location, version, expectation, root=root)
         except TableNotFoundError as error:
-            yield _finding(dataset, version, name, False, error.message(), severity=severity)
+            yield _outcome(dataset, version, name, False, error.message(), severity=severity)
             continue
         detail = "no row breaks it" if not broken.rows else "rows break it"
         if isinstance(expectation, References):
-            detail += f", held to {expectation.dataset} at version {other}"
-        yield _finding(dataset, version, name, not broken.rows, detail, severity=severity, broken=broken)
+            detail += f", compared with {expectation.dataset} at version {other}"
+        yield _outcome(dataset, version, name, not broken.rows, detail, severity=severity, broken=broken)
 
 
-def _of_rows(session: SparkSession, dataset: Dataset, location: str, found: TableDescription) -> Iterator[CheckOutcome]:
-    """The rows of the newest write, or those that it left: by partition where it addressed some, else in all."""
-    declared, newest = dataset.row_count, found.last_write
+def _of_rows(
+    session: SparkSession, dataset: Dataset, location: str, description: TableDescription
+) -> Iterator[CheckOutcome]:
+    """Check the rows of the newest write, or of the table after it, by partition if the write addressed partitions."""
+    declared, newest = dataset.row_count, description.last_write
     if declared is None or newest is None:
         return
     rows: dict[str, int | None] = {"": newest.rows_written}
@@ -225,41 +228,42 @@ def _of_rows(session: SparkSession, dataset: Dataset, location: str, found: Tabl
         if addressed:
             rows = {"/".join(str(value) for value in values): count for values, count in by_partition.items()}
     outside = {name: count for name, count in rows.items() if not is_within(declared, count)}
-    told = listed((f"{name or 'in all'}: {count}" for name, count in outside.items()), EXAMPLES)
-    yield _finding(
-        dataset, newest.version, "row_count", not outside and bool(rows), told or "as many as declared",
+    detail = listed((f"{name or 'in all'}: {count}" for name, count in outside.items()), EXAMPLES)
+    yield _outcome(
+        dataset, newest.version, "row_count", not outside and bool(rows), detail or "as many as declared",
         severity=declared.severity,
     )  # fmt: skip
 
 
 def _counted(session: SparkSession, dataset: Dataset, location: str, version: int) -> Mapping[tuple[Any, ...], int]:
-    """By partition, the rows that a commit has added, or those that each partition it changed holds since."""
+    """By partition, the rows that a commit added, or the rows after it in each partition that it changed."""
     state = state_at_location(session, dataset.name, location)
     if state is None:
         raise TableNotFoundError(dataset=dataset.name, location=location)
     commit = read_commit(session, location, version, state.log_partition_by)
     if counts_written_rows(dataset):
         return commit.rows_by_partition or {}
-    held = rows_held(lambda: session, dataset, location, version)
+    rows = rows_per_partition(lambda: session, dataset, location, version)
     changed = [typed_values(dataset, values) for values in commit.partitions or {}]
-    return {values: held.get(values, 0) for values in changed} if commit.partitions is not None else held
+    return {values: rows.get(values, 0) for values in changed} if commit.partitions is not None else rows
 
 
 def counts_written_rows(dataset: Dataset) -> bool:
-    """Whether the rows of a write count, and not those that the table holds after it: so after an append alone.
+    """Whether a declared row count is about the rows of a write, and not of the table after it: only for an append.
 
-    What a merge or an insert of new rows writes says nothing of how many rows there are.
+    The number of rows that a merge, or an insert of new rows, writes does not determine the number in the table.
     """
     return isinstance(dataset.write, Append)
 
 
 @door
-def rows_held(
+def rows_per_partition(
     session: Callable[[], SparkSession], dataset: Dataset, location: str, version: int
 ) -> Mapping[tuple[Any, ...], int]:
-    """By typed partition values, the rows of a version; a partition without rows may be missing.
+    """The number of rows of a version by typed partition values. A partition without rows may be missing.
 
-    From the log where it says them; a Spark job else, which reads no row of a file that has statistics.
+    The numbers come from the log, if it has them. Otherwise a Spark job counts the rows; it reads no row of a file with
+    statistics.
     """
     rows = table_rows(location, version)
     if rows is not None:
@@ -269,33 +273,33 @@ def rows_held(
 
 
 def typed_values(dataset: Dataset, values: PartitionValues) -> tuple[Any, ...]:
-    """Partition values as the log spells them, as values of their columns."""
+    """Partition values of the log as values of their columns' types."""
     columns = zip(dataset.partition_by, values, strict=True)
     return tuple(partition_value(text, dataset.field(column).dataType) for column, text in columns)
 
 
 def is_within(declared: RowCount, rows: int | None) -> bool:
-    """Whether a write may have so many rows; not where they were not counted."""
+    """Whether a number of rows is as declared. If the rows were not counted, False."""
     if rows is None:
         return False
     return declared.minimum <= rows and (declared.maximum is None or rows <= declared.maximum)
 
 
-def _of_age(dataset: Dataset, found: TableDescription, now: dt.datetime) -> Iterator[CheckOutcome]:
-    declared, newest = dataset.freshness, found.last_write
-    if declared is None or found.table is None:
+def _of_age(dataset: Dataset, description: TableDescription, now: dt.datetime) -> Iterator[CheckOutcome]:
+    declared, newest = dataset.freshness, description.last_write
+    if declared is None or description.table is None:
         return
-    version = found.table.version
+    version = description.table.version
     if newest is None:
-        yield _finding(dataset, version, "freshness", False, "no write is in the log")
+        yield _outcome(dataset, version, "freshness", False, "the log has no write")
     elif isinstance(declared, FreshWithin):
         age = now - newest.timestamp
         late = declared.warn_after is not None and age > declared.warn_after
-        yield _finding(
+        yield _outcome(
             dataset, version, "freshness", age <= declared.fail_after and not late,
             f"the newest write is {age.total_seconds():.0f} s old",
             severity="error" if age > declared.fail_after else "warn",
         )  # fmt: skip
     else:
-        detail = "by cron, which Dagster judges"
-        yield _finding(dataset, version, "freshness", None, detail, severity="warn")
+        detail = "by cron, which Dagster checks"
+        yield _outcome(dataset, version, "freshness", None, detail, severity="warn")

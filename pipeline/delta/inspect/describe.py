@@ -1,7 +1,7 @@
-"""A table as an operator looks at it: what it is and how it stands.
+"""The description of a table for an operator: its state, its size and its health.
 
-Here belong facts from the log and from one count of the rows; nothing is changed. What a write may do about a
-difference does not belong here, nor how a fact is printed. What happened to the table is `history`'s.
+Here belong facts from the log and from one count of the rows; nothing is changed. What a write does about a difference
+does not belong here, nor how a fact is printed. `history` lists the commits of the table.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ from pipeline.errors import PipelineError, StorageError
 
 Standing = Literal["never written", "ok", "differs from declaration", "not declared", "unreadable"]
 
-# How much of the history is looked through before all of it is.
+# The number of newest commits to search for the last write, before the full history is searched.
 RECENT_COMMITS = 100
-# Operations that write no rows of anybody's.
+# Operations that change no rows.
 ROWS_KEPT = frozenset(
     {
         "ADD COLUMNS", "ADD CONSTRAINT", "CHANGE COLUMN", "CHANGE COLUMNS", "CLUSTER BY", "COMPUTE STATS",
@@ -43,7 +43,7 @@ ROWS_KEPT = frozenset(
         "VACUUM END", "VACUUM START",
     }
 )  # fmt: skip
-# Delta's own default of `delta.checkpointInterval`.
+# Delta's default of `delta.checkpointInterval`.
 CHECKPOINT_INTERVAL = 10
 SMALL_FILE_BYTES = 16 * 2**20
 MANY_FILES_PER_PARTITION = 8
@@ -52,9 +52,9 @@ _MAPPED = "delta.columnMapping."
 
 @dataclass(frozen=True, kw_only=True)
 class Health:
-    """How a table stands; `remarks` say what to do, empty where nothing needs doing.
+    """The health of a table. `remarks` are problems with their remedies; without problems it is empty.
 
-    `checkpoint_version` is None where there is no checkpoint.
+    If there is no checkpoint, `checkpoint_version` is None.
     """
 
     checkpoint_version: int | None
@@ -67,10 +67,10 @@ class Health:
 
 @dataclass(frozen=True, kw_only=True)
 class TableDescription:
-    """A dataset's table, described; the fields after `location` are None where there is no table that can be read.
+    """The description of a dataset's table. If there is no readable table, the fields after `location` are None.
 
-    `partitions` counts those that hold rows, None where the table has no partition columns. `problem` is the message of
-    the error that kept the table from being read.
+    `partitions` is the number of partitions with rows. If the table has no partition columns, it is None. `problem` is
+    the message of the error that prevented the read.
     """
 
     dataset: str
@@ -105,10 +105,10 @@ class TableDescription:
 
 
 def _shown(value: Any) -> Any:
-    """A schema in JSON without the names and numbers that its columns have in files, which Spark does not show."""
+    """A schema in JSON without its columns' physical names and ids, which Spark does not show."""
     if isinstance(value, dict):
-        return {name: _shown(one) for name, one in value.items() if not name.startswith(_MAPPED)}
-    return [_shown(one) for one in value] if isinstance(value, list) else value
+        return {name: _shown(part) for name, part in value.items() if not name.startswith(_MAPPED)}
+    return [_shown(part) for part in value] if isinstance(value, list) else value
 
 
 def _iso(value: dt.datetime) -> str:
@@ -117,10 +117,10 @@ def _iso(value: dt.datetime) -> str:
 
 @door
 def describe(session: SparkSession, dataset: Dataset, location: str) -> TableDescription:
-    """The dataset's table as it is now; one Spark job counts its rows and partitions.
+    """The newest version of the dataset's table. One Spark job counts its rows and partitions.
 
     Raises:
-        DamagedTableError: what is there is damaged.
+        DamagedTableError: the table is damaged.
         StorageError: the storage can't be read.
     """
     return describe_at(session, dataset.name, location, dataset)
@@ -128,7 +128,7 @@ def describe(session: SparkSession, dataset: Dataset, location: str) -> TableDes
 
 @door
 def describe_at(session: SparkSession, name: str, location: str, declared: Dataset | None) -> TableDescription:
-    """As `describe`, of a table of which nothing may be declared."""
+    """As `describe`, for a table that may have no declaration."""
     state = observe_at(session, name, location)
     if state is None:
         return TableDescription(dataset=name, standing="never written", location=location)
@@ -144,12 +144,12 @@ def describe_at(session: SparkSession, name: str, location: str, declared: Datas
 
 
 def described_in_log(name: str, location: str, declared: Dataset | None) -> TableDescription | None:
-    """As `describe_at`, from the files of a table on this machine; None where they don't say it. No Spark.
+    """As `describe_at`, from the files of a table on this machine. If they are not enough for it, None. No Spark.
 
-    Rows are those of the statistics, or of the footer of a file without any.
+    Rows are counted from statistics. For a file without statistics they are counted from its footer.
 
     Raises:
-        DamagedTableError: what is there is damaged.
+        DamagedTableError: the table is damaged.
         StorageError: the storage can't be read.
     """
     folder = local_folder(location)
@@ -160,13 +160,13 @@ def described_in_log(name: str, location: str, declared: Dataset | None) -> Tabl
             return TableDescription(dataset=name, standing="never written", location=location)
         with of_dataset(name):
             state = state_from_log(location)
-        found = None if state is None else _counted_in_log(state, folder)
+        counted = None if state is None else _counted_in_log(state, folder)
         checkpoint = max(checkpoints(folder), default=None)
     except (OSError, ValueError) as error:  # pyarrow's own errors are ValueErrors
         raise StorageError(dataset=name, location=location, reason=str(error)) from error
-    if found is None or history_in_log(name, location, 1) is None:
+    if counted is None or history_in_log(name, location, 1) is None:
         return None
-    sized, rows, partitions = found
+    sized, rows, partitions = counted
     return _described(
         name, declared, sized, rows=rows, partitions=partitions, checkpoint=checkpoint,
         history=lambda limit: history_in_log(name, location, limit) or [],
@@ -174,20 +174,20 @@ def described_in_log(name: str, location: str, declared: Dataset | None) -> Tabl
 
 
 def _counted_in_log(state: TableState, folder: Path) -> tuple[TableState, int, int | None] | None:
-    """The state with its sizes, its rows, and the partitions that hold any; None where the log does not say."""
-    found = table_files(str(folder), state.version)
-    if found is None:
+    """The state with sizes, and the numbers of rows and of partitions with rows. If the log lacks them, None."""
+    table = table_files(str(folder), state.version)
+    if table is None:
         return None
     rows: dict[tuple[str | None, ...], int] = {}
-    for added in found.files.values():
+    for added in table.files.values():
         count = live_rows(added)
         count = _rows_in_footer(folder, added) if count is None else count
         if count is None:
             return None
-        # An empty text is NULL in a partition.
-        values = tuple(value or None for value in partition_values(added, found.partition_by))
+        # An empty text in a partition column is NULL.
+        values = tuple(value or None for value in partition_values(added, table.partition_by))
         rows[values] = rows.get(values, 0) + count
-    sized = replace(state, files=len(found.files), bytes=sum(added["size"] for added in found.files.values()))
+    sized = replace(state, files=len(table.files), bytes=sum(added["size"] for added in table.files.values()))
     return sized, sum(rows.values()), sum(map(bool, rows.values())) if state.partition_by else None
 
 
@@ -225,25 +225,25 @@ def _described(
 
 
 def describe_all(
-    datasets: Iterable[Dataset], root: str, look: Callable[[Dataset, str], TableDescription]
+    datasets: Iterable[Dataset], root: str, describe_table: Callable[[Dataset, str], TableDescription]
 ) -> tuple[TableDescription, ...]:
-    """Every dataset's table in the order given; one that can't be read does not keep the others from being shown.
+    """The descriptions of all datasets' tables, in the same order. An unreadable table has a description too.
 
     Args:
-        look: describes the table of a dataset at a location.
+        describe_table: describes the table of a dataset at a location.
     """
-    found = []
+    descriptions = []
     for dataset in datasets:
         location = dataset.location(root)
         try:
-            found.append(look(dataset, location))
+            descriptions.append(describe_table(dataset, location))
         except PipelineError as error:
-            found.append(
+            descriptions.append(
                 TableDescription(
                     dataset=dataset.name, standing="unreadable", location=location, problem=error.message()
                 )
             )
-    return tuple(found)
+    return tuple(descriptions)
 
 
 def _last_write(commits: Iterable[HistoryEntry]) -> HistoryEntry | None:
@@ -251,7 +251,7 @@ def _last_write(commits: Iterable[HistoryEntry]) -> HistoryEntry | None:
 
 
 def _count(frame: DataFrame, state: TableState) -> tuple[int, int | None]:
-    """Rows, and partitions that hold any; unpartitioned, Delta answers from the statistics alone."""
+    """The number of rows, and of partitions with rows. Without partitions, Delta counts from statistics alone."""
     by_partition = frame.groupBy(*(sql.identifier(column) for column in state.partition_by)).count()
     row = by_partition.selectExpr("coalesce(sum(count), 0) AS n", "count(*) AS parts").collect()[0]
     return row["n"], row["parts"] if state.partition_by else None
@@ -277,11 +277,10 @@ def _health(state: TableState, partitions: int | None, checkpoint: int | None, r
     remarks = []
     if since > 2 * (as_count(state.properties.get("delta.checkpointInterval")) or CHECKPOINT_INTERVAL):
         remarks.append(
-            f"{since} commits since the last checkpoint, and opening the table reads them all: "
-            "pipeline maintain checkpoint"
+            f"opening the table reads all {since} commits since the last checkpoint: pipeline maintain checkpoint"
         )
     if average is not None and average < SMALL_FILE_BYTES and files > MANY_FILES_PER_PARTITION * (partitions or 1):
-        remarks.append(f"{files} files of {average} bytes on average: OPTIMIZE makes them fewer")
+        remarks.append(f"{files} files of {average} bytes on average: OPTIMIZE compacts them")
 
     def last(operation: str) -> dt.datetime | None:
         return next((entry.timestamp for entry in recent if entry.operation == operation), None)

@@ -1,4 +1,4 @@
-"""What differs between two versions of a table: from its change feed where that can be read, else by comparison."""
+"""The differences between two versions of a table: from its change feed if that is readable, else by comparison."""
 
 from __future__ import annotations
 
@@ -35,9 +35,10 @@ from pipeline.errors import VersionNotFoundError
 class Diff:
     """The net changes from one version to another.
 
-    Of a dataset with keys one row a key: an `insert`, a `delete`, or as `update_postimage` what an older row is now. Of
-    any other an `insert` or a `delete` for each row that there are more or fewer of. `counts` are those of all rows by
-    change type, those that `answer` leaves out included. `verdict` says whether the feed was read.
+    A dataset with keys has one change a key: an `insert`, a `delete`, or the new row of an update as
+    `update_postimage`. Any other dataset has an `insert` or a `delete` for each additional or missing row. `counts` has
+    the number of all changes by type, including those that `answer` leaves out. `verdict` shows whether the feed was
+    read.
     """
 
     dataset: str
@@ -53,8 +54,8 @@ def diff(session: SparkSession, dataset: Dataset, location: str, *, first: int, 
     """The net changes from the version `first` to the version `last`, which is not before it.
 
     Raises:
-        TableNotFoundError: it was never written.
-        VersionNotFoundError, VersionVacuumedError: a version is not there, and the feed does not do without it.
+        TableNotFoundError: the table was never written.
+        VersionNotFoundError, VersionVacuumedError: a version is gone, and the feed alone is not enough.
     """
     with query_session(session) as clone:
         state = require_table(clone, dataset, location)
@@ -76,7 +77,7 @@ def diff(session: SparkSession, dataset: Dataset, location: str, *, first: int, 
 def _net(
     clone: SparkSession, dataset: Dataset, location: str, verdict: Verdict, first: int
 ) -> Iterator[tuple[Verdict, DataFrame]]:
-    """The net changes, and the verdict as it turned out."""
+    """The net changes, and the final verdict on the feed."""
     if verdict.reason is None:
         changes = read_changes(clone, SourceTable(dataset=dataset, location=location), verdict)
         try:
@@ -94,7 +95,7 @@ def _net(
 
 
 def _at(clone: SparkSession, dataset: Dataset, location: str, version: int, change: str) -> DataFrame:
-    """The rows of a version, as if its commit had brought them in or taken them out."""
+    """The rows of a version as changes of that type by its commit."""
     number = resolve_version(clone, dataset, location, ReadOptions(version=version))
     rows = rows_at(clone, location, number)
     return rows.selectExpr("*", f"'{change}' AS {CHANGE_TYPE}", f"{number}L AS {COMMIT_VERSION}")

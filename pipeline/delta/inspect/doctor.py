@@ -1,7 +1,6 @@
-"""What ails a table: read only, from its files, without Spark.
+"""The damage of a table: a read-only diagnosis from its files, without Spark.
 
-Here belong the findings and what helps against each. How the log is read is `replay`'s. Works where neither Dagster nor
-a JVM is at hand.
+Here belong the findings and the remedy for each. `replay` reads the log. The diagnosis needs neither Dagster nor a JVM.
 """
 
 from __future__ import annotations
@@ -10,7 +9,7 @@ import datetime as dt
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from pipeline.delta.inspect.data_files import problem_of
+from pipeline.delta.inspect.data_files import problem_of, problem_of_vector, vector_file
 from pipeline.delta.log.commits import commit_file, commit_versions, file_system, list_folder
 from pipeline.delta.log.replay import LogFault, Replay, replay
 from pipeline.delta.log.snapshot import local_folder, table_facts
@@ -26,9 +25,9 @@ _DELETION_VECTOR = "deletion_vector_"
 
 @dataclass(frozen=True, kw_only=True)
 class Finding:
-    """One thing that is not as it should be; `path` is a file, `remedy` what helps.
+    """One problem of a table, with its file and its remedy.
 
-    `serious` where rows can't be read or a write may go wrong; the rest costs space only.
+    `serious` is true if rows can't be read or a write may fail or be wrong. Other problems only cost space.
     """
 
     kind: str
@@ -40,7 +39,7 @@ class Finding:
 
 @dataclass(frozen=True, kw_only=True)
 class Diagnosis:
-    """A table examined at one version; no findings where all is well. `bytes` are those of its live files."""
+    """The diagnosis of a table at one version. An intact table has no findings. `bytes` is the size of live files."""
 
     dataset: str
     location: str
@@ -51,7 +50,7 @@ class Diagnosis:
 
     @property
     def healthy(self) -> bool:
-        """Whether nothing serious was found."""
+        """Whether there is no serious finding."""
         return not any(finding.serious for finding in self.findings)
 
 
@@ -63,15 +62,15 @@ class _OnDisk:
 
 @door
 def examine(name: str, location: str, *, consumers: Sequence[SourceTable] = (), deep: bool = False) -> Diagnosis:
-    """Look for a log that is not as it was written, for files that are missing or damaged, and for stray files.
+    """Search for damage of the log, for missing or damaged data files, and for orphan files.
 
     Args:
-        name: of the dataset, for what is told.
-        consumers: those that read the changes of this dataset, whose next runs need entries of the log.
-        deep: read every data file, so that damage shows that leaves size and footer as they are.
+        name: the name of the dataset, for the findings.
+        consumers: the consumers of this dataset's changes, whose next runs need entries of the log.
+        deep: read every data file, which also shows damage that does not change a file's size and footer.
 
     Raises:
-        TableNotFoundError: it was never written.
+        TableNotFoundError: the table was never written.
         StorageError: the storage can't be read.
     """
     try:
@@ -84,10 +83,11 @@ def examine(name: str, location: str, *, consumers: Sequence[SourceTable] = (), 
     unread = _unread(name, location, consumers)
     findings = [_of_log(name, fault, unread) for fault in replayed.faults]
     findings += _cleaned(name, location, unread)
-    if not any(fault.hides_files for fault in replayed.faults):  # else nobody knows what the table is made of
+    if not any(fault.hides_files for fault in replayed.faults):  # else the files of the table are not known
         findings += _missing(name, replayed, on_disk)
         findings += [_orphan(name, p, on_disk[p].changed) for p in sorted(set(on_disk) - replayed.mentioned)]
     findings += _damaged(name, location, replayed, on_disk, deep=deep)
+    findings += _damaged_vectors(name, location, replayed)
     return Diagnosis(
         dataset=name,
         location=location,
@@ -99,19 +99,19 @@ def examine(name: str, location: str, *, consumers: Sequence[SourceTable] = (), 
 
 
 def _unread(name: str, location: str, consumers: Iterable[SourceTable]) -> dict[str, int]:
-    """By consumer the last version of this table that it has read; those that know none read the whole table anyway."""
+    """The last version of this table that each consumer has read. A consumer without one will read the full table."""
     folder = local_folder(location)
-    there = commit_versions(location) if folder is not None else []
+    versions = commit_versions(location) if folder is not None else []
     try:
-        facts = table_facts(folder, there[-1]) if folder is not None and there else None
-    except DamagedTableError:  # it is among the findings
+        facts = table_facts(folder, versions[-1]) if folder is not None and versions else None
+    except DamagedTableError:  # the findings contain it
         return {}
     read = {}
     for consumer in consumers:
         try:
             state = state_from_log(consumer.location)
             cursor = effective_cursors(None, state).sources.get(name)
-        except DamagedTableError:  # it is among those of that dataset
+        except DamagedTableError:  # the findings of that dataset contain it
             continue
         if facts is not None and cursor is not None and cursor.table_id == facts.table_id:
             read[consumer.dataset.name] = cursor.version
@@ -119,30 +119,30 @@ def _unread(name: str, location: str, consumers: Iterable[SourceTable]) -> dict[
 
 
 def _of_log(name: str, fault: LogFault, unread: Mapping[str, int]) -> Finding:
-    needing = sorted(name for name, version in unread.items() if version < fault.version)
-    serious = fault.kind != "log gap" or fault.hides_files or bool(needing)
+    consumers = sorted(consumer for consumer, version in unread.items() if version < fault.version)
+    serious = fault.kind != "log gap" or fault.hides_files or bool(consumers)
     if fault.kind == "damaged checkpoint":
-        remedy = f"Remove it and _last_checkpoint beside it, then pipeline maintain checkpoint {name}."
+        remedy = f"Remove it and _last_checkpoint next to it, then run pipeline maintain checkpoint {name}."
     elif fault.hides_files:
-        remedy = f"Write nothing until commit {fault.version} is back, from a copy or a backup of the log."
+        remedy = f"Write nothing until commit {fault.version} is restored from a copy or a backup of the log."
     else:
         remedy = (
-            f"Bring commit {fault.version} back from a copy or a backup of the log. A checkpoint holds the newest "
-            "version; older versions and changes can't be read without it."
+            f"Restore commit {fault.version} from a copy or a backup of the log. A checkpoint has the newest version; "
+            "older versions and changes can't be read without the commit."
         )
-    detail = fault.detail + (f"; {', '.join(needing)} has still to read it" if needing else "")
+    detail = fault.detail + (f"; not yet read by {', '.join(consumers)}" if consumers else "")
     return Finding(kind=fault.kind, path=fault.path, detail=detail, remedy=remedy, serious=serious)
 
 
 def _cleaned(name: str, location: str, unread: Mapping[str, int]) -> list[Finding]:
-    """Consumers whose next entry is gone with all before it, as a clean-up of the log leaves it."""
+    """The consumers whose next entry was removed by a clean-up of the log, together with all entries before it."""
     oldest = min(commit_versions(location), default=0)
     return [
         Finding(
             kind="unread changes",
             path=commit_file(location, version + 1),
-            detail=f"{consumer} has read to version {version}, and the log begins with {oldest}",
-            remedy=f"The next run of {consumer} reads all of {name}; or bring the entries back from a backup.",
+            detail=f"{consumer} has read to version {version}, but the log begins at version {oldest}",
+            remedy=f"The next run of {consumer} reads all of {name}; or restore the entries from a backup.",
             serious=False,
         )
         for consumer, version in unread.items() if version + 1 < oldest
@@ -158,8 +158,8 @@ def _missing(name: str, replayed: Replay, on_disk: Mapping[str, _OnDisk]) -> lis
         Finding(
             kind="missing file",
             path=path,
-            detail=f"version {replayed.version} is made of it, and it is not there",
-            remedy=f"pipeline restore {name} to a version before it was lost, or bring the file back.",
+            detail=f"version {replayed.version} needs it, but it does not exist",
+            remedy=f"Run pipeline restore {name} to a version before it was lost, or restore the file from a backup.",
             serious=True,
         )
         for path in sorted(set(replayed.files) - set(on_disk)) if _is_below(path)
@@ -169,39 +169,64 @@ def _missing(name: str, replayed: Replay, on_disk: Mapping[str, _OnDisk]) -> lis
 def _damaged(
     name: str, location: str, replayed: Replay, on_disk: Mapping[str, _OnDisk], *, deep: bool
 ) -> Iterator[Finding]:
-    """Files of the newest version and of the change feed that are there, and not what was committed."""
+    """The existing files of the newest version and of the change feed that are not as they were committed."""
     system, root = file_system(location)
     committed = dict(replayed.changes) | dict(replayed.files)
     for path in sorted(set(committed) & set(on_disk)):
         problem = problem_of(system, f"{root}/{path}", on_disk[path].size, committed[path], deep=deep)
         if problem is not None:
-            what = f"version {replayed.version} is made of it" if path in replayed.files else "changes are read from it"
+            user = f"version {replayed.version} needs it" if path in replayed.files else "the change feed needs it"
             yield Finding(
                 kind="damaged file",
                 path=path,
-                detail=f"{problem}; {what}",
-                remedy=f"Bring the file back from a copy or a backup, or write its rows anew; pipeline restore "
-                f"{name} goes back to a version without it.",
+                detail=f"{problem}; {user}",
+                remedy=f"Restore the file from a copy or a backup, or write its rows again, or run pipeline restore "
+                f"{name} to a version without it.",
+                serious=True,
+            )
+
+
+def _damaged_vectors(name: str, location: str, replayed: Replay) -> Iterator[Finding]:
+    """Deletion vectors of the newest version that are missing or damaged: its rows can't be read."""
+    system, root = file_system(location)
+    for path, added in sorted(replayed.files.items()):
+        vector, file = added.get("deletionVector"), None
+        try:
+            file = vector_file(vector) if vector else None
+            if not vector or file is None or not _is_below(file):
+                continue
+            problem = problem_of_vector(system, f"{root}/{file}", vector)
+        except FileNotFoundError:
+            problem = "it is missing"
+        except ValueError:
+            problem = "the log does not have its name as the protocol says"
+        if problem is not None:
+            yield Finding(
+                kind="damaged file",
+                path=file or path,
+                detail=f"{problem}; it has the deleted rows of {path}",
+                remedy=f"Bring the file back from a copy or a backup; pipeline restore {name} goes back to a version "
+                "without it.",
                 serious=True,
             )
 
 
 def _orphan(name: str, path: str, changed: dt.datetime | None) -> Finding:
-    when = "" if changed is None else f"; it was written at {changed:%Y-%m-%d %H:%M:%S}Z"
+    written = "" if changed is None else f"; it was written at {changed:%Y-%m-%d %H:%M:%S}Z"
     return Finding(
         kind="orphan",
         path=path,
-        detail=f"no commit knows it: left by a write that was ended, or of one that runs now{when}",
-        remedy=f"pipeline maintain vacuum {name} --apply removes it once it is older than the retention.",
+        detail=f"no commit names it: it is from a write that was killed, or from one that runs now{written}",
+        remedy=f"If it is older than the retention, pipeline maintain vacuum {name} --apply removes it.",
         serious=False,
     )
 
 
 def _data_files(location: str) -> Iterator[tuple[str, _OnDisk]]:
-    """Files by path below the table, as a vacuum looks at them, with sizes and times of change.
+    """The files that a vacuum would consider, by path below the table, with their sizes and modification times.
 
-    Hidden files and folders are not the table's, but for the change feed and partition folders whose column begins
-    with an underscore (delta#256). Deletion vectors are left out: their names in the log are encoded.
+    Hidden files and folders don't belong to the table, except the change feed and the folders of a partition column
+    whose name begins with an underscore (delta#256). Deletion vectors are left out: their names in the log are encoded.
     """
     from pyarrow import fs
 

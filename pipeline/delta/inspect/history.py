@@ -1,7 +1,7 @@
-"""What happened to a table: its commits, newest first, with what each says of itself.
+"""The history of a table: its commits, the newest first, with their metrics and our notes.
 
-Here belong the commits as DESCRIBE HISTORY tells them, and the same from the log's files. What a table is now is
-`describe`'s.
+Here belong the commits from DESCRIBE HISTORY, and the same from the log's files. `describe` has the current state of a
+table.
 """
 
 from __future__ import annotations
@@ -36,19 +36,18 @@ _HISTORY_COLUMNS = (
     "version", "unix_micros(timestamp) AS micros", "operation", "operationMetrics", "userMetadata", "engineInfo",
 )  # fmt: skip
 _EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.timezone.utc)
-# Whether a table keeps the time of a commit in the commit, and since which version (Delta protocol, "In-Commit
-# Timestamps").
+# Whether a table has in-commit timestamps, and since which version (Delta protocol, "In-Commit Timestamps").
 _TIMED = "delta.enableInCommitTimestamps"
 _TIMED_SINCE = "delta.inCommitTimestampEnablementVersion"
 _MILLISECOND = 1_000_000  # in nanoseconds
-_UNTOLD = "not told"
+_UNKNOWN = "unknown"
 
 
 @dataclass(frozen=True, kw_only=True)
 class HistoryEntry:
-    """One commit; `note` is what we wrote into it, None in a commit that carries no mark of ours.
+    """One commit. `note` is our note in its user metadata. If the commit is not ours, None.
 
-    `timestamp` is in UTC. Rows and files are None where Delta does not say.
+    `timestamp` is in UTC. If Delta's metrics lack the number of rows or files, it is None.
     """
 
     version: int
@@ -60,17 +59,17 @@ class HistoryEntry:
 
     @property
     def rows_written(self) -> int | None:
-        """Rows that are new in this version."""
+        """The number of rows that the commit inserted or updated."""
         return rows_written(self.metrics)
 
     @property
     def files_added(self) -> int | None:
-        """Data files that came."""
+        """The number of data files that the commit added."""
         return self._metric("numFiles", "numAddedFiles", "numTargetFilesAdded", "numRestoredFiles")
 
     @property
     def files_removed(self) -> int | None:
-        """Data files that went."""
+        """The number of data files that the commit removed."""
         return self._metric("numRemovedFiles", "numTargetFilesRemoved")
 
     def _metric(self, *names: str) -> int | None:
@@ -86,13 +85,13 @@ class HistoryEntry:
 
 @door
 def history(session: SparkSession, name: str, location: str, limit: int | None = None) -> list[HistoryEntry]:
-    """The newest commits, newest first; all that the log still holds where `limit` is None.
+    """The newest commits, the newest first. If `limit` is None, all that the log still has.
 
     Args:
-        name: of the dataset, for the errors.
+        name: the name of the dataset, for the errors.
 
     Raises:
-        TableNotFoundError: it was never written.
+        TableNotFoundError: the table was never written.
         StorageError: the log can't be read.
     """
     try:
@@ -105,14 +104,14 @@ def history(session: SparkSession, name: str, location: str, limit: int | None =
 
 
 def entries(session: SparkSession, location: str, limit: int | None) -> list[HistoryEntry]:
-    """The same, with Spark's own errors."""
+    """As `history`, but raises Spark's own errors."""
     bound = "" if limit is None else f" LIMIT {int(limit)}"
     commits = session.sql(f"DESCRIBE HISTORY {sql.path_table(location)}{bound}").selectExpr(*_HISTORY_COLUMNS)
     return [
         HistoryEntry(
             version=row["version"],
             timestamp=_EPOCH + dt.timedelta(microseconds=row["micros"]),
-            operation=row["operation"] or _UNTOLD,
+            operation=row["operation"] or _UNKNOWN,
             engine=row["engineInfo"],
             metrics=dict(row["operationMetrics"] or {}),
             note=commit_note(row["userMetadata"]),
@@ -123,11 +122,11 @@ def entries(session: SparkSession, location: str, limit: int | None) -> list[His
 
 @door
 def history_in_log(name: str, location: str, limit: int | None = None) -> list[HistoryEntry] | None:
-    """As `history`, from the log's files on this machine; None where they don't say it, or lie elsewhere. No Spark.
+    """As `history`, from the log's files. If they are not enough or not on this machine, None. No Spark.
 
     Raises:
-        TableNotFoundError: it was never written.
-        DamagedTableError: an entry is not what a commit has written.
+        TableNotFoundError: the table was never written.
+        DamagedTableError: an entry is not as a commit writes it.
         StorageError: the log can't be read.
     """
     folder = local_folder(location)
@@ -138,7 +137,7 @@ def history_in_log(name: str, location: str, limit: int | None = None) -> list[H
             raise TableNotFoundError(dataset=name, location=location)
         with of_dataset(name):
             return _entries_in_log(folder, limit)
-    except (KeyError, NotImplementedError):  # of a form that we don't read
+    except (KeyError, NotImplementedError):  # the log is in a form that we don't read
         return None
 
 
@@ -151,18 +150,18 @@ def _entries_in_log(folder: Path, limit: int | None) -> list[HistoryEntry] | Non
     numbers = sorted(number for number in files if number >= first)
     infos = {number: info for number in numbers if (info := _info(folder, number)) is not None}
     times = dict(_times(files, infos, _timed_from(facts.properties, numbers)))
-    found = [
+    commits = [
         HistoryEntry(
             version=number,
             timestamp=instant(times[number]),
-            operation=info.get("operation") or _UNTOLD,
+            operation=info.get("operation") or _UNKNOWN,
             engine=info.get("engineInfo"),
             metrics={n: v if isinstance(v, str) else json.dumps(v) for n, v in _metrics(info).items()},
             note=commit_note(info.get("userMetadata")),
         )
         for number, info in infos.items()
     ]
-    return found[::-1]
+    return commits[::-1]
 
 
 def _commit_files(folder: Path) -> dict[int, File]:
@@ -171,7 +170,7 @@ def _commit_files(folder: Path) -> dict[int, File]:
 
 
 def _info(folder: Path, number: int) -> Mapping[str, Any] | None:
-    """What a commit says of itself; None where it is gone from the log since it was listed."""
+    """The commitInfo of a commit. If the commit was removed from the log since it was listed, None."""
     try:
         return info_of(read_entry(str(folder), number, few=True))
     except FileNotFoundError:
@@ -183,25 +182,25 @@ def _metrics(info: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def _timed_from(properties: Mapping[str, str], numbers: Sequence[int]) -> int:
-    """The first version that keeps its own time; beyond all of these where none does."""
-    told = {name.lower(): value for name, value in properties.items()}
-    if (told.get(_TIMED.lower()) or "").lower() != "true":
+    """The first version with an in-commit timestamp. If there is none, one more than the greatest of these."""
+    by_name = {name.lower(): value for name, value in properties.items()}
+    if (by_name.get(_TIMED.lower()) or "").lower() != "true":
         return max(numbers) + 1
-    return as_count(told.get(_TIMED_SINCE.lower())) or 0
+    return as_count(by_name.get(_TIMED_SINCE.lower())) or 0
 
 
 def _times(
     files: Mapping[int, File], infos: Mapping[int, Mapping[str, Any]], timed_from: int
 ) -> Iterator[tuple[int, int]]:
-    """By version the milliseconds by which Delta finds it: those in the commit, or the time of change of its file.
+    """The timestamp of each version in milliseconds: the in-commit one, or the modification time of its file.
 
-    Files may have been copied out of their order; Delta takes none for older than the one before it.
+    Copied files may have modification times out of order. As Delta does, each is made later than the one before it.
     """
-    before = None
+    previous = None
     for number, info in infos.items():
         if number >= timed_from and isinstance(info.get("inCommitTimestamp"), int):
             yield number, info["inCommitTimestamp"]
             continue
         changed = files[number].changed_nanoseconds // _MILLISECOND
-        before = changed if before is None or changed > before else before + 1
-        yield number, before
+        previous = changed if previous is None or changed > previous else previous + 1
+        yield number, previous

@@ -1,7 +1,7 @@
-"""Where the columns of a frame come from: read from Spark's analyzed plan, never guessed from names.
+"""The origins of a frame's columns, from Spark's analyzed plan, never guessed from names.
 
-Here belong the tables that a plan reads and the walk through it. A column whose way leads through something that the
-plan does not open (a Python function over whole partitions, a checkpoint, a subquery) is unknown, and is left out.
+Here belong the tables that a plan reads and the walk through it. If a column passes through a node that the plan does
+not describe (a Python function over a full partition, a checkpoint, a subquery), its origin is unknown and left out.
 """
 
 from __future__ import annotations
@@ -18,24 +18,24 @@ from pipeline.delta.log.snapshot import local_folder
 from pipeline.delta.spark.failures import SPARK_ERRORS
 from pipeline.delta.spark.session import is_connect
 
-# A column of a table: where the table lies, as `plain_location` spells it, and the column's name.
+# A column of a table: the table's location as from `plain_location`, and the column's name.
 Origin = tuple[str, str]
-_Origins = frozenset[Origin] | None  # None where it is unknown
-_NONE: frozenset[Origin] = frozenset()
+_Origins = frozenset[Origin] | None  # None if they are unknown
+_NO_ORIGINS: frozenset[Origin] = frozenset()
 _FILES = "org.apache.spark.sql.execution.datasources.HadoopFsRelation"
 _DELTA_INDEX = "org.apache.spark.sql.delta.files.TahoeLogFileIndex"
 _FEED = "org.apache.spark.sql.delta.commands.cdc.CDCReader$DeltaCDFRelation"
-# A plan that has another form than we know, as a node of an extension may have.
+# Errors for a plan of an unknown form, for example with a node of an extension.
 _UNREADABLE = (*SPARK_ERRORS, LookupError, TypeError, ValueError, StopIteration)
 _SET_OPERATIONS = ("Except", "Intersect")
 _LEFT_ONLY = ("LeftSemi$", "LeftAnti$")
-# Leaves of which every value is written out in the query itself.
+# Leaves whose values are all in the query itself.
 _LITERAL = frozenset({"OneRowRelation", "LocalRelation", "Range"})
 
 
 @dataclass(frozen=True)
 class Scan:
-    """A Delta table that a plan reads; `version` is None of a change feed, `columns` are by Spark's ids of them."""
+    """A Delta table that a plan reads, with its column names by Spark's ids. For a change feed `version` is None."""
 
     location: str
     version: int | None
@@ -43,22 +43,22 @@ class Scan:
 
 
 def plain_location(uri: str) -> str:
-    """A location in one spelling, so that those of a plan and of a declaration can be compared."""
+    """A location in normal form, to compare a plan's location with a declared one."""
     folder = local_folder(uri)
     return uri.rstrip("/") if folder is None else str(folder)
 
 
 def scans(frame: DataFrame) -> list[Scan]:
-    """The Delta tables that a frame reads, one for each place in its plan; none over Connect, which tells no plan."""
+    """The Delta tables that a frame reads, one for each leaf of its plan. Over Connect, which has no plan, empty."""
     if is_connect(frame.sparkSession):
         return []
     return [scan for scan in _leaves(frame._jdf.queryExecution().analyzed()) if scan is not None]
 
 
 def column_lineage(frame: DataFrame) -> dict[str, frozenset[Origin]]:
-    """By column of a frame the table columns that its values come from; those of which that is known.
+    """The table columns from which the values of each column of a frame come. Columns of unknown origin are left out.
 
-    A column that comes from no table has none. Nothing is known over Connect. No Spark job.
+    A column that comes from no table has an empty set. Over Connect no origin is known. No Spark job.
     """
     if is_connect(frame.sparkSession):
         return {}
@@ -67,12 +67,12 @@ def column_lineage(frame: DataFrame) -> dict[str, frozenset[Origin]]:
         walk = _Walk(json.loads(plan.toJSON()), _leaves(plan))
     except _UNREADABLE:
         return {}
-    found = {name: walk.origins.get(number) for name, number in zip(frame.columns, walk.output, strict=True)}
-    return {name: origins for name, origins in found.items() if origins is not None}
+    by_column = {name: walk.origins.get(number) for name, number in zip(frame.columns, walk.output, strict=True)}
+    return {name: origins for name, origins in by_column.items() if origins is not None}
 
 
 def _leaves(plan: Any) -> list[Scan | None]:
-    """Each leaf of a plan in its order; None where it is no Delta table."""
+    """Each leaf of a plan, in order. If a leaf is not a Delta table, None."""
     leaves = plan.collectLeaves()
     return [_scan(leaves.apply(number)) for number in range(leaves.size())]
 
@@ -102,7 +102,7 @@ def _name(path: str) -> str:
 
 
 class _Walk:
-    """One pass over a plan's nodes, which come parents first; `output` are the ids of the columns at its top."""
+    """One pass over a plan's nodes, parents first. `output` has the ids of the plan's columns."""
 
     def __init__(self, nodes: Sequence[Mapping[str, Any]], leaves: Sequence[Scan | None]) -> None:
         self._nodes = iter(nodes)
@@ -129,12 +129,12 @@ class _Walk:
             defined = self._definitions.get(node["cteId"], [])
             self.origins.update(zip(output, map(self.origins.get, defined), strict=False))
         for number in output:
-            known = None if scan is None else scan.columns.get(number)
-            if scan is not None and known is not None:
-                of_feed = known in RESERVED_COLUMNS
-                self.origins[number] = _NONE if of_feed else frozenset({(scan.location, known)})
+            column = None if scan is None else scan.columns.get(number)
+            if scan is not None and column is not None:
+                of_feed = column in RESERVED_COLUMNS
+                self.origins[number] = _NO_ORIGINS if of_feed else frozenset({(scan.location, column)})
             else:
-                self.origins.setdefault(number, _NONE if kind in _LITERAL else None)
+                self.origins.setdefault(number, _NO_ORIGINS if kind in _LITERAL else None)
         return output
 
     def _output(self, kind: str, node: Mapping[str, Any], children: Sequence[list[int]]) -> list[int]:
@@ -157,20 +157,20 @@ class _Walk:
         if kind == "WithCTE":
             return children[-1]
         if "output" in node or (len(children) > 1 and kind not in _SET_OPERATIONS):
-            # Of this node the plan does not say what becomes of what.
+            # The plan does not show how this node computes its output.
             return [_id(attribute[0]) for attribute in node.get("output") or []]
         return first
 
     def _generated(self, kind: str, node: Mapping[str, Any], child: list[int]) -> list[int]:
-        """The columns of a node that makes several rows of one."""
-        made = [_id(attribute[0]) for attribute in node["generatorOutput" if kind == "Generate" else "output"]]
+        """The columns of a node that makes several rows from one."""
+        generated = [_id(attribute[0]) for attribute in node["generatorOutput" if kind == "Generate" else "output"]]
         if kind == "Generate":
-            self.origins.update(dict.fromkeys(made, self._of(node["generator"])))
-            return [number for place, number in enumerate(child) if place not in _dropped(node)] + made
+            self.origins.update(dict.fromkeys(generated, self._of(node["generator"])))
+            return [number for position, number in enumerate(child) if position not in _dropped(node)] + generated
         projections = node["projections"]
-        for number, *expressions in zip(made, *projections, strict=True) if projections else ():
+        for number, *expressions in zip(generated, *projections, strict=True) if projections else ():
             self.origins[number] = _union(map(self._of, expressions))
-        return made
+        return generated
 
     def _named(self, expression: Sequence[Mapping[str, Any]]) -> int:
         number = _id(expression[0])
@@ -189,16 +189,16 @@ _EXPRESSIONS = {"Project": "projectList", "Aggregate": "aggregateExpressions", "
 
 
 def _dropped(node: Mapping[str, Any]) -> frozenset[int]:
-    """The places of columns that a generator leaves out; Spark names them as a list, or as text."""
-    places = node.get("unrequiredChildIndex") or []
-    return frozenset(int(place) for place in (places if isinstance(places, list) else json.loads(places)))
+    """The positions of the columns that a generator leaves out. Spark gives them as a list, or as text."""
+    positions = node.get("unrequiredChildIndex") or []
+    return frozenset(int(number) for number in (positions if isinstance(positions, list) else json.loads(positions)))
 
 
 def _id(attribute: Mapping[str, Any]) -> int:
     return int(attribute["exprId"]["id"])
 
 
-def _union(found: Iterator[_Origins] | Any) -> _Origins:
-    """All of these; unknown where one is."""
-    every = list(found)
-    return None if None in every else frozenset().union(*every)
+def _union(origins: Iterator[_Origins] | Any) -> _Origins:
+    """The union of these origins. If one is unknown, the union is unknown."""
+    sets = list(origins)
+    return None if None in sets else frozenset().union(*sets)

@@ -1,7 +1,7 @@
 """The records of all runs below a root: every run, and the manifest of one.
 
-Here belongs the reading of the folder of records. A file that can't be read hides no other one. What a record is, and
-its file, is the subject of `record`.
+Here belongs the reading of the folder of records. A file that can't be read hides no other file. `record` defines a
+record and its file.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _LOG = logging.getLogger(__name__)
 
 @dataclass(frozen=True, kw_only=True)
 class RunSummary:
-    """What is kept of one run; times are those at which its first and last record were made."""
+    """The summary of one run's records. `first` and `last` are the times of its first and last record."""
 
     run_id: str
     first: str
@@ -42,7 +42,7 @@ def _warn(error: RecordError) -> None:
 def runs(
     root: str, session: SparkSession | None = None, *, damaged: Callable[[RecordError], None] = _warn
 ) -> list[RunSummary]:
-    """A summary of every run that has records, newest first. A root on this machine needs no Spark.
+    """The summaries of all runs with records, the newest first. No Spark if the root is on this machine.
 
     Args:
         damaged: called for each record that can't be read; by default it logs a warning. The others are read.
@@ -53,7 +53,7 @@ def runs(
     by_run: dict[str, list[DatasetRecord]] = defaultdict(list)
     for record in _read(root, session, damaged):
         by_run[record.run_id].append(record)
-    found = [
+    summaries = [
         RunSummary(
             run_id=run_id,
             first=min(record.recorded_at for record in records),
@@ -64,28 +64,28 @@ def runs(
         )
         for run_id, records in by_run.items()
     ]
-    return sorted(found, key=lambda summary: summary.first, reverse=True)
+    return sorted(summaries, key=lambda summary: summary.first, reverse=True)
 
 
 @door
 def manifest(
     root: str, run_id: str, session: SparkSession | None = None, *, damaged: Callable[[RecordError], None] = _warn
 ) -> list[DatasetRecord]:
-    """The records of a run in the order in which they were made; `run_id` may be the beginning of one run's id only.
+    """The records of a run, the oldest first. `run_id` may be the beginning of an id if only one run's id has it.
 
     Args:
         damaged: as for `runs`.
 
     Raises:
-        RunNotFoundError: no run, or more than one, has an id that begins so.
+        RunNotFoundError: no run, or more than one, has such an id.
         FileAccessError: the folder of the records can't be read.
     """
     records = list(_read(root, session, damaged))
     known = sorted({record.run_id for record in records})
     matching = [run_id] if run_id in known else [run for run in known if run_id and run.startswith(run_id)]
     if len(matching) != 1:
-        alike = matching or near(run_id, known)
-        raise RunNotFoundError(run=run_id, root=f"{root.rstrip('/')}/{FOLDER}", near=tuple(alike))
+        similar = matching or near(run_id, known)
+        raise RunNotFoundError(run=run_id, root=f"{root.rstrip('/')}/{FOLDER}", near=tuple(similar))
     return sorted((r for r in records if r.run_id == matching[0]), key=lambda record: record.recorded_at)
 
 

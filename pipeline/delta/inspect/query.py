@@ -1,12 +1,12 @@
-"""SQL over the declared datasets: each a view under a name that SQL can say, at a pinned version.
+"""SQL over the declared datasets: each is a view with a SQL name, at a pinned version.
 
-Here belong the views, the decision that a statement only reads, and exact values as text. Every read of rows goes
-through `read`. The caller's session stays as it was: views and confs live in a clone.
+Here belong the views, the check that a statement only reads, and exact values as text. `read` does every read of rows.
+The caller's session does not change: views and confs are in a clone.
 
-What a text is, is the parser's word and not ours: it is only run behind words of ours, after which Spark's grammar lets
-nothing stand that writes. A query stands inside `SELECT * FROM (WITH … AS (text))`. What is taken for SHOW or DESCRIBE
-gets that very word in front of it, and EXPLAIN is given queries alone: in Spark's analysis EXECUTE IMMEDIATE already
-runs. A query can still call Java or start a program; the plan tells that before anything of it is evaluated.
+Spark's parser decides what a text is, not this module. A text is only run inside a statement of ours in which Spark's
+grammar allows no write. A query runs as `SELECT * FROM (WITH … AS (text))`. SHOW or DESCRIBE runs with that keyword
+first. EXPLAIN is only run for queries, because Spark's analysis already runs EXECUTE IMMEDIATE. A query can still call
+Java or start a program; its plan shows that before any part of it is evaluated.
 """
 
 from __future__ import annotations
@@ -54,25 +54,25 @@ from pipeline.errors import PipelineError, QueryError, RegistryError, UnknownDat
 from pipeline.errors.spelling import near
 
 _QUERY = "SELECT * FROM (WITH pipeline_query AS (\n{}\n) SELECT * FROM pipeline_query)"
-# A view is made by a command, which is explained without its query being optimized: the optimizer evaluates functions.
+# EXPLAIN of a command does not optimize its query. That matters because the optimizer evaluates functions.
 _ANALYSIS = "EXPLAIN EXTENDED CREATE OR REPLACE TEMPORARY VIEW pipeline_query AS {}"
 _ANALYZED = "== Analyzed Logical Plan ==\nCreateViewCommand "
-# What acts beyond the rows of a query, as a plan writes it, whatever it is called by in the text.
+# Expressions with effects beyond the rows of a query, by their names in a plan, whatever their names in the text.
 _ACTS = re.compile(r"\b(ScriptTransformation|(?:try_)?reflect\(|java_method\()", re.IGNORECASE)
 _WORD = re.compile(r"\w+")
-_LOOKS = ("show", "describe", "desc", "explain")
+_METADATA_KEYWORDS = ("show", "describe", "desc", "explain")
 _EXPLAINED = ("extended", "codegen", "cost", "formatted")
 _COMMENT = re.compile(r"\s+|--[^\n]*(?:\n|$)|/\*.*?\*/", re.DOTALL)
-# Spark's parser counts lines and columns from the statement that ours is wrapped into.
+# Positions in Spark's messages count from the start of our statement, not of the user's.
 _POSITION = re.compile(r"\s*(?:SQLSTATE: \w+)?\s*\(line \d+, pos \d+\)|\s*SQLSTATE: \w+.*$")
 _UNKNOWN = "TABLE_OR_VIEW_NOT_FOUND"
 _JSON_OPTIONS = "map('ignoreNullFields', 'false', 'timestampFormat', 'yyyy-MM-dd HH:mm:ss.SSSSSS\\'Z\\'')"
-# A table by the path of its files: in SQL they are of that kind whatever else lies there.
+# A table by the path of its Parquet files: SQL reads them as Parquet even if the folder is a Delta table.
 _PARQUET_PATH = re.compile(r"\bparquet`?\s*\.\s*`((?:[^`]|``)+)`", re.IGNORECASE)
 CHANGES_SUFFIX = "__changes"
 _CONFS = {
     "spark.sql.scripting.enabled": "false",
-    # A plan that is asked what it calls leaves nothing out.
+    # The text of a plan must be complete, since the check for calls reads it.
     "spark.sql.debug.maxToStringFields": str(2**31 - 1),
     "spark.sql.maxPlanStringLength": str(2**31 - 16),
 }
@@ -80,11 +80,11 @@ _CONFS = {
 
 @dataclass(frozen=True, kw_only=True)
 class Answer:
-    """The rows of a query as text, exact; None is NULL.
+    """The rows of a query as exact text; None is NULL.
 
-    Timestamps are in UTC and end in Z, binary values are hexadecimal, nested values are JSON in which decimals are
-    strings. `versions` are those of the datasets that the statement could see, and `reads` what it has read of them;
-    `more` says that rows were left out.
+    Timestamps are in UTC and end in Z, binary values are hexadecimal, and nested values are JSON in which decimals are
+    strings. `versions` are those of the datasets that the statement could read, and `reads` are its reads of them.
+    `more` is true if rows were left out.
     """
 
     columns: tuple[str, ...]
@@ -95,7 +95,7 @@ class Answer:
     reads: tuple[ReadFacts, ...] = ()
 
     def document(self) -> dict[str, Any]:
-        """The answer in JSON's types; decimals, and numbers that JSON can't say, stay text."""
+        """The answer in JSON's types. Decimals, and numbers that JSON does not have, stay text."""
         columns = [
             {"name": name, "type": kind.simpleString()} for name, kind in zip(self.columns, self.types, strict=True)
         ]
@@ -140,15 +140,15 @@ def query(
     """Run one query over the datasets.
 
     Args:
-        pins: by dataset name what to read of it, and by `changes` in it what of its change feed; all others are read as
-            `everything` says.
-        limit: at most so many rows.
+        pins: how to read each named dataset, and with `changes` its change feed.
+        everything: how to read all other datasets.
+        limit: the greatest number of rows.
 
     Raises:
-        QueryError: it does not only read, or Spark can't answer it.
-        UnknownDatasetError: it names a table that is no dataset; near misses are named.
-        TableNotFoundError, VersionNotFoundError, StorageError, ChangesUnreadableError: a dataset that it names, or that
-            is pinned, can't be read.
+        QueryError: the statement does not only read, or Spark can't run it.
+        UnknownDatasetError: the statement names a table that is not a dataset. The error has similar names.
+        TableNotFoundError, VersionNotFoundError, StorageError, ChangesUnreadableError: a dataset that the statement
+            names, or that is pinned, can't be read.
         RegistryError: two datasets would be the same view.
         NotParquetError: the statement names the folder of a Delta table as Parquet.
     """
@@ -156,18 +156,18 @@ def query(
     for path in _PARQUET_PATH.findall(statement):
         refuse_table_as_parquet(session, path.replace("``", "`"))
     with _quiet(), query_session(session) as clone:
-        found: list[ReadFacts] = []
+        reads: list[ReadFacts] = []
         missing: dict[str, PipelineError] = {}
         for name, dataset, options in _visible(statement, views, pins, everything):
             try:
-                found.append(_register(clone, name, dataset, root, options))
+                reads.append(_register(clone, name, dataset, root, options))
             except PipelineError as error:
                 if dataset.name in pins:
                     raise
                 missing[name] = error
         try:
             return answer_of(
-                _frame(clone, statement), {view.dataset or "": view.version for view in found}, limit, found, root
+                _frame(clone, statement), {view.dataset or "": view.version for view in reads}, limit, reads, root
             )
         except SPARK_ERRORS as error:
             raise _translated(error, views, missing) from error
@@ -175,22 +175,22 @@ def query(
 
 def _register(clone: SparkSession, name: str, dataset: Dataset, root: str, options: ReadOptions) -> ReadFacts:
     if options.changes is not None:
-        # A change feed is refused by age alone; what is gone is told by the window's verdict.
+        # Delta would refuse a change feed for its age alone. The window's verdict reports files that are gone.
         clone.conf.set(WITHIN_RETENTION, "false")
-    found = read(clone, dataset, dataset.location(root), options)
-    found.frame.createOrReplaceTempView(sql.identifier(name))
+    rows = read(clone, dataset, dataset.location(root), options)
+    rows.frame.createOrReplaceTempView(sql.identifier(name))
     if options.changes is None:
-        return ReadFacts(name=name, dataset=dataset.name, kind="view", version=found.version)
+        return ReadFacts(name=name, dataset=dataset.name, kind="view", version=rows.version)
     return ReadFacts(
-        name=name, dataset=dataset.name, kind="changes", version=found.version, first=found.first,
-        files=found.files_in_version,
+        name=name, dataset=dataset.name, kind="changes", version=rows.version, first=rows.first,
+        files=rows.files_in_version,
     )  # fmt: skip
 
 
 def answer_of(
     frame: DataFrame, versions: Mapping[str, int], limit: int, views: Iterable[ReadFacts] | None = None, root: str = ""
 ) -> Answer:
-    """At most `limit` rows of a frame of a `query_session`, as text; what was read is told where views are given."""
+    """At most `limit` rows of a frame of a `query_session`, as text. If `views` are given, with the reads."""
     types = tuple(field.dataType for field in frame.schema.fields)
     shown = _exact(frame, types).limit(limit + 1)
     rows = shown.collect()
@@ -201,7 +201,7 @@ def answer_of(
 
 
 def _as_read(shown: DataFrame, views: Sequence[ReadFacts], root: str) -> Iterator[ReadFacts]:
-    """The views, and tables by their paths, with what the plan of the frame says of their files and filters."""
+    """The views, and tables by their paths, with the numbers of files and the pushed filters of the frame's plan."""
     places = {view.name: plain_location(table_location(root, view.dataset or "")) for view in views}
     known = {(places[view.name], view.version) for view in views}
     by_path = {
@@ -213,45 +213,46 @@ def _as_read(shown: DataFrame, views: Sequence[ReadFacts], root: str) -> Iterato
         return
     files = [_path(uri) for uri in shown.inputFiles()]
     filters = None if is_connect(shown.sparkSession) else list(_pushed(shown))
-    for found in (*views, *by_path.values()):
-        if found.kind == "changes":
-            yield found
+    for facts in (*views, *by_path.values()):
+        if facts.kind == "changes":
+            yield facts
             continue
-        folder = f"{_path(places.get(found.name, found.name))}/"
+        folder = f"{_path(places.get(facts.name, facts.name))}/"
         pushed = None if filters is None else tuple(text for path, text in filters if f"{path}/" == folder)
-        yield replace(found, files=sum(path.startswith(folder) for path in files), pushed_filters=pushed)
+        yield replace(facts, files=sum(path.startswith(folder) for path in files), pushed_filters=pushed)
 
 
 def _path(uri: str) -> str:
-    """A URI of files in one spelling: decoded, and without the scheme of this machine's disk."""
+    """A URI of files in normal form: decoded, and without the scheme of this machine's disk."""
     return plain_location(unquote(uri))
 
 
 def _pushed(shown: DataFrame) -> Iterator[tuple[str, str]]:
-    """The folder of each scan in an executed plan, with each list of filters that was pushed into it."""
+    """The folder of each scan in an executed plan, with each list of filters pushed into it."""
     jvm: Any = shown.sparkSession._jvm
     executed = shown._jdf.queryExecution().executedPlan()
     pending = [jvm.org.apache.spark.sql.execution.SparkPlanInfo.fromSparkPlan(executed)]
     while pending:
         plan = pending.pop()
         pending.extend(plan.children().apply(n) for n in range(plan.children().size()))
-        said = {name: plan.metadata().get(name) for name in ("Location", "PartitionFilters", "PushedFilters")}
-        texts = {name: option.get() for name, option in said.items() if option.isDefined()}
+        options = {name: plan.metadata().get(name) for name in ("Location", "PartitionFilters", "PushedFilters")}
+        texts = {name: option.get() for name, option in options.items() if option.isDefined()}
         folder = texts.pop("Location", "[]").partition("[")[2].rstrip("]")
         yield from ((_path(folder), text) for text in texts.values() if text != "[]")
 
 
 @contextmanager
 def query_session(session: SparkSession) -> Iterator[SparkSession]:
-    """A clone of the session in UTC and without its variables, for rows that are shown."""
+    """A clone of the session in UTC and without its variables, for rows to show."""
     with private_session(session, _CONFS) as clone:
         yield clone
 
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Keep pyspark from printing every refused statement as JSON; the caller gets an error of ours."""
-    logger = PySparkLogger.getLogger("SQLQueryContextLogger")  # of any other class it fails in every later error
+    """Stop pyspark from printing every refused statement as JSON; the caller gets an error of ours."""
+    # A logger of another class under this name would fail in every later error.
+    logger = PySparkLogger.getLogger("SQLQueryContextLogger")
     before = logger.disabled
     logger.disabled = True
     try:
@@ -261,11 +262,11 @@ def _quiet() -> Iterator[None]:
 
 
 def _names(datasets: Iterable[Dataset]) -> dict[str, Dataset]:
-    """The datasets by the names of their views, of the rows and of the changes."""
+    """The datasets by the names of their two views: of the rows and of the changes."""
     views: dict[str, Dataset] = {}
     for dataset in datasets:
         for name in (view_name(dataset), changes_name(dataset)):
-            other = next((found for known, found in views.items() if known.lower() == name.lower()), None)
+            other = next((d for known, d in views.items() if known.lower() == name.lower()), None)
             if other is not None:
                 raise RegistryError(problems=(f"{other.name} and {dataset.name} would both be the SQL view {name}",))
             views[name] = dataset
@@ -277,7 +278,7 @@ def _visible(
 ) -> Iterator[tuple[str, Dataset, ReadOptions]]:
     """The views that a statement may name, those of changes last.
 
-    A table takes time to open, and a query spells what it names.
+    Only these are opened, since that takes time. A statement contains the names of its views.
     """
     text = statement.lower()
     for name, dataset in sorted(views.items(), key=lambda pair: pair[0] == changes_name(pair[1])):
@@ -285,17 +286,17 @@ def _visible(
         if name == changes_name(dataset):
             if name.lower() in text or ("identifier" in text and CHANGES_SUFFIX in text):
                 yield name, dataset, replace(options, changes=options.changes or Window())
-        elif _looks(statement) or name.lower() in text or dataset.name in pins or "identifier" in text:
+        elif _is_metadata_statement(statement) or name.lower() in text or dataset.name in pins or "identifier" in text:
             yield name, dataset, replace(options, changes=None)
 
 
-def _looks(statement: str) -> bool:
+def _is_metadata_statement(statement: str) -> bool:
     """Whether the first word is SHOW, DESCRIBE or EXPLAIN."""
-    return _first_word(statement)[0] in _LOOKS
+    return _first_word(statement)[0] in _METADATA_KEYWORDS
 
 
 def _first_word(text: str) -> tuple[str, str]:
-    """The first word behind the comments, small, and what follows it."""
+    """The first word after the comments, in lower case, and the text after it."""
     start = 0
     while (skipped := _COMMENT.match(text, start)) is not None:
         start = skipped.end()
@@ -304,9 +305,9 @@ def _first_word(text: str) -> tuple[str, str]:
 
 
 def _frame(clone: SparkSession, statement: str) -> DataFrame:
-    """The answer to a statement; nothing of it is evaluated before it is known to read only."""
+    """The frame of a statement. No part of it is evaluated before it is known to read only."""
     word, rest = _first_word(statement)
-    if word not in _LOOKS:
+    if word not in _METADATA_KEYWORDS:
         return _reading(clone, _as_query(statement))
     if word != "explain":
         return clone.sql(f"{word} {rest}")
@@ -323,12 +324,12 @@ def _as_query(text: str) -> str:
 
 
 def _reading(clone: SparkSession, wrapped: str) -> DataFrame:
-    """The frame of a query, of which only the analysis has run, if its plan calls nothing that acts."""
+    """The frame of a query, after its analysis alone. If its plan has a call with effects, raises QueryError."""
     frame = clone.sql(wrapped)
     ((explained,),) = clone.sql(_ANALYSIS.format(wrapped)).collect()
     plan = explained.replace(wrapped, "")
     if _ANALYZED not in plan:
-        raise QueryError(reason="its plan is not known", is_query=False)
+        raise QueryError(reason="its plan is unknown", is_query=False)
     acts = _ACTS.search(plan)
     if acts is not None:
         name = "TRANSFORM" if acts[1].startswith("Script") else acts[1].rstrip("(")
@@ -337,7 +338,7 @@ def _reading(clone: SparkSession, wrapped: str) -> DataFrame:
 
 
 def _exact(frame: DataFrame, types: tuple[DataType, ...]) -> DataFrame:
-    """The columns by position, two may have one name, and every value as text."""
+    """The columns by position, since two may have the same name, with every value as text."""
     names = [f"c{position}" for position in range(len(types))]
     return frame.toDF(*names).selectExpr(*(_text(name, kind) for name, kind in zip(names, types, strict=True)))
 
@@ -375,15 +376,15 @@ def _translated(error: Exception, views: Mapping[str, Dataset], missing: Mapping
         unread = missing.get(known.get(asked.lower(), ""))
         if unread is not None:
             return unread
-        # Each dataset has two views alike in name: of the rows, unless the name that was asked for is of changes.
+        # Each dataset has two views with similar names. If the unknown name is of changes, only those are similar.
         stem, of_changes, _ = asked.lower().partition(CHANGES_SUFFIX[:-1])
-        alike = {
+        candidates = {
             low.removesuffix(CHANGES_SUFFIX): name
             for low, name in known.items()
             if low.endswith(CHANGES_SUFFIX) == bool(of_changes)
         }
-        meant = near(stem, alike)
-        return UnknownDatasetError(name=asked, near=tuple(alike[name] for name in meant), known=tuple(alike.values()))
+        similar = tuple(candidates[name] for name in near(stem, candidates))
+        return UnknownDatasetError(name=asked, near=similar, known=tuple(candidates.values()))
     is_query = not failure.has(frozenset({"PARSE_SYNTAX_ERROR", "UNSUPPORTED_FEATURE.SQL_SCRIPTING"}))
     return QueryError(reason=_POSITION.sub("", failure.summary), is_query=is_query)
 

@@ -1,13 +1,13 @@
-"""The record of one commit as JSON beside the tables, and what can be asked of such records.
+"""Records: one JSON file for each commit, next to the tables.
 
-Here belong `DatasetRecord`, its file, and the comparison and verification of records. Finding them is the subject of
-`manifest`. When a record is written is the writer's business.
+Here belong `DatasetRecord`, its file, and the comparison and verification of records. `manifest` finds the records of a
+run. The caller of a write decides when its record is written.
 
-The records of a run are one folder, its manifest: nothing is merged at its end, and a killed run leaves what it did. A
-file is `_records/<run>/<dataset>@<version>-<token>.json`: a run may commit to one dataset more than once (another
-slice, another attempt), so the version is in the name; the beginning of the mark's token is there too, since a write
-that had nothing to commit reports the version of the commit before, and a table that is made anew in one run begins
-again at version 0. The same write has the same name, so that writing its record twice leaves one.
+The records of a run are one folder, its manifest: nothing is merged at the run's end, and a killed run leaves the
+records of its commits. A file is `_records/<run>/<dataset>@<version>-<token>.json`. The version is in the name because
+a run may commit to one dataset more than once (another slice, another attempt). The beginning of the mark's token is
+there too: a write with nothing to commit reports the version of the previous commit, and a table that is created again
+in one run begins at version 0. The same write has the same name, so that writing its record twice leaves one.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ FORMAT = 1
 FOLDER = "_records"
 HIDDEN = "***"
 _TOKEN_DIGITS = 8
-# Names of options that hold no secret: sizes, counts, switches, classes and addresses.
+# Names of options whose values are no secrets: sizes, counts, switches, classes and addresses.
 _HARMLESS = re.compile(
     r"spark\.(app\.name|master|submit\.deployMode|driver\.(memory|cores|host|bindAddress|maxResultSize)"
     r"|executor\.(memory|cores|instances)|default\.parallelism|ui\.(enabled|retained\w+|showConsoleProgress)"
@@ -50,19 +50,19 @@ _HARMLESS = re.compile(
     r"|databricks\.delta\.[\w.]+)"
     r"|(spark\.hadoop\.)?fs\.s3a\.(endpoint(\.region)?|path\.style\.access|connection\.\w+(\.\w+)?)"
 )
-# Their values too are only what such a value is: a word, a number, a class or an address without a user.
+# The values must have such a form too: a word, a number, a class or an address without a user.
 _PLAIN = re.compile(r"(https?://)?[\w.,:/+*\[\]-]*")
 
 
 @dataclass(frozen=True, kw_only=True)
 class DatasetRecord:
-    """What one commit of one dataset was.
+    """The record of one commit to one dataset.
 
-    `version` is that of the commit, or the current one where `committed` is false. `commit` is the log's entry of that
-    version. `rows_by_partition` holds one entry per partition, None where Delta kept no statistics. `sources` are the
-    versions read by dataset name, `reads` how they were read, and `changes` by dataset name what a consumer has read of
-    them and why. `violations` are the constraints judged before the write, with the rows it left out. Secrets among the
-    storage options are replaced.
+    `version` is that of the commit. If `committed` is false, it is the current one. `commit` is the log's entry of that
+    version. `rows_by_partition` has one entry per partition. If Delta has no statistics, it is None. `sources` are the
+    versions read, by dataset name, `reads` are the reads, and `changes` are a consumer's reads of changes with their
+    reasons, by dataset name. `violations` are the constraints checked before the write, with the rows left out. Secrets
+    among the storage options are replaced.
     """
 
     record: int = FORMAT
@@ -94,20 +94,20 @@ class DatasetRecord:
     violations: tuple[Mapping[str, Any], ...] = ()
 
     def to_json(self) -> str:
-        """The record as it is stored."""
+        """The text of the record's file."""
         return json.dumps(asdict(self), indent=2, sort_keys=True, ensure_ascii=False) + "\n"
 
     @classmethod
     def from_json(cls, text: str, path: str) -> DatasetRecord:
-        """The record that a file holds.
+        """The record in a file's text.
 
         Raises:
-            RecordError: it is damaged, or newer than this version of the package.
+            RecordError: the text is damaged, or has a newer format than this version of the package.
         """
         try:
             document = json.loads(text)
             if document["record"] > FORMAT:
-                raise RecordError(path=path, reason=f"it has format {document['record']}, known is {FORMAT}")
+                raise RecordError(path=path, reason=f"it has format {document['record']}, expected {FORMAT}")
             parts = document["rows_by_partition"]
             document["rows_by_partition"] = None if parts is None else tuple(parts)
             document["features"] = tuple(document["features"])
@@ -137,7 +137,7 @@ def _type_problems(record: DatasetRecord) -> Iterator[str]:
 
 @dataclass(frozen=True, kw_only=True)
 class Outcome:
-    """What a run left of a dataset: the newest version, and the rows of all its commits."""
+    """A dataset after a run: the newest version, and the number of rows of all the run's commits."""
 
     version: int
     table_id: str
@@ -147,7 +147,7 @@ class Outcome:
 
 @dataclass(frozen=True, kw_only=True)
 class Difference:
-    """One dataset in two runs; None where a run has no record of it. `changes` is empty where nothing differs."""
+    """One dataset in two runs. A run without a record of it has None. Without differences, `changes` is empty."""
 
     dataset: str
     before: Outcome | None
@@ -157,14 +157,14 @@ class Difference:
 
 @dataclass(frozen=True, kw_only=True)
 class Verdict:
-    """Whether the log still says what a record does; `problem` is None where it does."""
+    """Whether the log still agrees with a record. If it does, `problem` is None."""
 
     record: DatasetRecord
     problem: str | None
 
 
 def hide_secrets(options: Mapping[str, str]) -> dict[str, str]:
-    """Options by name; the values of those alone that hold no secret."""
+    """The options by name. Every value that may be a secret is replaced by `HIDDEN`."""
     return {
         name: value if _HARMLESS.fullmatch(name) and _PLAIN.fullmatch(value) else HIDDEN
         for name, value in sorted(options.items())
@@ -178,13 +178,13 @@ def write_record(
     changes: Mapping[str, Mapping[str, Any]] = MappingProxyType({}),
     partitions: str | None = None, options: Mapping[str, str],
 ) -> str:  # fmt: skip
-    """Write the record of a commit that was just made; returns where it lies.
+    """Write the record of a commit that was just made, and return the path of its file.
 
-    On this machine's storage no Spark job runs. The commit stands whatever becomes of its record.
+    On this machine's storage no Spark job runs. A failure does not undo the commit.
 
     Args:
-        partitions: the slice that was addressed, in words.
-        options: Spark options that the storage was reached with, secrets and all.
+        partitions: the addressed slice, as text.
+        options: the Spark options of the storage, including secrets.
 
     Raises:
         FileAccessError: the record could not be written.
@@ -224,7 +224,7 @@ def write_record(
 
 
 def _observed(session: SparkSession, dataset: Dataset, result: WriteResult) -> tuple[TableFacts, Commit]:
-    """The table and the commit at the version of the result: from files where they can be seen, else through Spark."""
+    """The table and the commit at the version of the result, from files on this machine, or else through Spark."""
     folder = local_folder(result.location)
     facts = None if folder is None else table_facts(folder, result.version)
     if facts is not None:
@@ -266,7 +266,7 @@ def _rows(dataset: Dataset, result: WriteResult) -> tuple[dict[str, Any], ...] |
 
 
 def _folder_name(run_id: str) -> str:
-    """The run's id as a name that leads nowhere else and that no file system hides."""
+    """The run's id as a name of one folder that no file system hides."""
     quoted = quote(run_id, safe="")
     return quoted if quoted[:1].isalnum() else f"%{ord(run_id[0]):02X}{quote(run_id[1:], safe='')}"
 
@@ -276,7 +276,7 @@ def _file_name(record: DatasetRecord, mark: Mark) -> str:
 
 
 def diff(before: Iterable[DatasetRecord], after: Iterable[DatasetRecord]) -> list[Difference]:
-    """Two manifests, dataset by dataset: what is another table, version or schema, or other rows."""
+    """The differences of two manifests by dataset: another table, version, schema or number of rows."""
     left, right = _outcomes(before), _outcomes(after)
     return [
         Difference(dataset=name, before=(a := left.get(name)), after=(b := right.get(name)), changes=_changes(a, b))
@@ -285,16 +285,16 @@ def diff(before: Iterable[DatasetRecord], after: Iterable[DatasetRecord]) -> lis
 
 
 def _outcomes(records: Iterable[DatasetRecord]) -> dict[str, Outcome]:
-    found: dict[str, Outcome] = {}
+    outcomes: dict[str, Outcome] = {}
     for record in sorted(records, key=lambda record: record.recorded_at):
-        earlier = found.get(record.name)
-        found[record.name] = Outcome(
+        earlier = outcomes.get(record.name)
+        outcomes[record.name] = Outcome(
             version=record.version,
             table_id=record.table_id,
             fingerprint=record.fingerprint,
             rows_written=record.rows_written + (earlier.rows_written if earlier is not None else 0),
         )
-    return found
+    return outcomes
 
 
 def _changes(before: Outcome | None, after: Outcome | None) -> tuple[str, ...]:
@@ -310,12 +310,12 @@ def _changes(before: Outcome | None, after: Outcome | None) -> tuple[str, ...]:
 
 
 def verify(records: Iterable[DatasetRecord], session: SparkSession | None = None) -> list[Verdict]:
-    """Whether the log still carries each record's mark at its version; what committed nothing has nothing to carry.
+    """Whether the log still has each record's mark at its version. A record without a commit is always right.
 
-    No Spark where the tables lie on this machine.
+    No Spark if the tables are on this machine.
 
     Raises:
-        FileAccessError: a log that needs Spark, and no session.
+        FileAccessError: a log can only be read by Spark, and there is no session.
     """
     return [Verdict(record=record, problem=_problem(record, session)) for record in records]
 
@@ -328,14 +328,14 @@ def _problem(record: DatasetRecord, session: SparkSession | None) -> str | None:
         if local_folder(record.path) is not None:
             commit = read_commit_file(record.path, record.version, partition_by)
         elif session is None:
-            raise FileAccessError(path=record.path, reason="it lies on a storage that needs Spark to be read")
+            raise FileAccessError(path=record.path, reason="it is on a storage that only Spark can read")
         else:
             commit = read_commit(session, record.path, record.version, partition_by)
     except DamagedTableError as error:
         return f"version {record.version} is damaged ({error.reason})"
     except (OSError, *SPARK_ERRORS) as error:
         return f"version {record.version} is not in the log ({_first_line(error)})"
-    return None if commit.token == record.mark["token"] else f"version {record.version} carries another mark"
+    return None if commit.token == record.mark["token"] else f"version {record.version} has another mark"
 
 
 def _first_line(error: Exception) -> str:

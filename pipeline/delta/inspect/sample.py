@@ -1,6 +1,6 @@
-"""A few rows of a commit, as text: the first of one file that it has added, on this machine's disk; no Spark.
+"""A sample of a commit's rows: the first rows of one file that it added, on this machine's disk. No Spark.
 
-Here belong the choice of the file and the reading of its beginning. How rows are shown is for those who show them.
+Here belong the choice of the file and the reading of its beginning. The caller decides how to show the rows.
 """
 
 from __future__ import annotations
@@ -16,19 +16,19 @@ from pipeline.delta.log.table_state import PHYSICAL_NAME
 from pipeline.errors import DamagedTableError
 
 Row = dict[str, object]
-# No larger file is opened, and no more columns are read: a look must not cost what a read does.
+# Larger files are not opened, and more columns are not read, so that a sample stays cheap.
 SAMPLED_BYTES = 64 * 2**20
 SAMPLED_COLUMNS = 12
-# A file that can't be read, is gone by now, or holds values that Python has none for: there is no sample then.
+# Errors without a sample: the file can't be read, is gone, or has values that Python can't represent.
 _UNREADABLE = (
     OSError, ValueError, KeyError, IndexError, OverflowError, NotImplementedError, MemoryError, DamagedTableError,
 )  # fmt: skip
 
 
 def sample(location: str, version: int, most: int) -> list[Row] | None:
-    """At most so many rows of a commit by column; None where none can be had cheaply.
+    """At most `most` rows of a commit, each a mapping by column. If they can't be read cheaply, None.
 
-    The values of partition columns are those of the log. A commit that updates may have written a row again as it was.
+    The values of partition columns are those of the log. The rows of an update may be unchanged copies.
     """
     folder = local_folder(location)
     if folder is None or most < 1:
@@ -50,12 +50,13 @@ def _is_cheap(file: Mapping[str, Any]) -> bool:
 def _first_rows(folder: Path, file: Mapping[str, Any], facts: TableFacts, most: int) -> list[Row]:
     import pyarrow.parquet as pq
 
-    physical = {one["name"]: one.get("metadata", {}).get(PHYSICAL_NAME, one["name"]) for one in facts.schema["fields"]}
+    fields = facts.schema["fields"]
+    physical = {field["name"]: field.get("metadata", {}).get(PHYSICAL_NAME, field["name"]) for field in fields}
     shown = list(physical)[:SAMPLED_COLUMNS]
     in_log = {name: file.get("partitionValues", {}).get(physical[name]) for name in facts.partition_by}
     with pq.ParquetFile(folder / unquote(file["path"])) as parquet:
-        there = set(parquet.schema_arrow.names)
-        columns = [physical[name] for name in shown if name not in in_log and physical[name] in there]
+        in_file = set(parquet.schema_arrow.names)
+        columns = [physical[name] for name in shown if name not in in_log and physical[name] in in_file]
         batch = next(parquet.iter_batches(batch_size=most, columns=columns), None)
     rows = [] if batch is None else batch.to_pylist()
     return [{name: in_log[name] if name in in_log else row.get(physical[name]) for name in shown} for row in rows]

@@ -1,4 +1,4 @@
-"""Which tables lie below a root on this machine's disk, whether anything is declared of them or not. No Spark."""
+"""The tables below a root on this machine's disk, whether they are declared or not. No Spark."""
 
 from __future__ import annotations
 
@@ -11,25 +11,25 @@ LOG = "_delta_log"
 
 
 def is_table(location: str) -> bool:
-    """Whether a table lies at a place on this machine's disk; False for any other place."""
+    """Whether a location on this machine's disk is a table. For any other location, False."""
     folder = local_folder(location)
     return folder is not None and (folder / LOG).is_dir() and log_files(str(folder)).latest is not None
 
 
 def tables_below(root: str) -> tuple[str, ...]:
-    """The paths of all tables below a folder, by path; none where it is no folder of this machine.
+    """The paths of all tables below a folder, sorted. If the folder is not on this machine, empty.
 
-    What lies inside a table is its own, and folders that begin with an underscore or a dot hold no tables.
+    Folders inside a table, and folders whose name begins with an underscore or a dot, are not searched.
     """
     top = local_folder(root)
     if top is None:
         return ()
-    found = []
+    paths = []
     for folder, inner, _ in os.walk(top):
         path = os.path.relpath(folder, top)
         if LOG in inner and is_table(folder):
-            found.append(path)
+            paths.append(path)
             inner.clear()
         else:
             inner[:] = [name for name in inner if name[:1] not in "_."]
-    return tuple(sorted(path for path in found if path != os.curdir))
+    return tuple(sorted(path for path in paths if path != os.curdir))

@@ -1,7 +1,7 @@
-"""The entries of a log in their order: whether one is in another's place, and whether each fits what came before.
+"""The entries of a log in order: whether one is a copy of another, and whether each fits the entries before it.
 
-Here belongs what two entries, or an entry and the table before it, say of each other. What one entry says of itself is
-`entry`'s. Made for a look at a whole log; what is looked at before each read is `integrity`'s.
+Here belong checks of an entry against other entries, or against the table before it, over a full log. `entry` checks a
+single entry. `integrity` has the checks that run before each read.
 """
 
 from __future__ import annotations
@@ -17,30 +17,30 @@ from pipeline.delta.log.integrity import COUNTED_OPERATIONS, Checksum, EntryFact
 
 @dataclass
 class Chain:
-    """What is kept in mind of the entries that were looked at, the oldest first."""
+    """The facts of the entries checked so far, the oldest first."""
 
     _by_digest: dict[bytes, int] = field(default_factory=dict)
     _by_commit_id: dict[str, int] = field(default_factory=dict)
     _newest: tuple[int, int] | None = None
     _before: tuple[int, Checksum | None] = (-1, None)
-    _untold: list[int] = field(default_factory=list)
-    _told: int = 0
+    _without_info: list[int] = field(default_factory=list)
+    _any_info: bool = False
 
     def problem(self, number: int, actions: Sequence[Action], content: bytes, checksum: Checksum | None) -> str | None:
-        """What is wrong with the next entry, given those before; None where nothing is."""
+        """What is wrong with the next entry, given those before. If nothing is, None."""
         facts = entry_facts(actions, content)
         before = self._before[1] if self._before[0] == number - 1 else None
         problem = self._copied(number, facts) or contradictions(facts, checksum, before, is_first=number == 0)
         self._before = number, checksum
         if info_of(actions):
-            self._told += 1
+            self._any_info = True
         else:
-            self._untold.append(number)
+            self._without_info.append(number)
         return problem
 
     def without_info(self) -> tuple[int, ...]:
-        """Entries that don't say what their commit was, in a log in which others do."""
-        return tuple(self._untold) if self._told else ()
+        """The entries without commitInfo. If no entry has one, empty."""
+        return tuple(self._without_info) if self._any_info else ()
 
     def _copied(self, number: int, facts: EntryFacts) -> str | None:
         problem = None
@@ -50,23 +50,23 @@ class Chain:
         if facts.commit_id is not None:
             twin = self._by_commit_id.setdefault(facts.commit_id, number)
             if problem is None and twin != number:
-                problem = f"it is the commit of version {twin}, as its txnId says"
-        moment = facts.in_commit_milliseconds
-        if moment is not None:
-            if problem is None and self._newest is not None and moment <= self._newest[1]:
+                problem = f"it is the commit of version {twin}, according to its txnId"
+        timestamp = facts.in_commit_milliseconds
+        if timestamp is not None:
+            if problem is None and self._newest is not None and timestamp <= self._newest[1]:
                 problem = f"its inCommitTimestamp is not after that of version {self._newest[0]}"
-            self._newest = number, moment
+            self._newest = number, timestamp
         return problem
 
 
 def misfit(actions: Sequence[Action], live: Mapping[str, Any]) -> str | None:
-    """Whether an entry removes a file that the table is not made of, or adds one that it is; None where it fits."""
+    """The problem if an entry removes a file that the table does not have, or adds one that it has. Else None."""
     if info_of(actions).get("operation", "") not in COUNTED_OPERATIONS:
         return None
     removed = {unquote(action["remove"]["path"]) for action in actions if action.get("remove")}
-    strange = sorted(removed - set(live))
-    if strange:
-        return f"it removes a file that no entry before it has added: {strange[0]}"
+    unknown = sorted(removed - set(live))
+    if unknown:
+        return f"it removes a file that no earlier entry has added: {unknown[0]}"
     added = {unquote(action["add"]["path"]) for action in actions if action.get("add")}
-    again = sorted((added & set(live)) - removed)
-    return f"it adds a file that an entry before it has added: {again[0]}" if again else None
+    duplicates = sorted((added & set(live)) - removed)
+    return f"it adds a file that an earlier entry has added: {duplicates[0]}" if duplicates else None

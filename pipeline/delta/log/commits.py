@@ -1,7 +1,7 @@
-"""The Delta log as files: commits read without Spark, and what a commit says in either way.
+"""The Delta log as files: commits read without Spark, and the value of a commit, however it was read.
 
 Here belong the list of versions in `_delta_log`, the reading of one commit file through the root's file system, and the
-value that a commit's actions make. Which commit is ours, and what is written into one, belongs to `mark`.
+commit's value from its actions. `mark` writes our notes into commits and finds the commit of a write.
 """
 
 from __future__ import annotations
@@ -21,23 +21,23 @@ from pipeline.delta.log.entry import Action, actions_of, as_count, info_of, note
 
 FORMAT = 1
 _EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.timezone.utc)
-# How often a folder is looked at that comes or goes at that moment, before its error is raised.
-_LOOKS = 5
-# How long the first commit of a table may take once its log folder is there.
+# How often a folder is listed that another process creates or removes meanwhile, before the error is raised.
+_LIST_ATTEMPTS = 5
+# How long the first commit of a table may take after its log folder was created.
 CREATION_SECONDS = 30.0
-# The first commit before it is given its name, as Delta's log store and Hadoop's file system of this machine call it.
+# Temporary names of the first commit, from Delta's log store and from Hadoop's local file system.
 _UNNAMED = re.compile(r"\.{1,2}\d{20}\.json\.[0-9a-f-]{36}\.tmp(?:\.crc)?")
 _COMMIT_NAME = re.compile(r"(\d{20})\.json")
-_KIND_LENGTH = 16  # of the name of an action at the head of its line
-_ENTRY_LENGTH = 32
+_KIND_LENGTH = 16  # the characters of a line that contain its action's name
+_IDENTITY_LENGTH = 32
 
 
 @dataclass(frozen=True, kw_only=True)
 class PartitionCounts:
-    """What a commit did to one partition, or to several together.
+    """The changes of a commit in one partition, or in several together.
 
-    `rows` are those that were inserted or updated; None where a file carries no statistics, or where the commit has
-    also written rows again that it left as they were.
+    `rows` counts the inserted and updated rows. If a file has no statistics, or if the commit also copied unchanged
+    rows, None.
     """
 
     rows: int | None = 0
@@ -60,13 +60,13 @@ _CHECKPOINT_NAME = re.compile(r"(\d{20})\.checkpoint(?:\.[\w-]+)?(?:\.\d{10}\.(\
 
 @dataclass(frozen=True, kw_only=True)
 class Commit:
-    """One commit as it stands in the log (Delta protocol, "Delta Log Entries").
+    """One commit as in the log (Delta protocol, "Delta Log Entries").
 
     `changes_rows` is false for a commit that only rearranges files or sets properties. `rows_by_partition` counts the
-    rows of the added files by partition values in the order of the partition columns; None where a file carries no
-    statistics. `partitions` are the counts by partition values of every partition that the commit has changed; None
-    where a removed file does not name its partition. `timestamp` is the one by which Delta finds a version: that in the
-    commit where the table keeps such, or else the time of change of the commit's file; in UTC.
+    rows of the added files by partition values, in the order of the partition columns. If a file has no statistics, it
+    is None. `partitions` has the counts, by partition values, of every partition that the commit changed. If a removed
+    file does not name its partition, it is None. `timestamp`, in UTC, is the one that Delta uses for time travel: the
+    in-commit timestamp, or else the modification time of the commit's file.
     """
 
     version: int
@@ -84,21 +84,21 @@ class Commit:
 
     @property
     def token(self) -> str | None:
-        """The token of our mark; None in a commit that is not ours."""
+        """The token of our mark. If the commit is not ours, None."""
         return commit_token(self.user_metadata)
 
     def metric(self, name: str) -> int | None:
-        """One of Delta's operation metrics as a number; None where the commit has none of that name."""
+        """One of Delta's operation metrics as a number. If the commit has no metric of that name, None."""
         return as_count(self.metrics.get(name))
 
     @property
     def rows_written(self) -> int | None:
-        """The rows that were inserted or updated; None where the commit does not say."""
+        """The number of inserted or updated rows. If the commit has no such metric, None."""
         return rows_written(self.metrics)
 
 
 def rows_written(metrics: Mapping[str, str]) -> int | None:
-    """The rows that a commit inserted or updated, from its operation metrics; None where they don't say.
+    """The number of rows that a commit inserted or updated, from its operation metrics. If they lack it, None.
 
     A merge counts the rows that it only copied among its output rows.
     """
@@ -110,25 +110,25 @@ def rows_written(metrics: Mapping[str, str]) -> int | None:
 
 
 def commit_note(user_metadata: str | None) -> dict[str, Any] | None:
-    """What we wrote into a commit beside the rows; None where somebody else wrote it."""
+    """Our note in a commit's user metadata. If the commit is not ours, None."""
     return note_in(user_metadata, FORMAT)
 
 
 def commit_token(user_metadata: str | None) -> str | None:
-    """The token in a commit's user metadata; None where somebody else wrote it."""
+    """The token of our mark in a commit's user metadata. If the commit is not ours, None."""
     note = commit_note(user_metadata)
     return None if note is None else note.get("mark", {}).get("token")
 
 
 def commit_file(location: str, number: int) -> str:
-    """Where the log keeps a commit."""
+    """The file of a commit in the log."""
     return f"{location}/_delta_log/{number:020d}.json"
 
 
 def commit_of(
     number: int, actions: Iterable[Mapping[str, Any]], partition_by: tuple[str, ...], changed_milliseconds: int
 ) -> Commit:
-    """A commit from its actions, each a mapping with one key that holds something, and its file's time of change."""
+    """A commit from its actions, each a mapping with one key that is not None, and its file's modification time."""
     rows = list(actions)
     info = info_of(rows)
     metadata: Mapping[str, Any] = next((row["metaData"] for row in rows if row.get("metaData")), {})
@@ -152,7 +152,7 @@ def commit_of(
 
 
 def instant(*milliseconds: int) -> dt.datetime:
-    """The first of these times since the epoch, in milliseconds, that is in the years 1 to 9999; else the epoch."""
+    """The first of these times since the epoch, in milliseconds, that is in the years 1 to 9999. If none, the epoch."""
     for time_since in milliseconds:
         with suppress(OverflowError):
             return _EPOCH + dt.timedelta(milliseconds=time_since)
@@ -160,9 +160,9 @@ def instant(*milliseconds: int) -> dt.datetime:
 
 
 def live_rows(added: Mapping[str, Any]) -> int | None:
-    """The rows of a file that its deletion vector leaves, from its statistics; None where it carries none."""
+    """The rows of a file without those that its deletion vector deletes. If it has no statistics, None."""
     records = as_count(statistics(added).get("numRecords"))
-    if records is None:  # a checkpoint may keep them apart from the text, or only so (Delta protocol, "Checkpoints")
+    if records is None:  # a checkpoint may have statistics as a struct only (Delta protocol, "Checkpoints")
         records = as_count((added.get("stats_parsed") or {}).get("numRecords"))
     vector = added.get("deletionVector")
     deleted = as_count(vector.get("cardinality")) if vector else 0
@@ -170,7 +170,7 @@ def live_rows(added: Mapping[str, Any]) -> int | None:
 
 
 def partition_values(file: Mapping[str, Any], partition_by: tuple[str, ...]) -> PartitionValues:
-    """The partition values of a file; in Parquet a map comes as a list of pairs."""
+    """The partition values of a file. In Parquet a map is a list of pairs."""
     values = dict(file.get("partitionValues") or {})
     return tuple(values.get(column) for column in partition_by)
 
@@ -178,40 +178,40 @@ def partition_values(file: Mapping[str, Any], partition_by: tuple[str, ...]) -> 
 def _partitions(
     added: list[Mapping[str, Any]], removed: list[Mapping[str, Any]], partition_by: tuple[str, ...]
 ) -> dict[PartitionValues, PartitionCounts] | None:
-    known = {file["path"]: partition_values(file, partition_by) for file in added}
+    values_by_path = {file["path"]: partition_values(file, partition_by) for file in added}
     counts: dict[PartitionValues, PartitionCounts] = {}
     for file in removed:
         # The field may be missing (Delta protocol, "Add File and Remove File").
-        if file.get("partitionValues") is None and partition_by and file["path"] not in known:
+        has_values = file.get("partitionValues") is not None or not partition_by
+        if not has_values and file["path"] not in values_by_path:
             return None
-        named = file.get("partitionValues") is not None
-        values = partition_values(file, partition_by) if named or not partition_by else known[file["path"]]
+        values = partition_values(file, partition_by) if has_values else values_by_path[file["path"]]
         counts[values] = counts.get(values, PartitionCounts()) + PartitionCounts(files_removed=1)
-    before = {file["path"] for file in removed}
+    removed_paths = {file["path"] for file in removed}
     for file in added:
-        values, rows = known[file["path"]], 0 if file["path"] in before else live_rows(file)
-        one = PartitionCounts(rows=rows, files_added=1, bytes_added=file["size"])
-        counts[values] = counts.get(values, PartitionCounts()) + one
+        values, rows = values_by_path[file["path"]], 0 if file["path"] in removed_paths else live_rows(file)
+        count = PartitionCounts(rows=rows, files_added=1, bytes_added=file["size"])
+        counts[values] = counts.get(values, PartitionCounts()) + count
     return counts
 
 
 def _exact(
     counts: dict[PartitionValues, PartitionCounts] | None, written: int | None
 ) -> dict[PartitionValues, PartitionCounts] | None:
-    """The counts without rows where those of the new files may not all have been written, but copied."""
-    together = sum((counts or {}).values(), PartitionCounts())
-    if counts is None or together.rows == written or (written is None and not together.files_removed):
+    """The counts. If some rows of the new files may be copies of old ones, without the numbers of rows."""
+    total = sum((counts or {}).values(), PartitionCounts())
+    if counts is None or total.rows == written or (written is None and not total.files_removed):
         return counts
-    return {values: replace(one, rows=None) if one.files_added else one for values, one in counts.items()}
+    return {values: replace(count, rows=None) if count.files_added else count for values, count in counts.items()}
 
 
 def _rows_by_partition(
     added: list[Mapping[str, Any]], removed: list[Mapping[str, Any]], partition_by: tuple[str, ...]
 ) -> dict[PartitionValues, int] | None:
-    before = {file["path"] for file in removed}
+    removed_paths = {file["path"] for file in removed}
     rows: dict[PartitionValues, int] = {}
     for file in added:
-        count = 0 if file["path"] in before else live_rows(file)
+        count = 0 if file["path"] in removed_paths else live_rows(file)
         if count is None:
             return None
         values = partition_values(file, partition_by)
@@ -221,7 +221,7 @@ def _rows_by_partition(
 
 @dataclass(frozen=True)
 class File:
-    """A file in a folder; the time of change is in nanoseconds since the epoch."""
+    """A file in a folder. The modification time is in nanoseconds since the epoch."""
 
     name: str
     size: int
@@ -229,54 +229,54 @@ class File:
 
 
 def list_files(folder: str) -> list[File]:
-    """The files right below a folder, of any URI; empty where there is no such folder. No Spark."""
+    """The files directly in a folder of any URI. If there is no such folder, empty. No Spark."""
     from pyarrow import fs
 
     system, path = file_system(folder)
-    found = list_folder(system, path)
-    return [File(info.base_name, info.size, info.mtime_ns or 0) for info in found if info.type == fs.FileType.File]
+    infos = list_folder(system, path)
+    return [File(info.base_name, info.size, info.mtime_ns or 0) for info in infos if info.type == fs.FileType.File]
 
 
 def list_folder(system: Any, path: str, *, recursive: bool = False) -> list[Any]:
-    """What lies below a folder of a filesystem; nothing where there is no such folder."""
+    """The files and folders in a folder of a file system. If there is no such folder, empty."""
     from pyarrow import fs
 
     selector = fs.FileSelector(path, recursive=recursive, allow_not_found=True)
-    for _ in range(_LOOKS):
-        # pyarrow raises all the same where the folder comes or goes while it looks.
+    for _ in range(_LIST_ATTEMPTS):
+        # pyarrow raises in spite of `allow_not_found` if the folder is created or removed while it is listed.
         with suppress(FileNotFoundError):
             return list(system.get_file_info(selector))
     return list(system.get_file_info(selector))
 
 
 def version_of_commit(name: str) -> int | None:
-    """The version that a file of the log is the entry of; None of any other file."""
-    found = _COMMIT_NAME.fullmatch(name)
-    return int(found[1]) if found else None
+    """The version of a commit file. If a file of the log is no commit, None."""
+    match = _COMMIT_NAME.fullmatch(name)
+    return int(match[1]) if match else None
 
 
 def commit_versions(location: str, after: int = -1) -> list[int]:
-    """Versions above `after` whose commit files are there, ascending; empty where there is no log. No Spark."""
+    """The versions above `after` that have a commit file, ascending. If there is no log, empty. No Spark."""
     numbers = (version_of_commit(file.name) for file in list_files(f"{location}/_delta_log"))
     return sorted(number for number in numbers if number is not None and number > after)
 
 
 def complete_checkpoints(names: Iterable[str]) -> dict[int, tuple[str, ...]]:
-    """By version the files of its checkpoints among these; one of several parts counts when all are there."""
+    """The files of each checkpoint among these, by version. A checkpoint with a missing part does not count."""
     parts: dict[int, list[tuple[str, int]]] = {}
     for name in names:
-        found = _CHECKPOINT_NAME.fullmatch(name)
-        if found:
-            parts.setdefault(int(found[1]), []).append((name, int(found[2] or 1)))
+        match = _CHECKPOINT_NAME.fullmatch(name)
+        if match:
+            parts.setdefault(int(match[1]), []).append((name, int(match[2] or 1)))
     return {v: tuple(sorted(n for n, _ in of)) for v, of in parts.items() if len(of) >= max(total for _, total in of)}
 
 
 def read_entry(location: str, number: int, *, few: bool = False) -> list[Action]:
-    """The actions of one entry of the log, all or those that say something about the table; no Spark.
+    """The actions of one entry of the log. With `few`, without those of files. No Spark.
 
     Raises:
-        OSError: the file is not there, or the storage can't be read.
-        DamagedTableError: it is not what a commit has written.
+        OSError: the file is missing, or the storage can't be read.
+        DamagedTableError: the file is not as a commit writes it.
     """
     system, path = file_system(location)
     with system.open_input_stream(commit_file(path, number)) as stream:
@@ -285,11 +285,11 @@ def read_entry(location: str, number: int, *, few: bool = False) -> list[Action]
 
 
 def read_commit_file(location: str, number: int, partition_by: tuple[str, ...]) -> Commit:
-    """One commit from its file in the log; no Spark.
+    """One commit from its file in the log. No Spark.
 
     Raises:
-        OSError: the file is not there, or the storage can't be read.
-        DamagedTableError: it is not what a commit has written.
+        OSError: the file is missing, or the storage can't be read.
+        DamagedTableError: the file is not as a commit writes it.
     """
     actions = read_entry(location, number)
     system, path = file_system(location)
@@ -298,19 +298,19 @@ def read_commit_file(location: str, number: int, partition_by: tuple[str, ...]) 
 
 
 def is_info(line: str) -> bool:
-    """Whether a line of a commit is what it says of itself."""
+    """Whether a line of a commit is its commitInfo."""
     return '"commitInfo"' in line[:_KIND_LENGTH]
 
 
 def entry_identity(lines: Iterable[str]) -> str:
-    """The identity of a commit, from its lines: two commits of one number differ in it, copies of one do not."""
+    """The identity of a commit, from its lines. Two commits of one version differ in it, copies of a commit don't."""
     rows = [line.strip() for line in lines if line.strip()]
-    told = [row for row in rows if is_info(row)] or sorted(rows)
-    return hashlib.sha256("\n".join(told).encode()).hexdigest()[:_ENTRY_LENGTH]
+    identifying = [row for row in rows if is_info(row)] or sorted(rows)
+    return hashlib.sha256("\n".join(identifying).encode()).hexdigest()[:_IDENTITY_LENGTH]
 
 
 def entry_identity_at(location: str, number: int) -> str | None:
-    """The identity of a commit from its file; None where it is gone from the log. No Spark.
+    """The identity of a commit from its file. If the log no longer has it, None. No Spark.
 
     Raises:
         OSError: the storage can't be read.
@@ -331,10 +331,10 @@ def _remove_unnamed_commits(folder: str) -> None:
 
 
 def remove_empty_log(location: str) -> bool:
-    """Remove the log folder without a commit that a process leaves if it is killed in its first write.
+    """Remove a log folder without a commit: a process leaves one if it is killed in its first write.
 
-    Only on a disk of this machine (elsewhere there are no empty folders), and only if nothing is in it but a commit
-    that was never given its name, and that nobody has touched for `CREATION_SECONDS`. Whether there was such a folder.
+    Does so only on this machine's disk (elsewhere there are no empty folders), and only if the folder has no files but
+    temporary ones of a first commit, unchanged for `CREATION_SECONDS`. Returns whether it removed the folder.
     """
     system, path = file_system(location)
     if system.type_name != "local":
@@ -353,7 +353,7 @@ def remove_empty_log(location: str) -> bool:
 
 
 def has_log_folder(location: str) -> bool:
-    """Whether there is a log folder, with commits or without.
+    """Whether there is a log folder, with or without commits.
 
     Raises:
         OSError, ValueError: as `file_system`.
@@ -365,16 +365,16 @@ def has_log_folder(location: str) -> bool:
 
 
 def file_system(location: str) -> tuple[Any, str]:
-    """The file system of a URI and the path in it, as pyarrow has them; a plain path is one of this machine.
+    """Pyarrow's file system for a URI, and the path in it. A plain path is on this machine.
 
     Raises:
-        OSError, ValueError: no such file system is known, or it can't be reached.
+        OSError, ValueError: pyarrow does not know the file system, or can't reach it.
     """
     from pyarrow import fs
 
     scheme = urlsplit(location).scheme
     if scheme in ("", "file"):
-        # Hadoop takes a path as it is; pyarrow would decode a percent sign in a URI.
+        # Hadoop does not decode a path; pyarrow would decode a percent sign in a URI.
         return fs.LocalFileSystem(), location.removeprefix("file://").removeprefix("file:")
-    known = {"s3a": "s3", "s3n": "s3"}.get(scheme, scheme)
-    return fs.FileSystem.from_uri(f"{known}{location[len(scheme) :]}")  # type: ignore[no-any-return]
+    pyarrows_scheme = {"s3a": "s3", "s3n": "s3"}.get(scheme, scheme)
+    return fs.FileSystem.from_uri(f"{pyarrows_scheme}{location[len(scheme) :]}")  # type: ignore[no-any-return]

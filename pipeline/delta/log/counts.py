@@ -1,7 +1,7 @@
-"""The files of a version of a table and the rows in them, from its log on this machine's disk; no Spark.
+"""The files of a version of a table and their rows, from its log on this machine's disk. No Spark.
 
 Here belongs the sum over the files of a version (Delta protocol, "Action Reconciliation"): the rows of each by its
-statistics, without those that its deletion vector takes away. What one commit did is `commits`'s to say.
+statistics, without those that its deletion vector deletes. `commits` counts the changes of a single commit.
 """
 
 from __future__ import annotations
@@ -19,20 +19,20 @@ from pipeline.delta.log.snapshot import local_folder
 from pipeline.delta.log.table_state import PHYSICAL_NAME
 from pipeline.errors import DamagedTableError
 
-# What is read of a checkpoint; statistics of single columns are most of its size.
+# The columns to read of a checkpoint; most of its size are statistics of single columns.
 _CHECKPOINT_COLUMNS = [
     "add.path", "add.partitionValues", "add.size", "add.stats", "add.stats_parsed.numRecords", "add.deletionVector",
     "remove.path", "remove.deletionVector", "metaData.id", "metaData.schemaString", "metaData.partitionColumns",
 ]  # fmt: skip
-# A file is another one with another deletion vector (Delta protocol, "Add File and Remove File").
+# Path and deletion vector identify a file (Delta protocol, "Add File and Remove File").
 FileId = tuple[str, str]
 
 
 @dataclass(frozen=True, kw_only=True)
 class TableRows:
-    """The rows of a table at one version, by partition values as the log spells them.
+    """The rows of a table at one version, by partition values as the log writes them.
 
-    The values are in the order of the table's partition columns. A partition without files is not among them.
+    The values are in the order of the table's partition columns. A partition without files is missing.
     """
 
     table_id: str
@@ -41,15 +41,15 @@ class TableRows:
 
     @cached_property
     def total(self) -> int:
-        """The rows of the whole table."""
+        """The number of rows of the table."""
         return sum(self.by_partition.values())
 
 
 @dataclass(frozen=True, kw_only=True)
 class TableFiles:
-    """What a version is made of: by identity the actions that have added its files.
+    """The files of a version: the actions that added them, by the files' identity.
 
-    `partition_by` are the names by which the log keeps the values of the table's `partition_columns`.
+    `partition_by` are the names under which the log keeps the values of the table's `partition_columns`.
     """
 
     table_id: str
@@ -61,14 +61,14 @@ class TableFiles:
 
 @dataclass
 class _Files:
-    """The files that the actions so far have left, and the newest metadata."""
+    """The live files after the actions so far, and the newest metadata."""
 
     added: dict[FileId, Mapping[str, Any]] = field(default_factory=dict)
     metadata: Mapping[str, Any] | None = None
 
     def apply(self, actions: Iterable[Mapping[str, Any]]) -> None:
         actions = list(actions)
-        # Within a commit their order says nothing.
+        # Within a commit the order of actions has no meaning.
         for removed in (action["remove"] for action in actions if action.get("remove")):
             self.added.pop(_identity(removed), None)
         for added in (action["add"] for action in actions if action.get("add")):
@@ -77,43 +77,40 @@ class _Files:
 
 
 def table_files(location: str, version: int) -> TableFiles | None:
-    """The files of a version; None where the log does not say: part of it is gone, or of a form that we don't read.
+    """The files of a version.
 
-    None as well where the table does not lie on this machine's disk.
+    If part of the log is gone or in a form that we don't read, or if the table is not on this machine's disk, None.
     """
     folder = local_folder(location)
     if folder is None:
         return None
     try:
-        found = _files_at(folder, version)
-        if found.metadata is None:
+        state = _files_at(folder, version)
+        if state.metadata is None:
             return None
-        columns, partition_by = tuple(found.metadata.get("partitionColumns") or ()), _physical(found.metadata)
-    # Damaged, gone, or in a form that this does not read.
+        columns, partition_by = tuple(state.metadata.get("partitionColumns") or ()), _physical(state.metadata)
+    # Part of the log is damaged, gone, or in a form that this code does not read.
     except (OSError, ValueError, KeyError, NotImplementedError, DamagedTableError):
         return None
     return TableFiles(
-        table_id=found.metadata["id"], version=version, partition_columns=columns, partition_by=partition_by,
-        files=found.added,
+        table_id=state.metadata["id"], version=version, partition_columns=columns, partition_by=partition_by,
+        files=state.added,
     )  # fmt: skip
 
 
 def table_rows(location: str, version: int) -> TableRows | None:
-    """The rows of a version; None where the log does not say: a file without statistics, or part of the log gone.
-
-    None as well where the table does not lie on this machine's disk.
-    """
-    found = table_files(location, version)
-    if found is None:
+    """The rows of a version. If a file has no statistics, or if `table_files` returns None, None."""
+    files = table_files(location, version)
+    if files is None:
         return None
     rows: dict[PartitionValues, int] = {}
-    for added in found.files.values():
+    for added in files.files.values():
         count = live_rows(added)
         if count is None:
             return None
-        values = partition_values(added, found.partition_by)
+        values = partition_values(added, files.partition_by)
         rows[values] = rows.get(values, 0) + count
-    return TableRows(table_id=found.table_id, version=version, by_partition=rows)
+    return TableRows(table_id=files.table_id, version=version, by_partition=rows)
 
 
 def _files_at(folder: Path, version: int) -> _Files:
@@ -141,6 +138,6 @@ def _identity(file: Mapping[str, Any]) -> FileId:
 
 
 def _physical(metadata: Mapping[str, Any]) -> tuple[str, ...]:
-    """The partition columns under the names by which the log keeps their values."""
+    """The names under which the log keeps the values of the partition columns."""
     fields = {column["name"]: column.get("metadata") or {} for column in json.loads(metadata["schemaString"])["fields"]}
     return tuple(fields[name].get(PHYSICAL_NAME, name) for name in metadata.get("partitionColumns") or ())

@@ -1,8 +1,8 @@
-"""One entry of a Delta log, read strictly: what an entry must be, and the error where it is not.
+"""One entry of a Delta log, parsed strictly, and the error of a damaged one.
 
-Here belong the form of an entry (Delta protocol, "Delta Log Entries") and what it says of itself, by which a missing
-part shows. Delta takes an empty entry for one without actions, and one that was cut between two lines for a whole one.
-How entries follow each other is `integrity`'s.
+Here belong the form of an entry (Delta protocol, "Delta Log Entries") and the check of its actions against its own
+metrics, which shows a missing part. Delta reads an empty entry as one without actions, and one that was cut between two
+lines as a complete one. `integrity` checks the sequence of entries.
 """
 
 from __future__ import annotations
@@ -34,22 +34,25 @@ _OPTIONAL: Mapping[str, Mapping[str, type]] = {
     "metaData": {"partitionColumns": list, "configuration": dict},
     "protocol": {"readerFeatures": list, "writerFeatures": list},
 }
+_OPTIONAL_TEXT = (str, type(None))
+_OPTIONAL_INT = (int, type(None))
 _VECTOR: Mapping[str, tuple[type, ...]] = {
-    "storageType": (str,), "pathOrInlineDv": (str,), "cardinality": (int, type(None)), "offset": (int, type(None)),
+    "storageType": (str,), "pathOrInlineDv": (str,), "cardinality": _OPTIONAL_INT, "offset": _OPTIONAL_INT,
+    "sizeInBytes": _OPTIONAL_INT,
 }  # fmt: skip
-# Anybody may write anything into the commit information: a field of another type counts as absent.
+# Other engines may write any value into commitInfo: a field of another type counts as absent.
 _INFO: Mapping[str, type] = {
     "operation": str, "operationParameters": dict, "operationMetrics": dict, "userMetadata": str, "engineInfo": str,
     "timestamp": int, "inCommitTimestamp": int, "readVersion": int, "txnId": str,
 }  # fmt: skip
 _ONCE = ("commitInfo", "metaData", "protocol")
-# Actions that can be many in one entry and say nothing about the table.
+# The actions of files: an entry can have many, and they don't describe the table.
 MANY = ("add", "remove", "cdc")
 _KIND_LENGTH = 16
-# Delta on Spark ends each line; delta-rs does not end the last one.
+# Delta on Spark ends each line with a newline; delta-rs does not end the last one.
 _ENDS_LINES = "Apache-Spark"
-# By operation metric the actions that it counts. Delta counts a file in `numFiles` even if it turns out empty and is
-# left out of the commit, so for those it is the rows that tell.
+# The kind of actions that an operation metric counts. `numFiles` is not among them: Delta counts a file there even if
+# it is empty and not in the commit. For such commits the number of rows is checked.
 _COUNTED: Mapping[str, str] = {
     "numAddedFiles": "add",
     "numRemovedFiles": "remove",
@@ -65,7 +68,7 @@ _WRITES = frozenset({"WRITE", "CREATE TABLE AS SELECT", "REPLACE TABLE AS SELECT
 
 
 def damaged_file(file: str, reason: str) -> DamagedTableError:
-    """The error that names a file of a log or a table; the dataset is named by its folder until a caller knows it."""
+    """The error for a damaged file of a log or a table. It names the table's folder until a caller sets the dataset."""
     location = file.rpartition("/_delta_log/")[0] or file
     return DamagedTableError(
         dataset=location.rstrip("/").rpartition("/")[2], location=location, file=file, reason=reason
@@ -74,7 +77,7 @@ def damaged_file(file: str, reason: str) -> DamagedTableError:
 
 @contextmanager
 def of_dataset(name: str) -> Iterator[None]:
-    """Damage that shows inside is that of a dataset's table."""
+    """Set the dataset's name in a DamagedTableError of the block."""
     try:
         yield
     except DamagedTableError as error:
@@ -86,7 +89,7 @@ def actions_of(file: str, content: bytes) -> list[Action]:
     """The actions of an entry.
 
     Raises:
-        DamagedTableError: it is empty, cut off, no JSON, or holds less than it says of itself.
+        DamagedTableError: it is empty, cut off or not JSON, or it has fewer actions than its own metrics count.
     """
     actions = [_action(file, number, line) for number, line in _lines(file, content)]
     problem = _contradiction(actions, is_closed=content.endswith(b"\n"))
@@ -96,10 +99,10 @@ def actions_of(file: str, content: bytes) -> list[Action]:
 
 
 def table_actions_of(file: str, content: bytes) -> list[Action]:
-    """The actions of an entry but those of `MANY`, whose lines are passed over unparsed.
+    """The actions of an entry without those of `MANY`, whose lines are not parsed.
 
     Raises:
-        DamagedTableError: it is empty, cut off or no JSON.
+        DamagedTableError: it is empty, cut off or not JSON.
     """
     few = []
     for number, line in _lines(file, content):
@@ -110,7 +113,7 @@ def table_actions_of(file: str, content: bytes) -> list[Action]:
 
 
 def info_of(actions: Iterable[Mapping[str, Any]]) -> Mapping[str, Any]:
-    """The commit information of an entry. If it has none, which the protocol allows, empty."""
+    """The commitInfo of an entry. If it has none, which the protocol allows, empty."""
     info: object = next((action["commitInfo"] for action in actions if action.get("commitInfo")), {})
     if not isinstance(info, dict):
         return {}
@@ -122,7 +125,7 @@ def _lines(file: str, content: bytes) -> list[tuple[int, str]]:
     try:
         text = content.decode("utf-8")
     except UnicodeDecodeError as error:
-        raise damaged_file(file, f"it is no UTF-8 text from byte {error.start} on") from error
+        raise damaged_file(file, f"it is not UTF-8 text from byte {error.start} on") from error
     lines = [(number, line) for number, line in enumerate(text.split("\n"), start=1) if line.strip()]
     if not lines:
         raise damaged_file(file, "it is empty")
@@ -133,22 +136,22 @@ def _action(file: str, number: int, line: str) -> Action:
     try:
         action = json.loads(line)
     except (ValueError, RecursionError) as error:
-        raise damaged_file(file, f"line {number} is cut off or no JSON ({error})") from error
+        raise damaged_file(file, f"line {number} is cut off or not JSON ({error})") from error
     if not isinstance(action, dict) or all(value is None for value in action.values()):
-        raise damaged_file(file, f"line {number} is no action")
+        raise damaged_file(file, f"line {number} is not an action")
     for kind, names in _REQUIRED.items():
         value = action.get(kind)
         if not value:
             continue
         missing = [name for name in names if not isinstance(value, dict) or value.get(name) is None]
         if missing:
-            raise damaged_file(file, f"line {number} lacks {', '.join(missing)} of its {kind}")
+            raise damaged_file(file, f"line {number} lacks {', '.join(missing)} in its {kind} action")
         typed = {**names, **_OPTIONAL.get(kind, {})}
         misfits = [name for name, of in typed.items() if value.get(name) is not None and type(value[name]) is not of]
         misfits = misfits or list(_misfits_inside(value))
         if misfits:
             raise damaged_file(
-                file, f"line {number} has a value of another type for {', '.join(misfits)} of its {kind}"
+                file, f"line {number} has a value of another type for {', '.join(misfits)} in its {kind} action"
             )
     if action.get("metaData"):
         _refuse_schema(file, number, action["metaData"]["schemaString"])
@@ -156,7 +159,7 @@ def _action(file: str, number: int, line: str) -> Action:
 
 
 def _misfits_inside(value: Mapping[str, Any]) -> Iterator[str]:
-    """The fields of an action whose parts have other types than the protocol says."""
+    """The fields of an action whose parts have other types than in the protocol."""
     if any(not isinstance(column, str) for column in value.get("partitionColumns") or ()):
         yield "partitionColumns"
     for name in ("partitionValues", "configuration"):
@@ -172,38 +175,38 @@ def _refuse_schema(file: str, number: int, text: str) -> None:
     try:
         schema = json.loads(text)
     except (ValueError, RecursionError) as error:
-        raise damaged_file(file, f"line {number} holds a schema that is no JSON ({error})") from error
+        raise damaged_file(file, f"line {number} has a schema that is not JSON ({error})") from error
     if not isinstance(schema, dict) or not isinstance(schema.get("fields"), list):
-        raise damaged_file(file, f"line {number} holds a schema without fields")
+        raise damaged_file(file, f"line {number} has a schema without fields")
     for field in schema["fields"]:
         if not _has_types(field, {"name": (str,), "metadata": (dict, type(None))}):
-            raise damaged_file(file, f"line {number} holds a schema with a field that is none")
+            raise damaged_file(file, f"line {number} has a schema with an invalid field")
 
 
 def _contradiction(actions: Sequence[Action], *, is_closed: bool) -> str | None:
-    """What an entry says of itself and does not hold; None where all is there as far as it says."""
+    """What an entry's own commitInfo counts but its actions lack. If there is no contradiction, None."""
     for kind in _ONCE:
         if sum(bool(action.get(kind)) for action in actions) > 1:
-            return f"it holds {kind} more than once"
+            return f"it has {kind} more than once"
     info = info_of(actions)
     engine = str(info.get("engineInfo") or "")
     if engine.startswith(_ENDS_LINES) and not is_closed:
-        return "its last line has no end"
+        return "its last line does not end with a newline"
     metrics = info.get("operationMetrics") or {}
     if not engine.startswith(_COUNTING_ENGINES):
         return None
     for metric, kind in _COUNTED.items():
-        said, there = as_count(metrics.get(metric)), sum(bool(action.get(kind)) for action in actions)
-        if said is not None and said > there:
-            return f"its commit has {said} actions {kind!r} ({metric}), and {there} are there"
-    rows, said = _rows(actions), as_count(metrics.get("numOutputRows"))
-    if info.get("operation") in _WRITES and rows is not None and said is not None and said > rows:
-        return f"its commit has {said} rows (numOutputRows), and the files that it adds have {rows}"
+        counted, present = as_count(metrics.get(metric)), sum(bool(action.get(kind)) for action in actions)
+        if counted is not None and counted > present:
+            return f"its commit has {counted} {kind} actions ({metric}), but the entry has {present}"
+    rows, counted = _rows(actions), as_count(metrics.get("numOutputRows"))
+    if info.get("operation") in _WRITES and rows is not None and counted is not None and counted > rows:
+        return f"its commit has {counted} rows (numOutputRows), but the files that it adds have {rows}"
     return None
 
 
 def _rows(actions: Sequence[Action]) -> int | None:
-    """The rows of the files that an entry adds; None where a file carries no statistics."""
+    """The rows of the files that an entry adds. If a file has no statistics, None."""
     total = 0
     for action in actions:
         if action.get("add"):
@@ -215,24 +218,22 @@ def _rows(actions: Sequence[Action]) -> int | None:
 
 
 def statistics(added: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The statistics of a file that an entry adds; empty where it has none that can be read."""
+    """The statistics of a file that an entry adds. If it has none, or they can't be parsed, empty."""
     try:
-        found = json.loads(added.get("stats") or "{}")
+        parsed = json.loads(added.get("stats") or "{}")
     except (TypeError, ValueError, RecursionError):
         return {}
-    return found if isinstance(found, dict) else {}
+    return parsed if isinstance(parsed, dict) else {}
 
 
 def as_count(value: object) -> int | None:
-    """A count in a log, as a number or as text. If it is neither, None."""
+    """The value of a count in a log, which is a number or its digits as text. For any other value, None."""
     text = str(value)
     return int(text) if text.isascii() and text.isdigit() else None
 
 
 # --- our note in a commit ---------------------------------------------------------------------------------------------
 
-_OPTIONAL_TEXT = (str, type(None))
-_OPTIONAL_INT = (int, type(None))
 _MARK: Mapping[str, tuple[type, ...]] = {
     "writer": _OPTIONAL_TEXT, "epoch": _OPTIONAL_INT, "attempt": _OPTIONAL_INT, "token": _OPTIONAL_TEXT,
 }  # fmt: skip
@@ -240,10 +241,10 @@ _TEXTS = ("run_id", "asset", "partitions", "schema_fingerprint")
 
 
 def note_in(user_metadata: object, format_number: int) -> dict[str, Any] | None:
-    """Our note in the user metadata of a commit. If somebody else wrote it, None.
+    """Our note in the user metadata of a commit. If the metadata is not ours, None.
 
-    Anybody may write user metadata. A note with a field of another type than ours is somebody else's. A field may be
-    absent, but an epoch has a writer.
+    Every program may write user metadata. A note with a field of another type than ours is not ours. A field may be
+    absent, but an epoch must have a writer.
     """
     if not isinstance(user_metadata, str) or not user_metadata:
         return None

@@ -1,6 +1,6 @@
-"""The epochs of a sink's writer as the log of its table has them; no Spark.
+"""The epochs of a sink's writer in the log of its table. No Spark.
 
-Here belongs what the commits say of epochs. What Delta itself records of them is `transaction`'s.
+Here belong the epochs in our notes of commits. `transaction` has Delta's own record of them.
 """
 
 from __future__ import annotations
@@ -11,13 +11,13 @@ from dataclasses import dataclass
 
 from pipeline.delta.log.commits import Commit, commit_note, commit_versions, read_commit_file
 
-# How far back the newest epoch of a writer is looked for.
+# The number of newest commits that are searched for a writer's newest epoch.
 SEARCHED_COMMITS = 1_000
 
 
 @dataclass(frozen=True, kw_only=True)
 class Epoch:
-    """A commit that carries an epoch; `batch` is the token of the batch that was written."""
+    """A commit with an epoch. `batch` is the token of the written batch."""
 
     writer: str
     epoch: int
@@ -29,50 +29,50 @@ class Epoch:
 
 
 def epochs(location: str, writer: str | None = None) -> list[Epoch]:
-    """The epochs in the log, oldest commit first, of one writer or of all; empty where there is no table.
+    """The epochs in the log, of one writer or of all, the oldest commit first. If there is no table, empty.
 
     Raises:
         OSError: the storage can't be read.
     """
-    return [found for found in _read(location, commit_versions(location)) if writer in (None, found.writer)]
+    return [epoch for epoch in _read(location, commit_versions(location)) if writer in (None, epoch.writer)]
 
 
 def last_epoch(location: str, writer: str) -> tuple[int, int]:
-    """The greatest epoch of a writer among the newest commits, 0 where none has one, and the newest version.
+    """The greatest epoch of a writer among the newest commits, and the newest version.
 
-    -1 is the version of no table.
+    If no commit has an epoch of the writer, the epoch is 0. If there is no table, the version is -1.
 
     Raises:
         OSError: the storage can't be read.
     """
-    there = commit_versions(location)
-    newest = there[-1] if there else -1
-    for found in _read(location, reversed(there[-SEARCHED_COMMITS:])):
-        if found.writer == writer:  # of one writer a later commit has the greater epoch
-            return found.epoch, newest
+    versions = commit_versions(location)
+    newest = versions[-1] if versions else -1
+    for epoch in _read(location, reversed(versions[-SEARCHED_COMMITS:])):
+        if epoch.writer == writer:  # of one writer a later commit has the greater epoch
+            return epoch.epoch, newest
     return 0, newest
 
 
 def epoch_of_another_batch(location: str, writer: str, batch: str, after: int, until: int) -> Epoch | None:
-    """The commit of the greatest epoch of a writer between two versions that is of another batch; None where none is.
+    """The commit of another batch with a writer's greatest epoch, above `after` and up to `until`. If none, None.
 
     Raises:
         OSError: the storage can't be read.
     """
-    there = (found for found in _read(location, range(after + 1, until + 1)) if found.writer == writer)
-    return max((found for found in there if found.batch != batch), key=lambda found: found.epoch, default=None)
+    of_writer = (epoch for epoch in _read(location, range(after + 1, until + 1)) if epoch.writer == writer)
+    return max((epoch for epoch in of_writer if epoch.batch != batch), key=lambda epoch: epoch.epoch, default=None)
 
 
 def _read(location: str, numbers: Iterable[int]) -> Iterator[Epoch]:
-    """The commits of these versions that carry an epoch; one that was cleaned up in the meantime is passed over."""
+    """The commits of these versions that have an epoch. A commit that was cleaned up meanwhile is skipped."""
     for number in numbers:
         try:
             commit = read_commit_file(location, number, ())
         except FileNotFoundError:
             continue
-        found = _epoch_of(commit)
-        if found is not None:
-            yield found
+        epoch = _epoch_of(commit)
+        if epoch is not None:
+            yield epoch
 
 
 def _epoch_of(commit: Commit) -> Epoch | None:

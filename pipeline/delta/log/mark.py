@@ -1,10 +1,10 @@
-"""Who am I in the log: the mark in a commit, the private session of a write, and finding one's own commit again.
+"""The mark of our own commits in the log: written through a write's private session, and searched after the write.
 
-Here belong what is written into `userMetadata`, the session that carries it, and the reading of single commits. What is
+Here belong the content of `userMetadata`, the session that writes it, and the reading of single commits. What is
 written to the rows does not belong here.
 
-The version that is reported is that of the entry which carries our mark, never "the latest": between a write and a look
-at the table somebody else may commit.
+The reported version of a write is that of the entry with our mark, never the newest one: another writer may commit
+between our write and a read of the log.
 """
 
 from __future__ import annotations
@@ -36,16 +36,16 @@ from pipeline.delta.log.commits import (
 from pipeline.delta.log.snapshot import local_folder
 from pipeline.delta.spark.connect import clone_connect, end_connect
 from pipeline.delta.spark.failures import LOST_OR_REFUSED, NOTHING_TO_READ, SPARK_ERRORS, failure_of
-from pipeline.delta.spark.meaning import hold_session_confs
+from pipeline.delta.spark.meaning import set_session_confs
 from pipeline.delta.spark.session import is_connect
 from pipeline.errors import AfterCommitError, CommitUnknownError
 
-# How far back the history is searched for a mark that the newest own commit does not carry.
+# The number of newest commits that are searched for a mark, if the session's last commit does not have it.
 HISTORY_LIMIT = 100
 _USER_METADATA = "spark.databricks.delta.commitInfo.userMetadata"
-# Of any table, and kept unless unset: exact only in a session that nobody else writes with.
+# The last commit of the session to any table, kept until it is unset: exact only in a session with one writer.
 _LAST_COMMIT = "spark.databricks.delta.lastCommitVersionInSession"
-# Commits that Delta makes by itself after ours, in the same session and so with the same user metadata.
+# Operations of commits that Delta itself makes after ours, in the same session and so with the same user metadata.
 _FOLLOW_UPS = frozenset({"OPTIMIZE"})
 _COMMIT_SCHEMA = (
     "add STRUCT<path: STRING, partitionValues: MAP<STRING, STRING>, size: BIGINT, dataChange: BOOLEAN, stats: STRING, "
@@ -58,10 +58,10 @@ _COMMIT_SCHEMA = (
 
 @dataclass(frozen=True, kw_only=True)
 class Mark:
-    """What makes a commit ours: the writer, its epoch, the attempt, and a token that no other call has.
+    """The mark of our own commits in the log: the writer, its epoch, the attempt, and a token unique to the call.
 
-    A repeat of one batch has the same writer and epoch, and a later batch of that writer a greater epoch; None for a
-    write that is nobody's repeat.
+    A repeat of a batch has the same writer and epoch, and a later batch of that writer a greater epoch. A write that is
+    never repeated has no epoch.
     """
 
     writer: str
@@ -77,10 +77,10 @@ class Mark:
 
 @dataclass(frozen=True, kw_only=True)
 class Cursor:
-    """How far a consumer has read a source: the last version consumed, of the table of that id.
+    """The last version of a source that a consumer has read, and the id of its table.
 
-    `entry` is the identity of that version's commit: a table over which an older copy was put has another commit of
-    that number, or will have. None where it is not known.
+    `entry` is the identity of that version's commit, or None if it is not known. If a table's folder is replaced by an
+    older copy, the version's commit is another one or does not exist yet.
     """
 
     table_id: str
@@ -90,11 +90,11 @@ class Cursor:
 
 @dataclass(frozen=True, kw_only=True)
 class Cursors:
-    """The cursors that a commit of a consumer puts in force, by the names of its sources.
+    """The cursors that a consumer's commit sets, by the names of its sources.
 
-    `number` is one more than that of the cursors it follows, never more than the version of the commit, and Delta lets
-    only one commit of a number through. `read_at` is the consumer's own version at which those before were read, -1
-    where there was no table: a restore in between has undone them.
+    `number` is one more than that of the previous cursors, and at most the version of the commit. Delta accepts only
+    one commit of a number. `read_at` is the consumer's own version at which the previous cursors were read, or -1 if it
+    had no table. A restore after that version undoes them.
     """
 
     number: int
@@ -103,17 +103,17 @@ class Cursors:
 
     @classmethod
     def from_note(cls, note: Mapping[str, Any] | None) -> Cursors | None:
-        """The cursors in a commit's note; None where it puts none in force."""
-        found = (note or {}).get("cursors")
-        if not found:
+        """The cursors in a commit's note. If it sets none, None."""
+        cursors = (note or {}).get("cursors")
+        if not cursors:
             return None
-        sources = {name: Cursor(**cursor) for name, cursor in found["sources"].items()}
-        return cls(number=found["number"], read_at=found["read_at"], sources=sources)
+        sources = {name: Cursor(**cursor) for name, cursor in cursors["sources"].items()}
+        return cls(number=cursors["number"], read_at=cursors["read_at"], sources=sources)
 
 
 @dataclass(frozen=True, kw_only=True)
 class StreamBatch:
-    """What a batch of a stream was: the query's checkpoint as seen from the table, and the identity of its input."""
+    """A batch of a stream: the query's checkpoint relative to the table, and the identity of its input."""
 
     checkpoint: str
     content: str | None
@@ -121,10 +121,10 @@ class StreamBatch:
 
 @dataclass(frozen=True, kw_only=True)
 class CommitNote:
-    """What we write into a commit beside the rows.
+    """Our note in a commit's user metadata.
 
-    `sources` maps dataset names to the versions read; `partitions` says which slice was addressed, in words; `cursors`
-    are those of a consumer of changes, in force once the rows are; `stream` is the batch of a stream that they are.
+    `sources` maps dataset names to the versions read. `partitions` is the addressed slice as text. `cursors` are those
+    of a consumer of changes, set together with the rows. `stream` is the stream's batch whose rows are committed.
     """
 
     mark: Mark
@@ -136,7 +136,7 @@ class CommitNote:
     stream: StreamBatch | None = None
 
     def to_json(self, session: SparkSession, fingerprint: str) -> str:
-        """The user metadata of the commit."""
+        """The note as JSON, with the schema's fingerprint and the runtime profile."""
         note = asdict(self) | {"sources": dict(self.sources)}
         for name in ("cursors", "stream"):
             if note[name] is None:
@@ -148,7 +148,7 @@ class CommitNote:
 
 
 def runtime_profile(session: SparkSession) -> dict[str, str]:
-    """What wrote: versions and the mode in which Spark ran."""
+    """The versions of the software that writes, and the mode of Spark."""
     try:
         ours = version("delta-first-pipeline")
     except PackageNotFoundError:
@@ -163,8 +163,8 @@ def runtime_profile(session: SparkSession) -> dict[str, str]:
     }
 
 
-class BehindCommit:
-    """The block after a commit: whatever fails in it is raised with the version that stands.
+class AfterCommit:
+    """The block after a commit: its errors are raised with the committed version.
 
     Raises:
         AfterCommitError: from any exception of the block that is not an interrupt.
@@ -185,15 +185,15 @@ class BehindCommit:
 
 @contextmanager
 def private_session(session: SparkSession, confs: Mapping[str, str]) -> Iterator[SparkSession]:
-    """A clone for one write: it sees the caller's temporary views, and nobody sees its confs.
+    """A clone of the session for one write. It has the caller's temporary views, and its confs are its own.
 
-    It means the same whatever the caller's session says. An expression of a view was analysed in the session that made
-    it, and keeps the zone of that session.
+    The caller's confs don't change the meaning of its statements. An expression of a view was analysed in the session
+    that created the view, and keeps the zone of that session.
     """
     clone = clone_session(session)
     try:
         clone.conf.unset(_LAST_COMMIT)
-        hold_session_confs(clone)
+        set_session_confs(clone)
         for name, value in confs.items():
             clone.conf.set(name, value)
         yield clone
@@ -202,68 +202,68 @@ def private_session(session: SparkSession, confs: Mapping[str, str]) -> Iterator
 
 
 def clone_session(session: SparkSession) -> SparkSession:
-    """A session with the same views and confs, and its own from now on."""
+    """A session with copies of the views and confs."""
     if is_connect(session):
         return clone_connect(session)
     return SparkSession(session.sparkContext, session._jsparkSession.cloneSession())
 
 
 def release_session(clone: SparkSession) -> None:
-    """Give a clone's state back; a classic clone is garbage, a Connect clone lives on the server until released."""
+    """Release a clone's state. A classic clone is garbage-collected; a Connect clone stays on the server otherwise."""
     if is_connect(clone):
         # `stop()` on a clone fails in Spark 4.2.0 before it releases anything.
         end_connect(clone)
 
 
 def write_confs(note: CommitNote, session: SparkSession, fingerprint: str) -> dict[str, str]:
-    """The confs of a private session that writes: our mark in its commits."""
+    """The confs of a private session that put our note, with the mark, into its commits."""
     return {_USER_METADATA: note.to_json(session, fingerprint)}
 
 
 def own_commit(
     clone: SparkSession, dataset_name: str, location: str, mark: Mark, partition_by: tuple[str, ...]
 ) -> Commit | None:
-    """The commit that this private session made; None where Delta saw nothing to do and made none.
+    """The commit that this private session made. If Delta had nothing to write and made none, None.
 
     Raises:
-        CommitUnknownError: the session committed, and no entry of the log carries the mark.
+        CommitUnknownError: the session committed, but no entry of the log has the mark.
     """
     try:
         last = clone.conf.get(_LAST_COMMIT, None)
         if last is None:
             return None
         newest = read_commit(clone, location, int(last), partition_by)
-        reason = f"version {last} carries another mark"
+        reason = f"version {last} has another mark"
     except LOST_OR_REFUSED as error:
         newest, reason = None, failure_of(error).summary
     if newest is not None and newest.token == mark.token and newest.operation not in _FOLLOW_UPS:
         return newest
-    found = marked_commit(clone, dataset_name, location, mark, partition_by, reason=reason)
-    if found is None:
+    commit = marked_commit(clone, dataset_name, location, mark, partition_by, reason=reason)
+    if commit is None:
         raise CommitUnknownError(dataset=dataset_name, location=location, mark=mark.text, reason=reason)
-    return found
+    return commit
 
 
 def marked_commit(
     session: SparkSession, dataset_name: str, location: str, mark: Mark, partition_by: tuple[str, ...], *, reason: str
 ) -> Commit | None:
-    """The commit that carries the mark; None where the log was read and holds none.
+    """The commit with the mark. If the searched history has none, None.
 
     Args:
-        reason: why it is looked for, told where the log can't be read.
+        reason: why the mark is searched, for the error.
 
     Raises:
         CommitUnknownError: the log can't be read.
     """
     try:
-        found = find_mark(session, location, mark)
-        return None if found is None else read_commit(session, location, found, partition_by)
+        number = find_mark(session, location, mark)
+        return None if number is None else read_commit(session, location, number, partition_by)
     except LOST_OR_REFUSED as error:
         raise CommitUnknownError(dataset=dataset_name, location=location, mark=mark.text, reason=reason) from error
 
 
 def find_mark(session: SparkSession, location: str, mark: Mark) -> int | None:
-    """The version whose entry carries the mark, among the newest of the history."""
+    """The version whose commit has the mark, among the `HISTORY_LIMIT` newest. If there is none, None."""
     history = session.sql(f"DESCRIBE HISTORY {sql.path_table(location)} LIMIT {HISTORY_LIMIT}")
     for row in history.select("version", "operation", "userMetadata").collect():
         if commit_token(row["userMetadata"]) == mark.token and row["operation"] not in _FOLLOW_UPS:
@@ -272,28 +272,35 @@ def find_mark(session: SparkSession, location: str, mark: Mark) -> int | None:
 
 
 def newest_note(session: SparkSession, location: str, asset: str) -> Mapping[str, Any] | None:
-    """What the newest write of that asset has said in its commit; None if the searched history holds none."""
-    history = session.sql(f"DESCRIBE HISTORY {sql.path_table(location)} LIMIT {HISTORY_LIMIT}")
-    notes = (commit_note(row["userMetadata"]) for row in history.select("userMetadata").collect())
-    return next((note for note in notes if note is not None and note.get("asset") == asset), None)
+    """Our note in the newest commit of that asset that shows whether it writes the whole table. If none does, None.
+
+    A write of some partitions shows it, and so does one that has replaced rows. An append to the table does not.
+    """
+    history = session.sql(f"DESCRIBE HISTORY {sql.path_table(location)}").filter("userMetadata IS NOT NULL")
+    columns = ("userMetadata", "operationParameters['mode'] = 'Overwrite' AS replaces")
+    for row in history.orderBy("version", ascending=False).selectExpr(*columns).collect():
+        note = commit_note(row["userMetadata"])
+        if note is not None and note.get("asset") == asset and (row["replaces"] or note.get("partitions") is not None):
+            return note
+    return None
 
 
 def rows_changed(
     session: SparkSession, location: str, after: int, until: int, *, partition_by: tuple[str, ...] = (),
     is_ours: Callable[[PartitionValues], bool] | None = None,
 ) -> bool:  # fmt: skip
-    """Whether a commit above `after`, up to `until`, has changed rows, or can't be asked; the newest are read first.
+    """Whether a commit above `after`, up to `until`, changed rows or can't be read. The newest are read first.
 
     Args:
-        partition_by: the partition columns under the names by which the log keeps their values.
-        is_ours: whether the rows of a partition count; all do where None.
+        partition_by: the names under which the log keeps the values of the partition columns.
+        is_ours: whether the rows of a partition count. If None, all rows count.
     """
     if until - after > HISTORY_LIMIT:
         return True
     try:
         commits = (read_commit(session, location, number, partition_by) for number in range(until, after, -1))
         return any(commit.changes_rows and _concerns(commit, is_ours) for commit in commits)
-    except LOST_OR_REFUSED:  # it is gone
+    except LOST_OR_REFUSED:  # the commit can't be read: it may be gone from the log
         return True
 
 
@@ -302,13 +309,13 @@ def _concerns(commit: Commit, is_ours: Callable[[PartitionValues], bool] | None)
 
 
 def commit_lines(session: SparkSession, location: str, number: int) -> list[str]:
-    """The lines of a commit's file on a storage that Spark alone may reach; one small Spark job."""
+    """The lines of a commit's file, read by Spark, for a storage off this machine. One small Spark job."""
     rows = session.read.text(sql.path_pattern(commit_file(location, number))).collect()
     return [row["value"] for row in rows]
 
 
 def commit_identity(session: SparkSession, location: str, number: int) -> str | None:
-    """The identity of a commit; None where it is gone from the log. No Spark job if the log lies on this machine."""
+    """The identity of a commit. If the log no longer has it, None. No Spark job if the log is on this machine."""
     folder = local_folder(location)
     if folder is not None:
         return entry_identity_at(str(folder), number)
@@ -321,17 +328,17 @@ def commit_identity(session: SparkSession, location: str, number: int) -> str | 
 
 
 def read_commit(session: SparkSession, location: str, number: int, partition_by: tuple[str, ...]) -> Commit:
-    """One commit from its file in the log; one small Spark job where the log is not on this machine's disk.
+    """One commit from its file in the log. One small Spark job if the log is not on this machine's disk.
 
     Raises:
-        DamagedTableError: on this machine, where it is not what a commit has written.
+        DamagedTableError: the file is on this machine, and is not as a commit writes it.
     """
     if local_folder(location) is not None:
-        with suppress(OSError):  # Spark says better what is wrong with it
+        with suppress(OSError):  # Spark's error for a missing or unreadable file is the clearer one
             return read_commit_file(location, number, partition_by)
     path = sql.path_pattern(commit_file(location, number))
-    read = session.read.schema(_COMMIT_SCHEMA).json(path)
-    # As microseconds, so that no session's or client's zone is asked.
-    actions = read.selectExpr("*", "unix_micros(_metadata.file_modification_time) AS micros").collect()
-    found = [action.asDict(recursive=True) for action in actions]
-    return commit_of(number, found, partition_by, found[0]["micros"] // 1000 if found else 0)
+    frame = session.read.schema(_COMMIT_SCHEMA).json(path)
+    # As microseconds, which don't depend on the zone of the session or client.
+    rows = frame.selectExpr("*", "unix_micros(_metadata.file_modification_time) AS micros").collect()
+    actions = [row.asDict(recursive=True) for row in rows]
+    return commit_of(number, actions, partition_by, actions[0]["micros"] // 1000 if actions else 0)

@@ -1,7 +1,7 @@
-"""The log replayed: which files a version of a table is made of, and what in the log can't be read. No Spark.
+"""The replay of the log: the files of a version of a table, and the faults of the log. No Spark.
 
-Here belong the listing of the log, the reading of checkpoints and commits, and the set of files that they leave (Delta
-protocol, "Action Reconciliation"). What follows from a fault is `doctor`'s and `restore`'s to say.
+Here belong the listing of the log, the reading of checkpoints and commits, and the resulting set of files (Delta
+protocol, "Action Reconciliation"). `doctor` and `restore` decide what follows from a fault.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from pipeline.errors import DamagedTableError
 
 @dataclass(frozen=True)
 class LogFault:
-    """Something in the log that is not as it was written: an entry or a checkpoint that is missing, cut off or changed.
+    """A fault of the log: an entry or a checkpoint that is missing, cut off or changed.
 
-    `hides_files` where it is not known for that which files the newest version is made of.
+    `hides_files` is true if the files of the newest version can't be known because of it.
     """
 
     kind: str
@@ -35,9 +35,9 @@ class LogFault:
 
 @dataclass(frozen=True, kw_only=True)
 class LogFiles:
-    """What lies in a log: versions of commits, and by version the files of each complete checkpoint.
+    """The files of a log: the versions of its commits, and the files of each complete checkpoint by version.
 
-    `checksums` are the versions of which there is a checksum file.
+    `checksums` are the versions that have a checksum file.
     """
 
     commits: tuple[int, ...]
@@ -46,16 +46,16 @@ class LogFiles:
 
     @property
     def latest(self) -> int | None:
-        """The newest version; None for an empty log."""
+        """The newest version. If the log is empty, None."""
         return max((*self.commits, *self.checkpoints), default=None)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Replay:
-    """A version replayed: its files by decoded path below the table, with the actions that have added them.
+    """The replay of a version: its files by decoded path below the table, with the actions that added them.
 
-    `changes` are the files of the change feed that entries in the log speak of, `mentioned` all files that they do;
-    `faults` what could not be read, without which `files` may be wrong.
+    `changes` are the files of the change feed that entries in the log name, and `mentioned` are all files that they
+    name. `faults` are the parts that could not be read; with a fault `files` may be wrong.
     """
 
     version: int
@@ -81,7 +81,7 @@ class _State:
 
     def apply(self, actions: Sequence[Mapping[str, Any]]) -> None:
         self.mention(actions)
-        # An entry may add a file with other rows deleted before it removes what the file was.
+        # An entry may add a file with a new deletion vector before it removes the file with the old one.
         for action in actions:
             if action.get("remove"):
                 self.files.pop(unquote(action["remove"]["path"]), None)
@@ -91,7 +91,7 @@ class _State:
 
 
 def log_files(location: str) -> LogFiles:
-    """The commits and checkpoints of a table's log; a checkpoint of several parts counts when it is complete."""
+    """The commits and checkpoints of a table's log. A checkpoint with a missing part does not count."""
     names = [file.name for file in list_files(f"{location}/_delta_log")]
     commits = sorted(number for name in names if (number := version_of_commit(name)) is not None)
     checksums = frozenset(number for name in names if (number := checksum_version(name)) is not None)
@@ -99,19 +99,22 @@ def log_files(location: str) -> LogFiles:
 
 
 def replay(location: str, version: int | None = None) -> Replay | None:
-    """A version, the newest where None, from the newest checkpoint that can be read; None where there is no log.
+    """Replay a version from the newest readable checkpoint on. If there is no log, None.
+
+    Args:
+        version: if None, the newest version.
 
     Raises:
         OSError, ValueError: the storage can't be reached.
     """
-    there = log_files(location)
-    number = there.latest if version is None else version
+    files = log_files(location)
+    number = files.latest if version is None else version
     if number is None:
         return None
-    log = _Log(location, there)
+    log = _Log(location, files)
     log.read(number)
     if version is None:
-        log.look_for_lost()
+        log.find_lost_commits()
     return Replay(
         version=number, files=log.state.files, changes=log.state.changes,
         mentioned=frozenset(log.state.mentioned | set(log.state.files)), faults=tuple(log.faults),
@@ -119,46 +122,46 @@ def replay(location: str, version: int | None = None) -> Replay | None:
 
 
 class _Log:
-    """One look at a log, the oldest entry first."""
+    """One pass over a log, the oldest entry first."""
 
-    def __init__(self, location: str, there: LogFiles) -> None:
-        self._location, self._there = location, there
+    def __init__(self, location: str, files: LogFiles) -> None:
+        self._location, self._files = location, files
         self._chain = Chain()
         self.state = _State()
         self.faults: list[LogFault] = []
 
     def read(self, number: int) -> None:
-        """All entries up to a version: those below its checkpoint for what they mention, the others for their files."""
+        """Read all entries up to a version. Of those below its checkpoint only the names of files are kept."""
         start = self._from_checkpoint(number)
-        commits = set(self._there.commits)
+        commits = set(self._files.commits)
         for commit in range(min((*commits, start + 1)), number + 1):
             is_below = commit <= start
             if commit not in commits:
-                detail = f"there is no commit {commit}, and the table is at {number}"
+                detail = f"it is missing, and the table is at version {number}"
                 self._fault("log gap", commit, detail, hides_files=not is_below)
                 continue
             actions = self._entry(commit, is_below=is_below)
-            if is_below:  # files of the change feed are in no checkpoint
+            if is_below:  # a checkpoint does not have the files of the change feed
                 self.state.mention(actions)
             else:
                 self.state.apply(actions)
         for commit in self._chain.without_info():
-            detail = "it does not say what its commit was (commitInfo), and other entries do; a part of it may be lost"
+            detail = "it has no commitInfo, but other entries have one; a part of it may be lost"
             self._fault("damaged commit", commit, detail, hides_files=commit > start)
 
-    def look_for_lost(self) -> None:
-        """Commits after the newest entry of which only the checksum is left."""
-        newest = self._there.latest
-        for lost in sorted(n for n in self._there.checksums if newest is not None and n > newest):
-            self._fault("log gap", lost, "it is gone, and its checksum file is there")
+    def find_lost_commits(self) -> None:
+        """Add a fault for each commit after the newest entry of which only the checksum file exists."""
+        newest = self._files.latest
+        for lost in sorted(n for n in self._files.checksums if newest is not None and n > newest):
+            self._fault("log gap", lost, "it is missing, but its checksum file exists")
 
     def _fault(self, kind: str, version: int, detail: str, *, hides_files: bool = True) -> None:
         self.faults.append(LogFault(kind, version, commit_file(self._location, version), detail, hides_files))
 
     def _from_checkpoint(self, number: int) -> int:
-        """Apply the newest checkpoint at or before a version that can be read; its version, -1 where there is none."""
-        for version in sorted((v for v in self._there.checkpoints if v <= number), reverse=True):
-            names = self._there.checkpoints[version]
+        """Apply the newest readable checkpoint at or before a version, and return its version. If there is none, -1."""
+        for version in sorted((v for v in self._files.checkpoints if v <= number), reverse=True):
+            names = self._files.checkpoints[version]
             state = _State()
             try:
                 state.apply([action for name in names for action in checkpoint_actions(self._location, name)])
@@ -176,10 +179,10 @@ class _Log:
         checksum = self._checksum(version)
         if checksum is None or checksum.files == len(state.files):
             return None
-        return f"it holds {len(state.files)} files, and the table has {checksum.files}, as its checksum says"
+        return f"it has {len(state.files)} files, but according to the checksum the table has {checksum.files}"
 
     def _entry(self, number: int, *, is_below: bool) -> list[Action]:
-        """The actions of a commit; none, and a fault, where its file is damaged."""
+        """The actions of a commit. If its file is damaged, empty, and a fault is added."""
         content = _content(self._location, f"{number:020d}.json")
         try:
             actions = actions_of(commit_file(self._location, number), content)
@@ -194,7 +197,7 @@ class _Log:
         return actions
 
     def _checksum(self, number: int) -> Checksum | None:
-        if number not in self._there.checksums:
+        if number not in self._files.checksums:
             return None
         return checksum_in(_content(self._location, f"{number:020d}.crc"))
 
@@ -210,11 +213,11 @@ def checkpoint_actions(location: str, name: str, columns: Sequence[str] = ("add"
     """The actions in one file of a checkpoint, and in its sidecars (Delta protocol, "V2 Spec").
 
     Args:
-        columns: what is read of them where they are Parquet; a column that is not there is passed over.
+        columns: the columns to read of a Parquet file. A column that it does not have is skipped.
 
     Raises:
-        OSError, ValueError: it can't be read.
-        DamagedTableError: it is JSON, and not what was written.
+        OSError, ValueError: the file can't be read.
+        DamagedTableError: the file is JSON, and is not as it was written.
     """
     system, path = file_system(location)
     folder = f"{path}/_delta_log"
@@ -231,12 +234,13 @@ def checkpoint_actions(location: str, name: str, columns: Sequence[str] = ("add"
 def _rows(system: Any, path: str, columns: Sequence[str]) -> list[dict[str, Any]]:
     import pyarrow.parquet as pq
 
-    rows: list[dict[str, Any]] = pq.ParquetFile(path, filesystem=system).read(columns=list(columns)).to_pylist()
+    file = pq.ParquetFile(path, filesystem=system, page_checksum_verification=True)
+    rows: list[dict[str, Any]] = file.read(columns=list(columns)).to_pylist()
     return rows
 
 
 def _paths(file: Mapping[str, Any]) -> set[str]:
-    """The paths that an action speaks of: the file's, and that of its deletion vector where it lies in a file."""
+    """The paths that an action names: the file's, and its deletion vector's if that is in a file."""
     vector = file.get("deletionVector")
-    # Protocol, "Deletion Vectors": `u` is a name made of a UUID, which doctor does not spell out; `p` is a full path.
+    # Delta protocol, "Deletion Vectors": `u` is a name from a UUID, which is not decoded here; `p` is a full path.
     return {unquote(file["path"])} | ({vector["pathOrInlineDv"]} if vector and vector["storageType"] == "p" else set())

@@ -1,6 +1,6 @@
-"""How often, and after which waits, a write that met another commit is tried again.
+"""Retries of a write after a conflict: the number of attempts and the waits between them.
 
-Here belong the bounds and the arithmetic. What may be tried again is said by the errors themselves (`retryable`).
+Here belong the bounds and the arithmetic. Each error class defines whether it may be retried (`retryable`).
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ _T = TypeVar("_T")
 
 @dataclass(frozen=True, kw_only=True)
 class RetryPolicy:
-    """Bounds on trying again: attempts in all, the first and the longest wait, and the time from the first attempt on.
+    """Bounds of retries: the attempts in all, the first and the longest wait, and the time since the first attempt.
 
-    Waits double from `first_wait_seconds` on; each is drawn between half of that and all of it, so that writers that
-    met once don't meet again.
+    The bound of a wait doubles from `first_wait_seconds` on. Each wait is random between half of its bound and the
+    bound, so that two writers with a conflict don't retry at the same time.
     """
 
     attempts: int = 50
@@ -38,7 +38,7 @@ class RetryPolicy:
             raise SettingsError(setting="RetryPolicy.attempts", problem=f"got {self.attempts}", expected="1 or more")
 
     def wait_seconds(self, attempt: int, elapsed_seconds: float, draw: float) -> float | None:
-        """How long to wait after this attempt, counted from 1, has failed; None where it was the last.
+        """The wait after this failed attempt, counted from 1. If it was the last attempt, None.
 
         Args:
             draw: a random number from 0 to 1.
@@ -53,10 +53,10 @@ NO_RETRY = RetryPolicy(attempts=1)
 
 
 def with_retries(attempt: Callable[[int], _T], policy: RetryPolicy, dataset: str) -> _T:
-    """What the first attempt that succeeds returns; each is told its number, from 1.
+    """Call `attempt` with the attempt's number, from 1, until one succeeds, and return its result.
 
     Raises:
-        PipelineError: one that is not retryable at once, or else that of the last attempt.
+        PipelineError: the first that is not retryable, or else that of the last attempt.
     """
     started = time.monotonic()
     number = 1
@@ -68,7 +68,7 @@ def with_retries(attempt: Callable[[int], _T], policy: RetryPolicy, dataset: str
             wait = policy.wait_seconds(number, elapsed, random.random()) if error.retryable else None  # noqa: S311
             if wait is None:
                 raise
-            _LOG.info("%s: attempt %d failed (%s), the next in %.2f s", dataset, number, error.message(), wait)
+            _LOG.info("%s: attempt %d failed (%s); the next is in %.2f s", dataset, number, error.message(), wait)
             time.sleep(wait)
         number += 1
 
@@ -81,24 +81,24 @@ def retried_until(
     is_last: Callable[[], bool],
     wait: Callable[[PipelineError, float], None],
 ) -> tuple[_T, int]:
-    """What comes of a call that is repeated after errors that may pass, and the number of calls.
+    """The result of a call that is repeated after transient errors, and the number of calls.
 
     Args:
-        passes: whether an error may pass.
-        is_last: whether the call that begins is to be the last.
-        wait: is told the error, and for how many seconds to wait.
+        passes: whether an error is transient.
+        is_last: whether the next call is the last one. It is asked before each call.
+        wait: waits after an error, which it gets together with the number of seconds.
 
     Raises:
-        PipelineError: one that does not pass, or else that of the last call.
+        PipelineError: the first that is not transient, or else that of the last call.
     """
     started, attempt = time.monotonic(), 1
     while True:
-        is_over = is_last()
+        is_last_call = is_last()
         try:
             return act(), attempt
         except PipelineError as error:
             seconds = policy.wait_seconds(attempt, time.monotonic() - started, random.random())  # noqa: S311
-            if seconds is None or is_over or not passes(error):
+            if seconds is None or is_last_call or not passes(error):
                 raise
             wait(error, seconds)
         attempt += 1

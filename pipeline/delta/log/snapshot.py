@@ -1,7 +1,7 @@
-"""What a table is besides its rows, at any version, from the log's files on this machine; no Spark.
+"""The protocol and metadata of a table at any version, from the log's files on this machine. No Spark.
 
 Here belong the protocol and the metadata in force at a version (Delta protocol, "Action Reconciliation") and the list
-of checkpoints. Single commits are `commits`'s; the newest state of a table anywhere is `open_table`'s.
+of checkpoints. `commits` reads single commits; `open_table` reads the newest state of a table on any storage.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from pipeline.delta.log.table_state import PHYSICAL_NAME
 
 # The domain in which the log keeps the clustering columns (Delta protocol, "Clustered Table").
 _CLUSTERING = "delta.clustering"
-# Since which writer version a feature is part of the protocol (Delta protocol, "Valid Feature Names"); from the last
-# version on, features are listed by name.
+# The writer version from which on a feature is part of the protocol (Delta protocol, "Valid Feature Names"). From
+# `_LISTING_WRITER` on, features are listed by name.
 _IMPLIED = {
     "appendOnly": 2,
     "invariants": 2,
@@ -34,7 +34,7 @@ _LISTING_WRITER = 7
 
 @dataclass(frozen=True, kw_only=True)
 class TableFacts:
-    """A table at one version; `schema` is the JSON of a struct type."""
+    """A table's protocol and metadata at one version. `schema` is the JSON of a struct type."""
 
     table_id: str
     reader_version: int
@@ -47,16 +47,16 @@ class TableFacts:
 
 
 def local_folder(uri: str) -> Path | None:
-    """The folder that a plain path or a `file:` URI names; None for any other storage."""
+    """The folder that a plain path or a `file:` URI names. For any other storage, None."""
     if uri.startswith("file:"):
         return Path("/" + uri.removeprefix("file:").lstrip("/"))
     return None if "://" in uri else Path(uri)
 
 
 def checkpoints(table: Path) -> dict[int, list[Path]]:
-    """The files of every complete checkpoint by its version; a checkpoint may have parts.
+    """The files of every complete checkpoint, by its version. A checkpoint may have several parts.
 
-    One with an empty file is none: Delta passes it over as well.
+    A checkpoint with an empty file does not count: Delta skips it too.
     """
     folder = table / "_delta_log"
     complete = complete_checkpoints(file.name for file in list_files(str(folder)) if file.size)
@@ -64,9 +64,9 @@ def checkpoints(table: Path) -> dict[int, list[Path]]:
 
 
 def table_facts(table: Path, version: int) -> TableFacts | None:
-    """What the table was at a version: from that commit backwards, at most to the checkpoint before it.
+    """The protocol and metadata at a version, read from that commit backwards, at most to the checkpoint before it.
 
-    None where the files that say it are gone, or are of a kind that this does not read.
+    If the files with them are gone, or in a form that this does not read, None.
 
     Raises:
         DamagedTableError: an entry on the way is damaged; or a checkpoint is, and the entries below it are gone.
@@ -82,16 +82,17 @@ def table_facts(table: Path, version: int) -> TableFacts | None:
                 facts = _facts(protocol, metadata, clustering)
             except NotImplementedError:
                 return None
-            # A table that is clustered says by what, in a commit of its own since.
+            # A clustered table names its columns in this commit or an earlier one.
             if clustering or "clustering" not in facts.features or number == 0 or is_checkpoint:
                 return facts
     return None
 
 
 def transaction_version(table: Path, version: int, app_id: str) -> int | None:
-    """What an application has recorded as its newest transaction, up to a version of the table; None for nothing.
+    """The newest transaction version that an application has recorded, up to a version of the table. If none, None.
 
-    From that commit backwards, at most to the checkpoint before it (Delta protocol, "Transaction Identifiers").
+    It is read from that commit backwards, at most to the checkpoint before it (Delta protocol, "Transaction
+    Identifiers").
 
     Raises:
         DamagedTableError: as `table_facts` does.
@@ -104,9 +105,9 @@ def transaction_version(table: Path, version: int, app_id: str) -> int | None:
 
 
 def _backwards(table: Path, version: int) -> Iterator[tuple[int, bool, list[Action]]]:
-    """Entries from a version backwards, the last of them a checkpoint: version, whether it is one, and actions.
+    """The entries from a version backwards to a checkpoint: version, whether it is a checkpoint, and actions.
 
-    A checkpoint that can't be read is passed over as long as the entries below it are there.
+    A checkpoint that can't be read is skipped as long as the entries below it exist.
     """
     complete, damaged = checkpoints(table), None
     for number in range(version, -1, -1):
@@ -127,7 +128,7 @@ def _backwards(table: Path, version: int) -> Iterator[tuple[int, bool, list[Acti
 
 
 def first_line(error: Exception) -> str:
-    """What an error says, in one line."""
+    """The first line of an error's message. If it has none, the name of its type."""
     return next(iter(str(error).splitlines()), type(error).__name__)
 
 
@@ -139,7 +140,7 @@ def _facts(
         table_id=metadata["id"],
         reader_version=protocol["minReaderVersion"],
         writer_version=protocol["minWriterVersion"],
-        # A map in Parquet comes as a list of pairs, in JSON as an object.
+        # A map is a list of pairs in Parquet, and an object in JSON.
         properties=dict(metadata.get("configuration") or {}),
         schema=schema,
         partition_by=tuple(metadata.get("partitionColumns") or ()),
@@ -149,18 +150,18 @@ def _facts(
 
 
 def _cluster_by(clustering: Mapping[str, Any], schema: Mapping[str, Any]) -> tuple[str, ...]:
-    """The columns under their present names; the log has them under those of the files."""
+    """The clustering columns under their current names. The log has their physical names."""
     fields = schema["fields"]
-    present = {(field.get("metadata") or {}).get(PHYSICAL_NAME, field["name"]): field["name"] for field in fields}
+    names = {(field.get("metadata") or {}).get(PHYSICAL_NAME, field["name"]): field["name"] for field in fields}
     try:
         paths = json.loads(clustering["configuration"]).get("clusteringColumns") or ()
-        return tuple(".".join([present.get(path[0], path[0]), *path[1:]]) for path in paths)
+        return tuple(".".join([names.get(path[0], path[0]), *path[1:]]) for path in paths)
     except (ValueError, TypeError, AttributeError, LookupError, RecursionError) as error:
         raise NotImplementedError(f"clustering columns are written in another form ({error})") from error
 
 
 def _features(protocol: Mapping[str, Any]) -> tuple[str, ...]:
-    """The table features in force: those that are listed, or those that an old writer version implies."""
+    """The table features in force: the listed ones, or those that an old writer version implies."""
     listed = {*(protocol.get("readerFeatures") or ()), *(protocol.get("writerFeatures") or ())}
     implied = {name for name, version in _IMPLIED.items() if version <= protocol["minWriterVersion"] < _LISTING_WRITER}
     return tuple(sorted(listed | implied))
@@ -175,5 +176,5 @@ def _checkpoint_actions(parts: list[Path]) -> Iterator[dict[str, Any]]:
             yield from (json.loads(line) for line in lines if line.strip())
             continue
         file = pyarrow.parquet.ParquetFile(part)
-        wanted = [name for name in ("protocol", "metaData", "txn", "domainMetadata") if name in file.schema_arrow.names]
-        yield from (row for row in file.read(columns=wanted).to_pylist() if any(row.values()))
+        columns = [n for n in ("protocol", "metaData", "txn", "domainMetadata") if n in file.schema_arrow.names]
+        yield from (row for row in file.read(columns=columns).to_pylist() if any(row.values()))

@@ -9,16 +9,16 @@ from pyspark.sql.types import StructType
 
 from pipeline.dataset.schema import schema_fingerprint
 
-# Where a mapped column's own name stands in the metadata of its field (Delta protocol, "Column Mapping").
+# The key of a mapped column's physical name in the metadata of its field (Delta protocol, "Column Mapping").
 PHYSICAL_NAME = "delta.columnMapping.physicalName"
 
 
 @dataclass(frozen=True, kw_only=True)
 class TableState:
-    """A table as observed at one version; `features` are the protocol's table features.
+    """A table as observed at one version. `features` are the protocol's table features.
 
-    `files` and `bytes` are None where they were not asked for: to know them Delta reads all of its log. `cluster_by`
-    is empty for a table that is not clustered.
+    `files` and `bytes` are None if they were not requested, since Delta reads its full log for them. `cluster_by` is
+    empty if the table is not clustered.
     """
 
     location: str
@@ -41,11 +41,11 @@ class TableState:
 
     @property
     def log_partition_by(self) -> tuple[str, ...]:
-        """The partition columns under the names by which the log keeps their values."""
+        """The names under which the log keeps the values of the partition columns."""
         return tuple(physical_name(self.schema, column) for column in self.partition_by)
 
 
 def physical_name(schema: StructType, column: str) -> str:
-    """The name of a top-level column in files and log; its own where columns are not mapped."""
+    """The name of a top-level column in files and log. If columns are not mapped, the column's own name."""
     metadata = schema[column].metadata or {}
     return str(metadata.get(PHYSICAL_NAME, column))

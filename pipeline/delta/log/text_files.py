@@ -1,8 +1,8 @@
-"""Small text files below the root, through the file system that the root lies on.
+"""Small text files below the root, through the root's file system.
 
-Here belongs the way of a whole file in and out; what stands in it does not. On this machine's storage neither Spark nor
-a JVM is used. Elsewhere a classic session goes through its Hadoop file system and a Connect session through its server,
-so that credentials are those that the tables are reached with.
+Here belong the reading and writing of a full file; its content does not. On this machine's storage no Spark and no JVM
+is used. On other storage a classic session uses its Hadoop file system and a Connect session its server, so that files
+are reached with the same credentials as tables.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from pipeline.errors import FileAccessError
 
 
 def write_text(session: SparkSession, path: str, text: str) -> None:
-    """Write a file in one step: whoever looks sees all of it or nothing. A file of that name is replaced.
+    """Write a file atomically: a reader sees the full text or no file. An existing file is replaced.
 
     Raises:
         FileAccessError: the storage refused.
@@ -70,7 +70,7 @@ def _write_by_hadoop(session: SparkSession, path: str, text: str) -> None:
         stream.write(bytearray(text.encode("utf-8")))
     finally:
         stream.close()
-    # A rename onto a file that is there is refused by some file systems.
+    # Some file systems refuse to rename onto an existing file.
     system.delete(target, False)
     if not system.rename(temporary, target):
         raise OSError(f"{temporary.getName()} could not be renamed")
@@ -113,7 +113,7 @@ def read_texts(session: SparkSession | None, folder: str, suffix: str) -> list[T
             paths = sorted(p for p in local.rglob(f"*{suffix}") if not p.name.startswith("."))
             return [_read_local(path) for path in paths]
         if session is None:
-            raise FileAccessError(path=folder, reason="it lies on a storage that needs Spark to be read")
+            raise FileAccessError(path=folder, reason="it is on a storage that only Spark can read")
         return _read_by_spark(session, folder, suffix)
     except OSError as error:
         raise FileAccessError(path=folder, reason=error.strerror or str(error)) from error
@@ -121,7 +121,7 @@ def read_texts(session: SparkSession | None, folder: str, suffix: str) -> list[T
 
 def _read_local(path: Path) -> TextFile:
     try:
-        # Without waiting: a pipe has no end, and a device may have none.
+        # Non-blocking: a pipe has no end, and a device may have none.
         with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), encoding="utf-8") as file:
             if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
                 return TextFile(str(path), None, "it is not a regular file")

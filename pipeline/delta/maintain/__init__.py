@@ -1,1 +1,6 @@
-"""What changes files or versions and no rows of its own, and never what a consumer still needs."""
+"""Maintenance of tables: vacuum, optimize, checkpoint and restore. Each keeps what a consumer of changes still needs.
+
+No other rows are written here than those that a restore brings back.
+"""
+
+__all__ = ["checkpoint", "exchange", "maintain", "restore", "retention"]

@@ -1,7 +1,7 @@
-"""Writing a checkpoint of a table's newest version, for which Delta has no SQL verb.
+"""Checkpoints of a table's newest version, for which Delta has no SQL statement.
 
-Here belongs the way into the JVM. A Connect session has none on this side: one embedded child process then writes the
-checkpoints of all tables that are asked for, since its start costs more than they do.
+Here belong the calls into the JVM. A Connect session has no JVM in this process: one embedded child process then writes
+the checkpoints of all requested tables, since its start costs more than they do.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ _ANSWER = "checkpoint: "
 
 
 class CheckpointFailedError(Exception):
-    """The child process could not write a checkpoint; the text is the reason."""
+    """The child process could not write a checkpoint. The text is the reason."""
 
 
 class Checkpoints:
-    """Writes checkpoints, table after table; a child process that was needed ends with the block."""
+    """Writes checkpoints, one table after another. If a child process was started, it ends with the block."""
 
     def __init__(self, session: SparkSession) -> None:
         self._session = session
@@ -52,29 +52,30 @@ class Checkpoints:
             self._errors.close()
 
     def write(self, location: str, keep: int | None) -> tuple[int, bool]:
-        """Write one; the version that it is of, and whether the log was kept.
+        """Write a checkpoint, and return its version and whether the clean-up of the log was left out.
 
         Args:
-            keep: the log is not cleaned where that would take this version's commit, or a later one.
+            keep: a version whose commit, and all later ones, the clean-up of the log must not remove.
 
         Raises:
-            CheckpointFailedError: the child process says why not, or is gone. Else as of Spark.
+            CheckpointFailedError: the child process reports an error, or has ended. A classic session raises Spark's
+                own errors.
         """
         if not is_connect(self._session):
             return checkpoint_embedded(self._session, location, keep)
-        answer = self._asked({"location": location, "keep": keep})
+        answer = self._request({"location": location, "keep": keep})
         if "error" in answer:
             raise CheckpointFailedError(str(answer["error"]))
         return int(answer["version"]), bool(answer["kept"])
 
-    def _asked(self, question: dict[str, Any]) -> dict[str, Any]:
+    def _request(self, request: dict[str, Any]) -> dict[str, Any]:
         child = self._started()
         assert child.stdin is not None  # noqa: S101  both are pipes
         assert child.stdout is not None  # noqa: S101
-        patience = threading.Timer(CHILD_SECONDS, child.kill)
-        patience.start()
+        timer = threading.Timer(CHILD_SECONDS, child.kill)
+        timer.start()
         try:
-            child.stdin.write(f"{json.dumps(question)}\n")
+            child.stdin.write(f"{json.dumps(request)}\n")
             child.stdin.flush()
             for line in child.stdout:
                 if line.startswith(_ANSWER):
@@ -83,12 +84,12 @@ class Checkpoints:
         except BrokenPipeError:
             pass
         finally:
-            patience.cancel()
-        return {"error": self._last_words(child)}
+            timer.cancel()
+        return {"error": self._exit_reason(child)}
 
     def _started(self) -> subprocess.Popen[str]:
         if self._child is None or self._child.poll() is not None:
-            if self._errors is not None:  # of a child that is gone
+            if self._errors is not None:  # of a child that has ended
                 self._errors.close()
             self._errors = tempfile.TemporaryFile("w+", encoding="utf-8")  # noqa: SIM115  closed at exit
             self._child = subprocess.Popen(  # noqa: S603  this very module
@@ -98,18 +99,18 @@ class Checkpoints:
             )  # fmt: skip
         return self._child
 
-    def _last_words(self, child: subprocess.Popen[str]) -> str:
+    def _exit_reason(self, child: subprocess.Popen[str]) -> str:
         status = child.wait()
         assert self._errors is not None  # noqa: S101  made with the child
         self._errors.seek(0)
         lines = self._errors.read().strip().splitlines()
-        return lines[-1] if lines else f"the process that writes it has ended with status {status}"
+        return lines[-1] if lines else f"the process that writes it ended with status {status}"
 
 
 def checkpoint_embedded(session: SparkSession, location: str, keep: int | None) -> tuple[int, bool]:
-    """Write a checkpoint through the JVM of a classic session; as of `Checkpoints.write`.
+    """Write a checkpoint through the JVM of a classic session, as `Checkpoints.write`.
 
-    Delta only logs a checkpoint that fails unless a conf says otherwise, so a clone of the session says it.
+    By default Delta only logs a failed checkpoint. A conf in a clone of the session makes it raise the error.
     """
     clone = clone_session(session)
     clone.conf.set("spark.databricks.delta.checkpoint.exceptionThrowing.enabled", "true")
@@ -129,7 +130,7 @@ def checkpoint_embedded(session: SparkSession, location: str, keep: int | None) 
 
 
 def _expires(jvm: Any, log: Any, snapshot: Any, path: str) -> bool:
-    """Whether Delta would clean the log of this commit: by whole days in UTC (`MetadataCleanup.scala`)."""
+    """Whether Delta's clean-up, by full days in UTC, would remove this commit (`MetadataCleanup.scala`)."""
     metadata = snapshot.metadata()
     if not log.enableExpiredLogCleanup(metadata):
         return False
@@ -141,12 +142,12 @@ def _expires(jvm: Any, log: Any, snapshot: Any, path: str) -> bool:
 
 
 def _serve() -> None:
-    """Write what each line of the standard input asks for, until it ends."""
+    """Write the checkpoint that each line of the standard input requests, until the input ends."""
     session = open_session(load_settings().spark)
     for line in sys.stdin:
-        asked = json.loads(line)
+        request = json.loads(line)
         try:
-            version, kept = checkpoint_embedded(session, asked["location"], asked["keep"])
+            version, kept = checkpoint_embedded(session, request["location"], request["keep"])
         except SPARK_ERRORS as error:
             answer: dict[str, Any] = {"error": failure_of(error).summary}
         else:

@@ -1,7 +1,7 @@
-"""What comes and what goes between two versions of a table: files, rows and partitions, from its log; no Spark.
+"""The files, rows and partitions that a change from one version to another adds and removes, from the log. No Spark.
 
-Here belongs the comparison of the files of two versions, as a restore makes it: a file with other rows deleted is
-another file. Rows are those of the files' statistics; of a file without any nobody knows them here.
+Here belongs the comparison of the files of two versions, as for a restore: a file with another deletion vector is
+another file. Rows are counted from the files' statistics. If a file has none, its rows are unknown.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ _Partition = tuple[tuple[str, str | None], ...]
 
 @dataclass(frozen=True, kw_only=True)
 class PartitionExchange:
-    """One partition that changes: its values by column as the log spells them, none in a table without partitions.
+    """One partition that changes, with its values by column as in the log. Without partition columns they are empty.
 
-    Rows are None where a file of the partition carries no statistics.
+    `files_back` are added and `files_gone` are removed. If a file of the partition has no statistics, rows are None.
     """
 
     partition: Mapping[str, str | None]
@@ -32,10 +32,10 @@ class PartitionExchange:
 
 @dataclass(frozen=True, kw_only=True)
 class Exchange:
-    """What becomes of a table that goes from one version to another.
+    """The change of a table from one version to another.
 
-    `rows_back` and `rows_gone` are the rows of the files that come back and go, `rows_now` and `rows_then` those of the
-    table before and after; None where a file carries no statistics. `partitions` are those that change.
+    `rows_back` and `rows_gone` are the rows of the added and the removed files. `rows_now` and `rows_then` are the rows
+    of the table before and after. If a file has no statistics, they are None. `partitions` are those that change.
     """
 
     files_back: int
@@ -48,23 +48,23 @@ class Exchange:
 
 
 def exchange(location: str, now: int, then: int) -> Exchange | None:
-    """What comes and goes from the version `now` to the version `then`; None where the log does not say."""
+    """The change from the version `now` to the version `then`. If the log does not have all of it, None."""
     before, after = table_files(location, now), table_files(location, then)
     if before is None or after is None:
         return None
-    back = [after.files[one] for one in after.files.keys() - before.files.keys()]
-    gone = [before.files[one] for one in before.files.keys() - after.files.keys()]
-    held, held_then = _by_partition(before, before.files.values()), _by_partition(after, after.files.values())
-    came, went = _by_partition(after, back), _by_partition(before, gone)
+    back = [after.files[file] for file in after.files.keys() - before.files.keys()]
+    gone = [before.files[file] for file in before.files.keys() - after.files.keys()]
+    files_now, files_then = _by_partition(before, before.files.values()), _by_partition(after, after.files.values())
+    added, removed = _by_partition(after, back), _by_partition(before, gone)
     partitions = tuple(
         PartitionExchange(
-            partition=dict(one),
-            rows_now=_rows(held.get(one, ())),
-            rows_then=_rows(held_then.get(one, ())),
-            files_back=len(came.get(one, ())),
-            files_gone=len(went.get(one, ())),
+            partition=dict(values),
+            rows_now=_rows(files_now.get(values, ())),
+            rows_then=_rows(files_then.get(values, ())),
+            files_back=len(added.get(values, ())),
+            files_gone=len(removed.get(values, ())),
         )
-        for one in sorted(came.keys() | went.keys(), key=lambda one: [(name, value or "") for name, value in one])
+        for values in sorted(added.keys() | removed.keys(), key=_sort_key)
     )
     return Exchange(
         files_back=len(back), files_gone=len(gone), rows_back=_rows(back), rows_gone=_rows(gone),
@@ -72,12 +72,16 @@ def exchange(location: str, now: int, then: int) -> Exchange | None:
     )  # fmt: skip
 
 
+def _sort_key(partition: _Partition) -> list[tuple[str, str]]:
+    return [(name, value or "") for name, value in partition]
+
+
 def _by_partition(table: TableFiles, files: Iterable[Mapping[str, Any]]) -> dict[_Partition, list[Mapping[str, Any]]]:
-    found: dict[_Partition, list[Mapping[str, Any]]] = {}
+    by_partition: dict[_Partition, list[Mapping[str, Any]]] = {}
     for file in files:
         values = partition_values(file, table.partition_by)
-        found.setdefault(tuple(zip(table.partition_columns, values, strict=True)), []).append(file)
-    return found
+        by_partition.setdefault(tuple(zip(table.partition_columns, values, strict=True)), []).append(file)
+    return by_partition
 
 
 def _rows(files: Iterable[Mapping[str, Any]]) -> int | None:

@@ -1,8 +1,9 @@
-"""Keeping a table healthy: vacuum, optimize and checkpoint.
+"""Vacuum, optimize and checkpoint.
 
-Here belongs what changes files and no rows. Vacuum is dry unless asked otherwise, and obeys the table's own retention:
-Delta ignores any other number of hours (delta#2129), so none can be given. What consumers of changes have still to read
-is kept from both; Delta's own checkpoints, which writers make now and then, clean the log by its retention alone.
+Here belong changes of files that change no rows. A vacuum is a dry run by default. It uses the table's own retention:
+Delta ignores any other number of hours (delta#2129), so there is no parameter for it. Vacuum and checkpoint keep the
+files and log entries that consumers of changes have yet to read. Delta's own checkpoints, which some writes make, clean
+up the log by its retention alone.
 """
 
 from __future__ import annotations
@@ -32,9 +33,9 @@ _SMALL_FILE = "spark.databricks.delta.optimize.minFileSize"
 
 @dataclass(frozen=True, kw_only=True)
 class VacuumResult:
-    """What a vacuum would remove or was about to: `files` names them.
+    """The result of a vacuum. `files` are the paths of the files that it lists for removal.
 
-    `needed` are the consumers that have still to read some of them, with these.
+    `needed` are the consumers that have yet to read some of these files, with these files.
     """
 
     dataset: str
@@ -46,9 +47,9 @@ class VacuumResult:
 
 @dataclass(frozen=True, kw_only=True)
 class CheckpointResult:
-    """The version that a checkpoint was written of.
+    """The version of a checkpoint that was written.
 
-    `log_kept_for` are the consumers for which entries of the log were kept that are past the table's retention.
+    `log_kept_for` are the consumers for which the log keeps entries that are older than the table's retention.
     """
 
     dataset: str
@@ -58,7 +59,7 @@ class CheckpointResult:
 
 @dataclass(frozen=True, kw_only=True)
 class OptimizeResult:
-    """What an OPTIMIZE joined: the files that came, and those whose rows are in them now; none where all was well."""
+    """The numbers of files that an OPTIMIZE added, and of those that it compacted into them. Both may be 0."""
 
     dataset: str
     version: int
@@ -71,20 +72,20 @@ def vacuum(
     session: SparkSession, dataset: Dataset, location: str, *,
     consumers: Sequence[SourceTable] = (), apply: bool = False, force: bool = False,
 ) -> VacuumResult:  # fmt: skip
-    """Remove files that no version within the table's retention needs; only list them unless `apply`.
+    """List the files that no version within the table's retention needs. With `apply`, remove them.
 
-    Refused while one of the files is among those that the next run of a consumer reads, as its cursor and the log stand
-    at that moment.
+    The removal is refused if the next run of a consumer, from its current cursor and the current log, reads one of the
+    files.
 
     Args:
-        consumers: those that read the changes of this dataset.
-        force: remove what they need as well, without a look at their cursors; they read the whole source then.
+        consumers: the consumers of this dataset's changes.
+        force: remove files that consumers need too, without reading their cursors. They then read the full source.
 
     Raises:
-        TableNotFoundError: it was never written.
+        TableNotFoundError: the table was never written.
         StorageError: files can't be listed or removed.
-        ConsumerBehindError: consumers need some of the files that are to be removed.
-        CursorUnreadableError: what a consumer needs is not known.
+        ConsumerBehindError: consumers need some of the files to remove.
+        CursorUnreadableError: the files that a consumer needs are not known.
     """
     require_table(session, dataset, location)
     source = SourceTable(dataset=dataset, location=location)
@@ -116,17 +117,17 @@ def _refuse(session: SparkSession, source: SourceTable, needed: Sequence[Unread]
 def optimize(
     session: SparkSession, dataset: Dataset, location: str, note: CommitNote, *, below_bytes: int | None = None
 ) -> OptimizeResult:
-    """Join small files into files of the size that the storage policy aims at; clustered where that is declared.
+    """Compact small files into files of the storage policy's target size. If clustering is declared, cluster the rows.
 
-    Rows stay what they are, and consumers of changes see nothing of it.
+    The rows do not change, and consumers of changes read nothing new.
 
     Args:
-        below_bytes: files from this size on are left alone; Delta's own bound, a gigabyte, where None.
+        below_bytes: only files smaller than this are compacted. If None, Delta's default, a gigabyte.
 
     Raises:
-        TableNotFoundError: it was never written.
+        TableNotFoundError: the table was never written.
         StorageError: files can't be read or written.
-        DamagedTableError: one is missing or damaged; nothing was committed.
+        DamagedTableError: a file is missing or damaged; nothing was committed.
         CommitConflictError: another commit has changed the same files; nothing was committed.
     """
     state = require_table(session, dataset, location)
@@ -159,17 +160,17 @@ def checkpoint(
 ) -> CheckpointResult:
     """Write a checkpoint of the newest version, so that opening the table reads one file in place of many.
 
-    Delta then cleans the log of what is past `delta.logRetentionDuration`, unless a consumer still needs such an entry.
-    Over Connect it is written by an embedded child process.
+    Delta then removes entries older than `delta.logRetentionDuration` from the log, unless a consumer still needs one.
+    Over Connect an embedded child process writes the checkpoint.
 
     Args:
-        consumers: those that read the changes of this dataset.
-        within: what writes those of further tables too, by the same process.
+        consumers: the consumers of this dataset's changes.
+        within: an open `Checkpoints`, to write the checkpoints of several tables with one child process.
 
     Raises:
-        TableNotFoundError: it was never written.
+        TableNotFoundError: the table was never written.
         StorageError: the checkpoint could not be written.
-        CursorUnreadableError: what a consumer needs is not known.
+        CursorUnreadableError: the entries that a consumer needs are not known.
     """
     _keep_incarnation(session, dataset, require_table(session, dataset, location))
     needed = unread_files(session, SourceTable(dataset=dataset, location=location), consumers)
@@ -184,11 +185,11 @@ def checkpoint(
 
 
 def _keep_incarnation(session: SparkSession, dataset: Dataset, state: TableState) -> None:
-    """Write down the newest restore before the log is cleaned of it, which Delta does when it writes a checkpoint."""
-    found = incarnation(session, state)
-    if found == (as_count(state.properties.get(INCARNATION)) or 0):
+    """Record the newest restore as a table property, before a checkpoint's clean-up may remove it from the log."""
+    current = incarnation(session, state)
+    if current == (as_count(state.properties.get(INCARNATION)) or 0):
         return
-    pair = f"{sql.string(INCARNATION)} = {sql.string(str(found))}"
+    pair = f"{sql.string(INCARNATION)} = {sql.string(str(current))}"
     note = CommitNote(mark=Mark(writer=f"{dataset.name}/checkpoint"))
     try:
         with private_session(session, write_confs(note, session, dataset.fingerprint)) as clone:

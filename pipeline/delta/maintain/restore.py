@@ -1,8 +1,8 @@
-"""Bringing a table back to an earlier version.
+"""The restore of a table to an earlier version.
 
-Here belongs the restore: what it would change, and doing it. A restore brings back rows, schema and properties, and
-forgets nothing of the transaction identifiers, so what we declare is applied again afterwards and the incarnation of
-the table is written down: a batch that the restore has undone is written again when it is replayed.
+Here belong the plan of a restore and the restore itself. A restore brings back rows, schema and properties, but keeps
+the transaction identifiers. So the declaration is applied again afterwards, and the table's new incarnation is
+recorded: if a batch that the restore has undone is replayed, it is written again.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from pyspark.sql import SparkSession
 from pipeline.dataset import Dataset
 from pipeline.delta import sql
 from pipeline.delta.log.mark import (
-    BehindCommit,
+    AfterCommit,
     CommitNote,
     Mark,
     marked_commit,
@@ -39,11 +39,11 @@ _FEATURE = "feature "
 
 @dataclass(frozen=True, kw_only=True)
 class RestorePlan:
-    """What a restore would do; nothing where the table is at `target` already.
+    """The plan of a restore. If the table is already at `target`, it is empty.
 
-    `flips` are properties and features by name, as (now, then), and None for one that is not set. `reapplied` are the
-    properties and checks of the declaration that the restore would take away and that are set again after it.
-    `exchange` is what comes and goes, None on a storage whose log is only read by Spark.
+    `flips` are the changes of properties and features, by name, as (now, then); None is a value that is not set.
+    `reapplied` are the declared properties and checks that the restore removes and that are set again after it.
+    `exchange` is the change of files and rows. If only Spark can read the log, it is None.
     """
 
     dataset: str
@@ -56,16 +56,16 @@ class RestorePlan:
 
     @property
     def changes(self) -> bool:
-        """Whether the restore would make a commit."""
+        """Whether the restore makes a commit."""
         return self.target != self.version
 
 
 @dataclass(frozen=True, kw_only=True)
 class RestoreResult:
-    """A restore that was done: the version of its commit, and the newest one after the declaration was applied again.
+    """A finished restore: the version of its commit, and the newest one after the declaration was applied again.
 
-    Both are the version that was there where nothing was to be restored; `written` is None then. `exchange` is what
-    came and went with the commit; None as in the plan.
+    If there was nothing to restore, both are the current version, and `written` is None. `exchange` is the commit's
+    change of files and rows. As in the plan, it may be None.
     """
 
     plan: RestorePlan
@@ -77,12 +77,12 @@ class RestoreResult:
 
 @door
 def plan_restore(session: SparkSession, dataset: Dataset, location: str, pin: ReadOptions) -> RestorePlan:
-    """What restoring to the pinned version, or to the newest at or before the pinned time, would do. No commit.
+    """The plan of a restore to the pinned version, or to the newest at or before the pinned time. No commit.
 
     Raises:
-        TableNotFoundError: it was never written.
-        VersionNotFoundError: the log does not hold such a version.
-        VersionVacuumedError: it holds it, but files of it are gone.
+        TableNotFoundError: the table was never written.
+        VersionNotFoundError: the log does not have such a version.
+        VersionVacuumedError: files of the version were removed.
     """
     state = require_table(session, dataset, location)
     target = resolve_version(session, dataset, location, pin)
@@ -111,7 +111,7 @@ def plan_restore(session: SparkSession, dataset: Dataset, location: str, pin: Re
 
 
 def _vacuumed(dataset: Dataset, location: str, old: Replay) -> VersionVacuumedError | None:
-    """The error that names the files of a version that are gone; None where all are there, or lie elsewhere."""
+    """The error with the missing files of a version. If none is missing, or the table is not on this machine, None."""
     folder = local_folder(location)
     missing = tuple(p for p in old.files if folder is not None and "://" not in p and not (folder / p).exists())
     if not missing:
@@ -121,22 +121,22 @@ def _vacuumed(dataset: Dataset, location: str, old: Replay) -> VersionVacuumedEr
 
 def _missing(dataset: Dataset, properties: Mapping[str, str | None]) -> dict[str, str]:
     """The declared properties and checks that these lack."""
-    there = {name.lower(): value for name, value in properties.items()}
-    return {n: v for n, v in declared_properties(dataset).items() if (there.get(n.lower()) or "").lower() != v.lower()}
+    actual = {name.lower(): value for name, value in properties.items()}
+    return {n: v for n, v in declared_properties(dataset).items() if (actual.get(n.lower()) or "").lower() != v.lower()}
 
 
 @door
 def restore(session: SparkSession, dataset: Dataset, plan: RestorePlan, note: CommitNote) -> RestoreResult:
-    """Do what the plan says: one commit that restores, and one for each thing that is applied again.
+    """Execute the plan: one commit restores, one sets the properties again, and each check is added by its own commit.
 
-    A process that is killed between them leaves a table that is restored; replayed batches are written again all the
-    same, since the restore itself stands in the log.
+    If the process is killed in between, the table is restored, and replayed batches are still written again, since the
+    log has the restore.
 
     Raises:
         CommitConflictError: another commit came first; nothing was restored.
-        VersionVacuumedError: files of the version are gone by now; nothing was restored.
+        VersionVacuumedError: files of the version were removed since; nothing was restored.
         StorageError: the restore failed.
-        AfterCommitError: the table is restored, and what is declared could not be applied again.
+        AfterCommitError: the table is restored, but the declaration could not be applied again.
     """
     if not plan.changes:
         return RestoreResult(plan=plan, version=plan.version, latest=plan.version)
@@ -151,10 +151,10 @@ def restore(session: SparkSession, dataset: Dataset, plan: RestorePlan, note: Co
                 raise _translated(error, dataset, plan) from error
         else:
             commit = own_commit(clone, dataset.name, plan.location, note.mark, dataset.partition_by)
-    if commit is None:  # another restore to the same version came first, and there is nothing left to do
+    if commit is None:  # another restore to the same version came first, so Delta had nothing to commit
         latest = require_table(session, dataset, plan.location).version
         return RestoreResult(plan=plan, version=latest, latest=latest)
-    with BehindCommit(dataset.name, plan.location, commit.version):
+    with AfterCommit(dataset.name, plan.location, commit.version):
         state = _apply_declared(session, dataset, plan, commit.version, note)
         written = commit_result(dataset, state, note.mark, commit)
         return RestoreResult(
@@ -185,7 +185,7 @@ def _translated(error: Exception, dataset: Dataset, plan: RestorePlan) -> Pipeli
     failure = failure_of(error)
     if failure.is_conflict:
         return CommitConflictError(dataset=dataset.name, location=plan.location, condition=failure.condition)
-    # Delta names none of the files that it misses.
+    # Delta's error does not name the missing files.
     old = None if local_folder(plan.location) is None else replay(plan.location, plan.target)
     vacuumed = None if old is None else _vacuumed(dataset, plan.location, old)
     if vacuumed is not None:

@@ -1,10 +1,10 @@
-"""What consumers of changes have still to read of a source, so that nothing takes it away from them.
+"""The files and log entries of a source that consumers of its changes have yet to read.
 
-Here belongs the look at the cursors in the logs of all consumers. What is refused or left alone then is `maintain`'s.
+Here belongs the reading of the cursors in the logs of all consumers. `maintain` refuses or limits its changes by them.
 
-Of every commit that it has not read, a consumer needs the files that its changes are in: the change files, or where
-there are none the data files that were added and removed. Of the log it needs the commit of its cursor and all later.
-One that never ran counts as having read version 0; one that has to read the whole source anyway needs nothing.
+A consumer needs the files with the changes of every commit that it has not read: the change files, or else the data
+files that were added and removed. Of the log it needs the commit of its cursor and all later ones. A consumer without a
+run counts as one that has read version 0. A consumer that must read the full source in any case needs nothing.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ from pipeline.errors import CursorUnreadableError, PipelineError
 
 @dataclass(frozen=True, kw_only=True)
 class Unread:
-    """What a consumer has still to read of a source: files by their paths below the table, empty at its newest version.
+    """The files of a source that a consumer has yet to read, by path below the table. At the newest version, empty.
 
-    `version` is the last that it has read, 0 where it has read none.
+    `version` is the last version that it has read, or 0.
     """
 
     consumer: str
@@ -38,22 +38,22 @@ class Unread:
 
 
 def consumers_of(name: str, datasets: Iterable[Dataset], root: str) -> tuple[SourceTable, ...]:
-    """Those of the datasets that read the changes of the one of that name, and where their tables are."""
-    consumers = (found for found in datasets if name in found.reads_changes_of)
-    return tuple(SourceTable(dataset=found, location=found.location(root)) for found in consumers)
+    """The datasets that read the changes of the named dataset, with the locations of their tables."""
+    consumers = (dataset for dataset in datasets if name in dataset.reads_changes_of)
+    return tuple(SourceTable(dataset=consumer, location=consumer.location(root)) for consumer in consumers)
 
 
 @door
 def unread_files(session: SparkSession, source: SourceTable, consumers: Sequence[SourceTable]) -> tuple[Unread, ...]:
-    """What each consumer has still to read; one that needs nothing is left out.
+    """The files that each consumer has yet to read. A consumer that needs nothing is left out.
 
     Raises:
         TableNotFoundError: the source was never written.
-        CursorUnreadableError: a log can't be read, so that nobody knows what is needed.
+        CursorUnreadableError: a log can't be read, so the needed files are not known.
     """
     state = require_table(session, source.dataset, source.location)
-    found = (_unread(session, source, state, consumer) for consumer in consumers)
-    return tuple(needed for needed in found if needed is not None)
+    unread = (_unread(session, source, state, consumer) for consumer in consumers)
+    return tuple(needed for needed in unread if needed is not None)
 
 
 def _unread(session: SparkSession, source: SourceTable, state: TableState, consumer: SourceTable) -> Unread | None:
@@ -75,16 +75,16 @@ def _unread(session: SparkSession, source: SourceTable, state: TableState, consu
 
 
 def blocked_by(needed: Iterable[Unread], listed: Iterable[str]) -> tuple[Unread, ...]:
-    """What is needed of files that are listed by their full paths; consumers that need none of them are left out."""
+    """The consumers that need some of the files listed by full path, each with these files."""
     by_name: dict[str, list[str]] = {}
     for path in listed:
         by_name.setdefault(path.rpartition("/")[2], []).append(path)
-    found = []
+    blocking = []
     for consumer in needed:
         files = tuple(
             file for file in consumer.files
             if any(path.endswith(f"/{file}") for path in by_name.get(file.rpartition("/")[2], ()))
         )  # fmt: skip
         if files:
-            found.append(Unread(consumer=consumer.consumer, version=consumer.version, files=files))
-    return tuple(found)
+            blocking.append(Unread(consumer=consumer.consumer, version=consumer.version, files=files))
+    return tuple(blocking)

@@ -22,6 +22,7 @@ from pipeline.dataset import Dataset
 from pipeline.delta import sql
 from pipeline.delta.log.commits import commit_file, commit_versions, read_entry
 from pipeline.delta.log.entry import Action, actions_of, info_of, of_dataset
+from pipeline.delta.log.integrity import require_sound_entries
 from pipeline.delta.log.mark import Cursor, commit_identity, commit_lines, read_commit
 from pipeline.delta.log.snapshot import local_folder, table_facts
 from pipeline.delta.log.table_state import PHYSICAL_NAME
@@ -145,6 +146,7 @@ def _judge_window(session: SparkSession, state: TableState, verdict: Verdict, nu
     before = _facts(state, numbers.start - 1)
     if missing or (before is None and local_folder(state.location) is not None):
         return needs_snapshot(verdict, Reason.LOG_CLEANED, missing)
+    require_sound_entries(state.location, numbers)
     commits = [_commit(session, state.location, number) for number in numbers]
     described = {commit.number: commit.metadata for commit in commits if commit.metadata is not None}
     if before is None:

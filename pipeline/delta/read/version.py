@@ -31,6 +31,7 @@ from pipeline.delta.spark.failures import (
     failure_of,
 )
 from pipeline.delta.spark.meaning import refuse_misreading
+from pipeline.delta.sql.constraints import NULL_FOLDER
 from pipeline.delta.sql.slices import Slice
 from pipeline.delta.table.open_table import latest_version, rows_at
 from pipeline.errors import (
@@ -42,8 +43,6 @@ from pipeline.errors import (
     VersionVacuumedError,
 )
 from pipeline.errors.listing import listed
-
-NULL_FOLDER = "__HIVE_DEFAULT_PARTITION__"
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -317,8 +317,8 @@ def _conditions(dataset: Dataset, error: ViolationError) -> dict[str, str]:
         nulls = constraints.null_conditions(dataset.schema, merge.kept_columns(dataset))
         return {f"column {name}: NULL, declared NOT NULL": condition for name, condition in nulls.items()}
     if isinstance(error, PartitionValueError):
-        empty = constraints.empty_partition_conditions(dataset)
-        return {f"column {name}: an empty text in a partition column": condition for name, condition in empty.items()}
+        lost = constraints.lost_partition_conditions(dataset)
+        return {f"column {name}: a partition value that is read back as NULL": found for name, found in lost.items()}
     if isinstance(error, PartitionNameError):
         long = constraints.long_partition_conditions(dataset, error.limit)
         return {f"column {name}: too long to name a folder": condition for name, condition in long.items()}

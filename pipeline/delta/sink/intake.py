@@ -24,9 +24,9 @@ from pipeline.delta.frames.arrow_types import arrow_type
 from pipeline.delta.frames.convert import ARROW, PANDAS, POLARS, arrow_reader, index_as_columns, kind_of
 from pipeline.delta.frames.records import MAX_DEPTH, Unfit, as_mapping, coercer, is_deep, shown_name, shown_value
 from pipeline.delta.log.snapshot import first_line
-from pipeline.delta.read.version import NULL_FOLDER
 from pipeline.delta.sink.buffer import Item, Receipt
 from pipeline.delta.sink.dead_letters import DeadLetter, json_value
+from pipeline.delta.sql.constraints import NULL_FOLDER
 from pipeline.delta.write import merge
 from pipeline.errors import FrameMismatchError
 from pipeline.errors.listing import listed

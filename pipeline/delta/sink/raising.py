@@ -17,7 +17,7 @@ from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql.pandas.types import from_arrow_type
 from pyspark.sql.types import LongType, StructField
 
-from pipeline.dataset import Dataset
+from pipeline.dataset import Dataset, Merge
 from pipeline.delta import sql
 from pipeline.delta.frames.fit import select_list
 from pipeline.delta.frames.staging import Staging, staged
@@ -27,6 +27,7 @@ from pipeline.delta.sink.intake import letter_of
 from pipeline.delta.spark.failures import LOST_OR_REFUSED, SPARK_ERRORS, failure_of
 from pipeline.delta.table.open_table import latest_version, rows_at
 from pipeline.delta.write import merge
+from pipeline.delta.write.changelog import Helpers, net_change_query, truncated_at
 
 
 def without_raising(
@@ -63,24 +64,33 @@ def without_stored_value(
 ) -> tuple[Any, list[DeadLetter]]:
     """The rows, and as dead letters the rows whose NULL refers to a stored value that does not exist.
 
-    They are the rows with NULL in a NOT NULL column of `ignore_nulls`, if neither the table nor another row of the
-    batch has a row of their key with a value.
+    They are the rows with NULL in a NOT NULL column of `ignore_nulls`, if no row of their key has a value: neither the
+    table's, unless the batch deletes it before them, nor one of the batch after that deletion.
     """
     columns = [name for name in merge.kept_columns(dataset) if not dataset.field(name).nullable]
-    if not columns:
+    changelog = dataset.write.changelog if isinstance(dataset.write, Merge) else None
+    if not columns or changelog is None:
         return rows, []
-    reasons: dict[int, str] = {}
+    own, reasons = Helpers(dataset), dict[int, str]()
+    at, ended = sql.identifier(changelog.sequence), sql.column(own.ended, merge.SOURCE)
+    in_batch = [f"batch.{sql.identifier(k)} <=> {sql.column(k, merge.SOURCE)}" for k in dataset.keys]
+    in_table = [f"{sql.column(k, merge.TARGET)} <=> {sql.column(k, merge.SOURCE)}" for k in dataset.keys]
     with _numbered(dataset, rows, session, staging) as frame:
-        table = rows_at(frame.sparkSession, location, latest_version(frame.sparkSession, location))
-        stored = frame.filter(merge.stored_condition(dataset) or "TRUE")
+        spark, view = frame.sparkSession, f"pipeline_numbered_{uuid.uuid4().hex}"
+        frame.createOrReplaceTempView(view)  # of a private session
+        truncation = truncated_at(frame, dataset, changelog)
+        net = spark.sql(net_change_query(dataset, changelog, view, None, truncation)).filter(sql.identifier(own.alive))
+        table = rows_at(spark, location, latest_version(spark, location)).alias(merge.TARGET)
+        stored = frame.filter(merge.stored_condition(dataset) or "TRUE").alias("batch")
         for name in columns:
-            is_null = f"{sql.identifier(name)} IS NULL"
-            keys = [f"{sql.identifier(key)} AS {sql.identifier(f'key {i}')}" for i, key in enumerate(dataset.keys)]
-            valued = table.selectExpr(*keys).union(stored.filter(f"NOT {is_null}").selectExpr(*keys)).alias("valued")
-            same = (f"{sql.identifier(k)} <=> valued.{sql.identifier(f'key {i}')}" for i, k in enumerate(dataset.keys))
-            lost = stored.filter(is_null).join(valued, F.expr(" AND ".join(same)), "left_anti")
-            numbers = lost.select(sql.identifier(_number(dataset))).collect()
-            reasons |= {row[0]: f"column {name}: NULL, and no stored value that it could keep" for row in numbers}
+            without = net.filter(f"{sql.identifier(own.kept(name))}.value IS NULL").alias(merge.SOURCE)
+            has_row = " AND ".join([*in_table, f"NOT {merge.is_ended(dataset)}"])
+            lost = without.join(table, F.expr(has_row), "left_anti")
+            is_after = f"({ended} IS NULL OR batch.{at} >= {ended})"
+            nulls = stored.filter(f"batch.{sql.identifier(name)} IS NULL")
+            numbers = nulls.join(lost, F.expr(" AND ".join([*in_batch, is_after])), "left_semi")
+            found = numbers.select(sql.identifier(_number(dataset))).collect()
+            reasons |= {row[0]: f"column {name}: NULL, and no stored value that it could keep" for row in found}
     letters = [letter_of(rows.slice(n, 1).to_pylist()[0], reason) for n, reason in sorted(reasons.items())]
     return rows.filter([n not in reasons for n in range(rows.num_rows)]), letters
 

@@ -1,4 +1,6 @@
-"""A Spark that can do Delta: Java and jars, sessions (classic and Connect), the warm server, what Spark's errors mean.
+"""Spark with Delta: Java and jars, sessions (classic and Connect), the background server, and the meaning of errors.
 
-Knows of a dataset only what a session makes of its rows.
+Of a dataset it uses only the name, schema, features and location.
 """
+
+__all__ = ["connect", "doors", "failures", "meaning", "server", "session"]

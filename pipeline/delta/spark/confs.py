@@ -1,6 +1,6 @@
-"""The confs of our sessions, and what each of them is for.
+"""The confs of our sessions, each with its purpose.
 
-Here belong their names and values; how a session is given them is `session`'s and `connect`'s.
+Here belong their names and values. `session` and `connect` set them.
 """
 
 from __future__ import annotations
@@ -13,39 +13,43 @@ from pipeline.settings import SparkSettings
 
 DELTA_EXTENSION = "io.delta.sql.DeltaSparkSessionExtension"
 DELTA_CATALOG = "org.apache.spark.sql.delta.catalog.DeltaCatalog"
-# What the meaning of rows and names depends on: the same in every session, whoever runs its server. A variable would be
-# put in the place of `${x}` within quotes too, and a quoted name has no escape for `$`.
+# The meaning of rows and names depends on these: every session gets them, whoever runs its server. With substitution
+# on, a variable would replace `${x}` within quotes too, and a quoted name has no escape for `$`.
 SEMANTIC_CONFS = {
     "spark.sql.session.timeZone": "UTC",
     "spark.sql.ansi.enabled": "true",
     "spark.sql.variable.substitute": "false",
 }
-# What keeps a JVM that is used for days as small and as quick as it was.
+# These keep a JVM small and fast that is used for days.
 _BOUNDS = {
-    # What Spark keeps of work that is done, for a UI that nobody sees here; it keeps thousands.
+    # Spark keeps thousands of finished jobs for a UI that is off here.
     "spark.ui.retainedJobs": "20",
     "spark.ui.retainedStages": "20",
     "spark.ui.retainedTasks": "100",
     "spark.sql.ui.retainedExecutions": "10",
     "spark.connect.ui.retainedSessions": "10",
     "spark.connect.ui.retainedStatements": "10",
-    # Pools that start a thread for each task up to their bound, which is 1 024, and keep it for a minute.
+    # These pools start a thread for each task, up to their bound of 1 024, and keep it for a minute.
     "spark.sql.shuffleExchange.maxThreadThreshold": "16",
     "spark.sql.resultQueryStage.maxThreadThreshold": "16",
-    # A merge, an append and a look at the feed have about a hundred generated classes between them. Spark keeps 100 of
-    # all, so that most were compiled again each time: 77 in a round of the three, then 4.
+    # A merge, an append and a read of the feed have about a hundred generated classes together. Spark caches 100 in
+    # all, so most were compiled again each time: 77 in a round of the three, and 4 with this bound.
     "spark.sql.codegen.cache.maxEntries": "1000",
 }
-# What the meaning of our statements depends on, each with Spark's and Delta's own default. A caller's dynamic overwrite
-# would leave old partitions, an unchecked replaceWhere would take stray rows, raw literals would address other values.
+# The meaning of our statements depends on these; each has the default of Spark or Delta. With a caller's dynamic
+# overwrite old partitions would stay, an unchecked replaceWhere would write rows outside the slice, and raw literals
+# would address other values.
 STATEMENT_CONFS = {
     "spark.sql.sources.partitionOverwriteMode": "static",
     "spark.sql.parser.escapedStringLiterals": "false",
     "spark.databricks.delta.replaceWhere.constraintCheck.enabled": "true",
     "spark.databricks.delta.schema.autoMerge.enabled": "false",
+    # Without the second a replaced slice has its deletions in the change feed, and not its new rows.
+    "spark.databricks.delta.replaceWhere.dataColumns.enabled": "true",
+    "spark.databricks.delta.replaceWhere.dataColumnsWithCDF.enabled": "true",
 }
-# What a private session has beside them. Delta hands on the literals of a REPLACE WHERE as Java's old dates, which lack
-# days of 1582, unless it is told to use the new ones; instants as INT96 are read wrong by other readers.
+# A private session has these in addition. Without `java8API` Delta passes the literals of a REPLACE WHERE on as Java's
+# old dates, which lack days of 1582. Other readers misread timestamps in INT96.
 WRITE_CONFS = {
     "spark.sql.caseSensitive": "false",
     "spark.sql.storeAssignmentPolicy": "ANSI",
@@ -59,11 +63,14 @@ WRITE_CONFS = {
     "spark.sql.parquet.int96RebaseModeInWrite": "CORRECTED",
     "spark.sql.parquet.int96RebaseModeInRead": "CORRECTED",
     "spark.sql.parquet.writeLegacyFormat": "false",
-    # A partition value of an instant without its zone is read by the zone of whoever reads.
+    # A timestamp's partition value without a zone is read in the zone of the reader.
     "spark.databricks.delta.write.utcTimestampPartitionValues": "true",
-    # A statement that rewrites a file without some of those it should have read has lost their rows.
+    # A statement that skips a file it should read, and rewrites the others, loses the file's rows.
     "spark.sql.files.ignoreMissingFiles": "false",
     "spark.sql.files.ignoreCorruptFiles": "false",
+    # What a commit says of its rows.
+    "spark.databricks.delta.history.metricsEnabled": "true",
+    "spark.databricks.delta.stats.collect": "true",
 }
 FEW_CORES = 2
 
@@ -74,12 +81,12 @@ def cores() -> int:
 
 
 def confs(settings: SparkSettings, jars: list[Path]) -> dict[str, str]:
-    """Every conf of an embedded session; the settings' own win.
+    """Every conf of an embedded session. A conf of the settings has precedence over ours.
 
     Sizes follow the cores: with Delta's and Spark's defaults a small table costs more in empty tasks than in work.
     """
     parallel = str(cores())
-    # On few cores threads that collect garbage take them from the work: a first write is a sixth slower with them.
+    # On few cores parallel garbage collection takes them from the work: a first write is a sixth slower with it.
     collector = ["-XX:+UseSerialGC"] if settings.master.startswith("local") and cores() <= FEW_CORES else []
     quiet = files("pipeline.delta.spark").joinpath("log4j2.properties")
     ours = {
@@ -98,7 +105,7 @@ def confs(settings: SparkSettings, jars: list[Path]) -> dict[str, str]:
         "spark.sql.extensions": DELTA_EXTENSION,
         "spark.sql.catalog.spark_catalog": DELTA_CATALOG,
         "spark.sql.catalogImplementation": "in-memory",
-        # Nothing is kept in a catalog; left alone, Spark makes an empty folder of that name where it is started.
+        # We keep nothing in a catalog. Without this conf Spark makes an empty `spark-warehouse` where it is started.
         "spark.sql.warehouse.dir": (settings.cache / "warehouse").as_uri(),
         "spark.sql.shuffle.partitions": parallel,
         "spark.sql.sources.parallelPartitionDiscovery.parallelism": parallel,
@@ -106,7 +113,7 @@ def confs(settings: SparkSettings, jars: list[Path]) -> dict[str, str]:
         "spark.databricks.delta.vacuum.parallelDelete.enabled": "true",
     }
     if not settings.master.startswith("local"):
-        # A cluster's executors can't reach a driver on loopback, nor jars that lie on this machine only.
+        # A cluster's executors can't reach a driver on loopback, nor jars that are on this machine only.
         for name in ("spark.driver.host", "spark.driver.bindAddress"):
             del ours[name]
         ours["spark.jars"] = ",".join(map(str, jars))

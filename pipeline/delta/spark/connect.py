@@ -1,6 +1,6 @@
-"""Sessions on a Spark Connect server: the way there, our bounds on its client's patience, and their end.
+"""Sessions on a Spark Connect server: the channel, the bounded retries of its client, and the end of a session.
 
-Here belongs all that is the client's; a server of our own is started by `server`.
+Here belongs the client. `server` starts a server of our own.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ from pipeline.settings import STATE_FOLDER, find_project, shown_remote
 
 CONNECT_PORT = 15002  # Spark Connect's own default
 CONNECT_SECONDS = 5.0
-# About 15 s in all: a restart of a local server is survived, a dead one is told within a step's patience.
+# About 15 s in all: a call survives a restart of a local server, and a dead server is reported before a run waits long.
 CONNECT_ATTEMPTS = 8
 CONNECT_BACKOFF_MILLISECONDS = 4000
-# How its conditions begin where a server was started anew, or has ended a session that was idle for too long.
+# The prefix of the conditions if a server was restarted, or has ended a session that was idle for too long.
 _NO_SESSION = "INVALID_HANDLE.SESSION_"
 _REFUSED = (
-    "it answers only who has its token. One of this project (pipeline spark start) is used from the project's folder; "
-    "another's token goes behind the address, sc://host:port/;token=..."
+    "it requires a token. The token of this project's server (pipeline spark start) is read in the project's folder; "
+    "for another server append it to the address, sc://host:port/;token=..."
 )
 _NO_ADDRESS = "SPARK_REMOTE must look like sc://host:port"
 _LOST = "the server no longer has this run's session"
@@ -40,12 +40,12 @@ CONNECT_MODE = "SPARK_CONNECT_MODE_ENABLED"
 
 
 def open_connect(remote: str) -> SparkSession:
-    """A session on the server at this address, with our bounds and confs; the process's own if it has one there.
+    """A session on the server at this address, with our retries and confs. If the process has one there, that one.
 
     Raises:
-        SparkUnavailableError: nothing answers there, or it refuses.
+        SparkUnavailableError: the server does not answer, or refuses.
     """
-    _answer(remote)
+    _require_listener(remote)
     from pyspark.sql.connect.session import SparkSession as ConnectSession
 
     builder = ConnectSession.builder.channelBuilder(_channel(remote))
@@ -56,7 +56,7 @@ def open_connect(remote: str) -> SparkSession:
         except SparkUnavailableError as error:
             if error.reason not in (_LOST, _REFUSED):
                 raise
-            # The process had one, of a server that was started anew since, with another token, or has ended it.
+            # The process has a session of a server that was restarted since, with another token, or has ended it.
             session.release_session_on_close = False
             session.stop()
             session = builder.getOrCreate()
@@ -64,14 +64,14 @@ def open_connect(remote: str) -> SparkSession:
     except PySparkException as error:
         raise SparkUnavailableError(where=shown_remote(remote), reason=failure_of(error).summary) from error
     os.environ[CONNECT_MODE] = "1"
-    atexit.register(_end_if_answered, session, remote)
+    atexit.register(_end_if_listening, session, remote)
     return session  # type: ignore[no-any-return]
 
 
 def _channel(remote: str) -> Any:
-    """The way to a server. To one on this machine a token goes without TLS, as pyspark lets it for `localhost` alone.
+    """The channel to a server. On this machine it sends a token without TLS; pyspark does so for `localhost` alone.
 
-    A token in the address wins; else the project's own server is given its own.
+    A token in the address has precedence. Without one, the project's own server gets its own token.
     """
     import grpc
     from pyspark.sql.connect.client import DefaultChannelBuilder
@@ -87,7 +87,7 @@ def _channel(remote: str) -> Any:
 
     try:
         channel = Channel(remote)
-    except PySparkException:  # its text repeats the address with the token
+    except PySparkException:  # the error's text repeats the address with the token
         raise SparkUnavailableError(where=shown_remote(remote), reason=_NO_ADDRESS) from None
     host, _, port = channel.endpoint.rpartition(":")
     if host == HOST and channel.getDefault(Channel.PARAM_TOKEN, None) is None:
@@ -98,20 +98,20 @@ def _channel(remote: str) -> Any:
 
 
 def _prepare(session: Any) -> None:
-    """Give a session our bounds and confs; the first calls to the server."""
+    """Set our retries and confs in a session. These are the first calls to the server."""
     with_bounded_retries(session)
     for name, value in (SEMANTIC_CONFS | WRITE_CONFS).items():
         session.conf.set(name, value)
-    hold_statement_confs(session)
-    _patience(_where(session)).max_retries = CONNECT_ATTEMPTS  # it answers
+    set_statement_confs(session)
+    _retry_policy(_where(session)).max_retries = CONNECT_ATTEMPTS  # the server answers
 
 
 def _where(session: Any) -> str:
     return f"sc://{session.client._builder.endpoint}"
 
 
-def hold_statement_confs(session: SparkSession) -> None:
-    """Set those of `STATEMENT_CONFS` that the session's caller has changed; some warn when they are set at all."""
+def set_statement_confs(session: SparkSession) -> None:
+    """Set those of `STATEMENT_CONFS` that the caller has changed. Spark logs a warning when some of them are set."""
     for name, value in STATEMENT_CONFS.items():
         if session.conf.get(name, value) != value:
             session.conf.set(name, value)
@@ -120,26 +120,26 @@ def hold_statement_confs(session: SparkSession) -> None:
 def with_bounded_retries(session: SparkSession) -> SparkSession:
     """Limit the retries of a Connect session: by default it retries a server that is gone for ten minutes.
 
-    At that end any call raises `SparkUnavailableError`. That also holds for the process's exit, where the client would
-    ask once more; ours asks only a server that answers.
+    After the last retry any call raises `SparkUnavailableError`. The client's own handler at the process's exit would
+    retry too; ours calls only a server that answers.
     """
     client: Any = session.client
-    client.set_retry_policies([_patience(_where(session))])
+    client.set_retry_policies([_retry_policy(_where(session))])
     atexit.unregister(client._on_exit)
     return session
 
 
 @cache
-def _patience(where: str) -> Any:
-    """A server's retry policy, which names what it gave up on; after that one attempt must do, in all its sessions.
+def _retry_policy(where: str) -> Any:
+    """A server's retry policy. Its last retry raises our error; after that every session of the server tries once.
 
-    It is asked with every failed call of a client, the caller's own included, so nothing comes out as a gRPC error, and
-    no clean-up waits for a server that is known to be gone.
+    The client calls it for every failed call, also for those of the caller. So no call raises a gRPC error, and no
+    clean-up waits for a server that is known to be gone.
     """
     import grpc
     from pyspark.sql.connect.client.retries import DefaultPolicy, RetryPolicyState
 
-    class Asking(RetryPolicyState):
+    class State(RetryPolicyState):
         def next_attempt(self, exception: BaseException | None = None) -> int | None:
             wait = super().next_attempt(exception)
             if wait is None:
@@ -148,9 +148,9 @@ def _patience(where: str) -> Any:
                 raise SparkUnavailableError(where=where, reason=details or "it does not answer") from exception
             return wait
 
-    class Patience(DefaultPolicy):
+    class Policy(DefaultPolicy):
         def to_state(self) -> RetryPolicyState:
-            return Asking(self)
+            return State(self)
 
         def can_retry(self, e: BaseException) -> bool:
             if any(condition.startswith(_NO_SESSION) for condition in _conditions(e)):
@@ -159,17 +159,17 @@ def _patience(where: str) -> Any:
                 raise SparkUnavailableError(where=where, reason=_REFUSED) from e
             return super().can_retry(e)
 
-    return Patience(max_retries=CONNECT_ATTEMPTS, max_backoff=CONNECT_BACKOFF_MILLISECONDS)
+    return Policy(max_retries=CONNECT_ATTEMPTS, max_backoff=CONNECT_BACKOFF_MILLISECONDS)
 
 
 def clone_connect(session: SparkSession) -> SparkSession:
-    """A clone of a Connect session. The client asks for it past its retries and its reading of errors."""
+    """A clone of a Connect session. The client clones without its retries and its translation of errors."""
     from grpc import RpcError
 
     parent: Any = session
     where = _where(parent)
     try:
-        session.conf.get(next(iter(SEMANTIC_CONFS)))  # the server knows of a session from its first call on
+        session.conf.get(next(iter(SEMANTIC_CONFS)))  # the server knows a session only after its first call
         clone = parent.cloneSession()
     except PySparkException as error:
         raise SparkUnavailableError(where=where, reason=failure_of(error).summary) from error
@@ -179,7 +179,7 @@ def clone_connect(session: SparkSession) -> SparkSession:
 
 
 def _conditions(error: BaseException) -> list[str]:
-    """Spark's error conditions in a gRPC error, which no client has read yet."""
+    """Spark's error conditions in a gRPC error that the client has not translated yet."""
     from google.rpc.error_details_pb2 import ErrorInfo
     from grpc_status import rpc_status
 
@@ -189,7 +189,7 @@ def _conditions(error: BaseException) -> list[str]:
 
 
 def end_connect(session: SparkSession) -> None:
-    """Release a Connect session's state on the server and close its channel; a server that is gone keeps nothing."""
+    """Release a Connect session's state on the server and close its channel. A server that is gone keeps no state."""
     client: Any = session.client
     if client.is_closed:
         return
@@ -201,20 +201,20 @@ def end_connect(session: SparkSession) -> None:
         client.close()
 
 
-def _end_if_answered(session: SparkSession, remote: str) -> None:
+def _end_if_listening(session: SparkSession, remote: str) -> None:
     try:
-        _answer(remote)
+        _require_listener(remote)
     except SparkUnavailableError:
         return
     end_connect(session)
 
 
-def _answer(remote: str) -> None:
-    """Ask whether anything listens, since the client itself would go on trying for minutes."""
+def _require_listener(remote: str) -> None:
+    """Check that something listens at the address, since the client itself would retry for minutes."""
     try:
         parts = urlsplit(remote.split(";", maxsplit=1)[0])
         host, port = parts.hostname, parts.port or CONNECT_PORT
-    except ValueError:  # its text repeats a part of the address
+    except ValueError:  # the error's text repeats a part of the address
         raise SparkUnavailableError(where=shown_remote(remote), reason=_NO_ADDRESS) from None
     if parts.scheme != "sc" or not host:
         raise SparkUnavailableError(where=shown_remote(remote), reason=_NO_ADDRESS)

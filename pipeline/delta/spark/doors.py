@@ -1,7 +1,7 @@
-"""The doors of this package: what Spark, Delta, py4j, gRPC, Arrow or the system raises leaves them as errors of ours.
+"""The doors of this package: errors of Spark, Delta, py4j, gRPC, Arrow or the system leave it as errors of ours.
 
-Here belongs which error of ours a foreign one becomes. What it says is read by `failures`; what rows break, and which
-declared expression fails for them, is told before by who has the rows.
+Here belongs which error of ours a foreign error becomes. `failures` parses foreign errors. The code that has the rows
+reports before which rules they break, and which declared expression fails for them.
 """
 
 from __future__ import annotations
@@ -35,22 +35,22 @@ from pipeline.errors import (
 
 _P = ParamSpec("_P")
 _T = TypeVar("_T")
-# By the module that has to be there before one of them can be raised.
+# The base classes of libraries' errors, by the module that must be imported before one can be raised.
 _LIBRARIES = {"pyarrow": "ArrowException", "grpc": "RpcError", "google.protobuf.message": "Error"}
-# How many characters of a text are told on each side of the one at fault.
+# How many characters of a text an error shows on each side of the wrong one.
 _AROUND = 20
-# Less room than this is none: Delta's smallest commit and its files take some of it.
-_ROOM_BYTES = 1 << 20
+# A disk with less free space than this is full: Delta's smallest commit and its files need some of it.
+_MINIMUM_FREE_BYTES = 1 << 20
 
 
 def foreign() -> tuple[type[Exception], ...]:
-    """Every kind of error that is not ours and may come of a call at a border; imports nothing."""
-    there = [getattr(sys.modules[module], name) for module, name in _LIBRARIES.items() if module in sys.modules]
-    return (*SPARK_ERRORS, OSError, UnicodeError, *there)
+    """Every kind of foreign error that a call into a library or the system may raise. Imports no module."""
+    imported = [getattr(sys.modules[module], name) for module, name in _LIBRARIES.items() if module in sys.modules]
+    return (*SPARK_ERRORS, OSError, UnicodeError, *imported)
 
 
 def door(function: Callable[_P, _T]) -> Callable[_P, _T]:
-    """A function of ours out of which no foreign error comes; it takes the `dataset`, and its `location` or `root`."""
+    """Decorate a function so that it raises no foreign error. It takes the `dataset`, and its `location` or `root`."""
     signature = inspect.signature(function)
 
     @wraps(function)
@@ -65,7 +65,7 @@ def door(function: Callable[_P, _T]) -> Callable[_P, _T]:
 
 
 def door_of_block(function: Callable[_P, AbstractContextManager[_T]]) -> Callable[_P, AbstractContextManager[_T]]:
-    """As `door`, of what makes a block: both of its ends, and nothing that the block itself raises."""
+    """As `door`, for a function that returns a context manager: its entry and exit, not the errors of the block."""
     signature = inspect.signature(function)
 
     @wraps(function)
@@ -92,22 +92,22 @@ class _Block(AbstractContextManager[_T]):
             return self._block.__exit__(None, None, None)
 
 
-def _place(given: dict[str, Any]) -> tuple[str, str]:
-    """The dataset and the table that a call is about; a plan or a source names its own."""
-    about = given["plan"] if "plan" in given else given.get("source")
-    dataset = given.get("dataset", getattr(about, "dataset", None))
-    name = given.get("name", "") if dataset is None else getattr(dataset, "name", dataset)
-    places = (given.get("location"), given.get("staging"), getattr(about, "location", None))
-    place = next((place for place in places if place is not None), None)
-    if place is None:
-        root = given.get("root", "")
-        place = dataset.location(root) if isinstance(dataset, Dataset) else root
-    return str(name), str(place)
+def _place(arguments: dict[str, Any]) -> tuple[str, str]:
+    """The dataset's name and the table's location in a call's arguments. A plan or a source names its own."""
+    plan_or_source = arguments["plan"] if "plan" in arguments else arguments.get("source")
+    dataset = arguments.get("dataset", getattr(plan_or_source, "dataset", None))
+    name = arguments.get("name", "") if dataset is None else getattr(dataset, "name", dataset)
+    locations = (arguments.get("location"), arguments.get("staging"), getattr(plan_or_source, "location", None))
+    location = next((location for location in locations if location is not None), None)
+    if location is None:
+        root = arguments.get("root", "")
+        location = dataset.location(root) if isinstance(dataset, Dataset) else root
+    return str(name), str(location)
 
 
 @contextmanager
 def through_door(dataset: str, location: str) -> Iterator[None]:
-    """The block of a call that leaves by a door; as `door`, where a function has no name or place by itself."""
+    """Raise foreign errors of the block as ours. For code whose arguments have no dataset or location for `door`."""
     try:
         yield
     except foreign() as error:
@@ -116,10 +116,10 @@ def through_door(dataset: str, location: str) -> Iterator[None]:
 
 @contextmanager
 def making_frame(dataset: str) -> Iterator[None]:
-    """The block in which a frame of the user's is computed: a file or a value that fails there is the frame's.
+    """Compute a user's frame in the block: a file or a value that fails there is a fault of the frame.
 
     Raises:
-        FrameFailedError: from a foreign error; an error of the user's own comes through as it is.
+        FrameFailedError: from a foreign error. The user's own errors pass unchanged.
     """
     try:
         yield
@@ -128,7 +128,7 @@ def making_frame(dataset: str) -> Iterator[None]:
 
 
 def as_ours(error: BaseException, dataset: str, location: str) -> PipelineError:
-    """What to raise in place of a foreign error of a call that was about that table."""
+    """The error of ours for a foreign error of a call on that table."""
     text = _unicode_error_in(error)
     if text is not None:
         return _text_error(text, dataset)
@@ -136,23 +136,23 @@ def as_ours(error: BaseException, dataset: str, location: str) -> PipelineError:
         return SparkUnavailableError(where="this process", reason=str(error) or type(error).__name__)
     if isinstance(error, OSError):
         reason = error.strerror or str(error)
-        return StorageError(dataset=dataset, location=location, reason=reason, found=look_at_disk(location))
+        return StorageError(dataset=dataset, location=location, reason=reason, found=disk_problem(location))
     if not isinstance(error, SPARK_ERRORS):
         return _of_library(error, dataset)
     failure = failure_of(error)
-    if _tells_damage(failure):
+    if _is_damage(failure):
         return _damaged(dataset, location, failure)
-    told = _of_failure(dataset, location, failure)
-    if told is not None:
-        return told
-    found = look_at_disk(location)  # over Connect a Java error comes without its class
-    if found:
-        return StorageError(dataset=dataset, location=location, reason=failure.summary, found=found)
+    known = _of_failure(dataset, location, failure)
+    if known is not None:
+        return known
+    remedy = disk_problem(location)  # over Connect a Java error comes without its class
+    if remedy:
+        return StorageError(dataset=dataset, location=location, reason=failure.summary, found=remedy)
     return EngineError(dataset=dataset, location=location, condition=failure.condition, reason=failure.summary)
 
 
 def _unicode_error_in(error: BaseException) -> UnicodeError | None:
-    """The error of a text among the causes: py4j takes it for one of its connection, and that for one of the call."""
+    """The UnicodeError among the causes: py4j reports it as an error of its connection, and that as one of the call."""
     seen: list[BaseException] = []
     cause: BaseException | None = error
     while cause is not None and cause not in seen:
@@ -171,7 +171,7 @@ def _text_error(error: UnicodeError, dataset: str) -> PipelineError:
 
 
 def _of_library(error: BaseException, dataset: str) -> PipelineError:
-    """Of gRPC or protobuf a server is gone or none of Spark's; of Arrow the frame is at fault."""
+    """If gRPC or protobuf fails, the server is gone or is not Spark. If Arrow fails, the frame is wrong."""
     details = getattr(error, "details", None)
     if type(error).__module__.partition(".")[0] in ("grpc", "google") or callable(details):
         reason = details() if callable(details) else str(error)
@@ -180,37 +180,42 @@ def _of_library(error: BaseException, dataset: str) -> PipelineError:
 
 
 def _of_failure(dataset: str, location: str, failure: Failure) -> PipelineError | None:
-    """The error that a failure without damage is by what it says of itself; None if that is too little."""
+    """The error for a failure without damage, by its conditions, states and classes. If these don't decide, None."""
     place = {"dataset": dataset, "location": location}
     if failure.is_conflict:
         return CommitConflictError(**place, condition=failure.condition)
     if failure.is_storage:
-        return StorageError(**place, reason=failure.summary, found=look_at_disk(location))
+        return StorageError(**place, reason=failure.summary, found=disk_problem(location))
     if failure.is_of_rows:
-        return FrameFailedError(dataset=dataset, condition=failure.condition, reason=failure.summary)
+        return _frame_failed(dataset, failure)
     if failure.is_of_statement:
         return StatementError(**place, condition=failure.condition, reason=failure.summary)
     return None
+
+
+def _frame_failed(dataset: str, failure: Failure) -> FrameFailedError:
+    file = "" if failure.file is None or failure.file in failure.summary else f" (file {failure.file})"
+    return FrameFailedError(dataset=dataset, condition=failure.condition, reason=f"{failure.summary}{file}")
 
 
 # --- the storage ------------------------------------------------------------------------------------------------------
 
 
 def storage_failure(dataset: str, location: str, failure: Failure, *, nothing_committed: bool = False) -> PipelineError:
-    """The error to raise of a table that can't be read or written: of damage, or else of the storage.
+    """The error of a table that can't be read or written: damage, or else the storage.
 
-    What is said of values or of a statement has nothing to do with either.
+    A failure of values or of a statement is neither; its own error is returned.
     """
-    if _tells_damage(failure):
+    if _is_damage(failure):
         return _damaged(dataset, location, failure, nothing_committed=nothing_committed)
     if failure.is_of_rows:
         return StatementError(dataset=dataset, location=location, condition=failure.condition, reason=failure.summary)
     return _of_failure(dataset, location, failure) or StorageError(
-        dataset=dataset, location=location, reason=failure.summary, found=look_at_disk(location)
+        dataset=dataset, location=location, reason=failure.summary, found=disk_problem(location)
     )
 
 
-def _tells_damage(failure: Failure) -> bool:
+def _is_damage(failure: Failure) -> bool:
     return failure.is_damage or (failure.is_file_gone and failure.file is not None)
 
 
@@ -223,38 +228,39 @@ def _damaged(
     )  # fmt: skip
 
 
-def look_at_disk(location: str) -> str:
-    """What a place on this machine lacks, as a remedy; empty where nothing is seen to be wrong."""
+def disk_problem(location: str) -> str:
+    """What is wrong with a folder on this machine, with the remedy. If nothing is visibly wrong, empty."""
     path = _without_scheme(location)
     if not path.startswith("/") or "\x00" in path:
         return ""
     try:
-        place = next(folder for folder in (Path(path), *Path(path).parents) if folder.exists())
-        disk = os.statvfs(place)
-    except OSError:  # a name that the file system can't have, or a folder that may not be looked at
+        existing = next(folder for folder in (Path(path), *Path(path).parents) if folder.exists())
+        disk = os.statvfs(existing)
+    except OSError:  # the file system can't have the name, or the folder can't be listed
         return ""
-    if not place.is_dir():
-        return f"{place} is a file: choose another PIPELINE_ROOT, or move that file away."
+    if not existing.is_dir():
+        return f"{existing} is a file: choose another PIPELINE_ROOT, or move that file away."
     if disk.f_flag & os.ST_RDONLY:
         return (
-            f"The file system of {place} is mounted read-only: mount it for writing, or choose another PIPELINE_ROOT."
+            f"The file system of {existing} is mounted read-only: "
+            "mount it for writing, or choose another PIPELINE_ROOT."
         )
     free = disk.f_bavail * disk.f_frsize
-    if free < _ROOM_BYTES or (disk.f_files and not disk.f_favail):
-        return f"The disk of {place} is full ({free} bytes are free): make room there, then run it again."
+    if free < _MINIMUM_FREE_BYTES or (disk.f_files and not disk.f_favail):
+        return f"The disk of {existing} is full ({free} bytes are free): free space there, then run it again."
     return ""
 
 
 @contextmanager
 def door_of_write(dataset: str, location: str) -> Iterator[None]:
-    """The block of a write of a table, out of which no foreign error comes.
+    """Raise foreign errors of a table's write, the block, as ours.
 
-    A file of the table that is missing or damaged is told as such. A file that lies elsewhere is read for the frame,
-    which can't be computed then. What fails behind the commit must come as another error.
+    A missing or damaged file of the table is damage. A file outside of the table's folder belongs to the frame, which
+    can't be computed then. Code that runs after the commit must raise other errors.
 
     Raises:
         DamagedTableError: with the file.
-        PipelineError: as `as_ours` has it.
+        PipelineError: as `as_ours` returns it.
     """
     try:
         yield
@@ -263,21 +269,21 @@ def door_of_write(dataset: str, location: str) -> Iterator[None]:
         raise
     except SPARK_ERRORS as error:
         failure = failure_of(error)
-        if not _tells_damage(failure):
+        if not _is_damage(failure):
             raise as_ours(error, dataset, location) from error
         if failure.file is not None and _is_below(failure.file, location):
             raise _damaged(dataset, location, failure, nothing_committed=True) from error
-        raise FrameFailedError(dataset=dataset, condition=failure.condition, reason=failure.summary) from error
+        raise _frame_failed(dataset, failure) from error
     except foreign() as error:
         raise as_ours(error, dataset, location) from error
 
 
 def _is_below(file: str, location: str) -> bool:
-    """Whether a file lies in the folder of a table; Spark tells it as a URI, in which some characters are escaped."""
+    """Whether a file is in the folder of a table. Spark reports it as a URI, in which some characters are escaped."""
     folder = _without_scheme(location).rstrip("/") + "/"
     return any(_without_scheme(name).startswith(folder) for name in (file, unquote(file)))
 
 
 def _without_scheme(uri: str) -> str:
-    """A path on this machine, which is told with a scheme or without; any other URI as it is."""
+    """The path of a file on this machine, given with or without a scheme. Any other URI is returned unchanged."""
     return "/" + uri.removeprefix("file:").lstrip("/") if uri.startswith(("file:", "/")) else uri

@@ -1,7 +1,7 @@
-"""A published file, brought over the network: whole and checked under its name, or not there at all.
+"""The download of a published file: complete and verified under its name, or not present.
 
-Here belong the request, its attempts, and what their failures mean. Certificates and proxies are Python's own. What is
-fetched is `jars`'s. An address may hold a user and a password: only `shown_url` of it is ever told.
+Here belong the request, its attempts, and the meaning of their failures. Certificates and proxies are Python's own.
+`jars` chooses the files. An address may contain a user and a password: messages only have its `shown_url`.
 """
 
 from __future__ import annotations
@@ -27,34 +27,34 @@ from urllib.request import Request, build_opener, getproxies, proxy_bypass
 from pipeline.errors import CacheFolderError, JarRefusedError, JarsUnavailableError, WrongJarError
 
 PART = ".part"
-# The waits between attempts, and how long a server may be silent.
+# The waits between attempts, and the longest silence of a server.
 WAITS_SECONDS = (0.5, 1.0, 2.0)
 SILENCE_SECONDS = 30.0
 CHUNK_BYTES = 1 << 16
-# Answers that may be others a moment later: a time-out, too early, too many requests; and all from 500 on.
-_PASSING = frozenset({408, 425, 429})
+# Statuses that may change soon: a timeout, too early, too many requests. All from 500 on may change too.
+_TRANSIENT = frozenset({408, 425, 429})
 _SERVER_ERROR = 500
-# http.client tells what a proxy answers to CONNECT in the text of a bare OSError only.
+# http.client reports a proxy's answer to CONNECT only in the text of an OSError.
 _TUNNEL = re.compile(r"Tunnel connection failed: (\d{3})\b")
 _HOST = re.compile(r"([\w.-]+(?::\d+)?|\[[\da-fA-F:.]+\](?::\d+)?)/?")
 _PROXY_WANTS_USER = http.HTTPStatus.PROXY_AUTHENTICATION_REQUIRED
 _ELSEWHERE = "or name another repository by PIPELINE_MAVEN_REPOSITORY"
 _CERTIFICATES = f"Set SSL_CERT_FILE to a file with the certificate authorities of this network, {_ELSEWHERE}."
-_PROXY = f"Name a proxy that lets you through, by HTTPS_PROXY=http://user:password@host:port or NO_PROXY, {_ELSEWHERE}."
+_PROXY = f"Name a proxy that allows it, by HTTPS_PROXY=http://user:password@host:port or NO_PROXY, {_ELSEWHERE}."
 _REPOSITORY = (
-    "Name a repository that has it and lets you in, by PIPELINE_MAVEN_REPOSITORY=https://user:password@host/path."
+    "Name a repository that has it and allows access, by PIPELINE_MAVEN_REPOSITORY=https://user:password@host/path."
 )
 
 
 @dataclass(frozen=True)
 class Published:
-    """A file as its publisher made it."""
+    """The size and digest of a file, as published."""
 
     size: int
     sha256: str
 
     def is_at(self, path: Path) -> bool:
-        """Whether the file at this path is the published one; reads it."""
+        """Whether the file at this path is the published one. Reads the file."""
         if path.stat().st_size != self.size:
             return False
         with path.open("rb") as file:
@@ -71,16 +71,16 @@ def shown_url(url: str) -> str:
 
 
 def fetch(url: str, target: Path, published: Published, ends: float, progress: Callable[[int], None]) -> None:
-    """Bring the file under its name, in one step, when it has come whole; after failures that pass, try again.
+    """Download the file, verify it and then rename it to its name. Transient failures are retried.
 
     Args:
         ends: the moment of `time.monotonic` at which to give up.
-        progress: called with the bytes that have come.
+        progress: called with the number of bytes received so far.
 
     Raises:
-        JarsUnavailableError: no answer, a failing server, or a transfer that broke off, at each attempt.
-        JarRefusedError: the repository, or a proxy before it, does not give the file out.
-        WrongJarError: what came is not what was published.
+        JarsUnavailableError: no answer, a failing server, or an incomplete transfer, at each attempt.
+        JarRefusedError: the repository, or a proxy before it, refuses the file.
+        WrongJarError: the received file is not the published one.
         CacheFolderError: the folder can't be written, or is full.
     """
     for wait in WAITS_SECONDS:
@@ -108,13 +108,13 @@ def _attempt(url: str, target: Path, published: Published, ends: float, progress
                 raise WrongJarError(
                     jar=target.name, url=shown_url(url), expected=published.sha256, found=digest.hexdigest()
                 )
-    except OSError as error:  # those of the network have become ours
+    except OSError as error:  # an error of the disk: `_chunks` has translated those of the network
         raise CacheFolderError(folder=str(target.parent), reason=error.strerror or str(error)) from error
 
 
 @contextmanager
 def _becoming(target: Path) -> Iterator[IO[bytes]]:
-    """A file that gets its name when the block ends well, with all its bytes on the disk, and is removed otherwise."""
+    """A temporary file. If the block succeeds, it is synced and renamed to `target`; otherwise it is removed."""
     handle, name = tempfile.mkstemp(dir=target.parent, prefix=f"{target.name}.", suffix=PART)
     try:
         with os.fdopen(handle, "wb") as part:
@@ -128,18 +128,18 @@ def _becoming(target: Path) -> Iterator[IO[bytes]]:
 
 
 def _chunks(url: str, target: Path, size: int, ends: float) -> Generator[bytes, None, None]:
-    """The bytes as they come; a wait is for the next piece only, so that `ends` is kept however slow they are."""
-    came = 0
+    """The bytes in pieces. Each read waits for one piece only, so that `ends` is kept on a slow connection."""
+    received = 0
     try:
         with _opened(url) as answer:
             promised = _promised(answer.headers, size)
             while chunk := answer.read1(CHUNK_BYTES):
-                came += len(chunk)
+                received += len(chunk)
                 yield chunk
                 if time.monotonic() > ends:
                     raise TimeoutError
-            if came < promised:
-                raise _unavailable(url, target, f"it broke off after {came} of {promised} bytes")
+            if received < promised:
+                raise _unavailable(url, target, f"it broke off after {received} of {promised} bytes")
     except HTTPError as error:
         error.close()
         raise _answered(url, target, error.code) from error
@@ -150,7 +150,7 @@ def _chunks(url: str, target: Path, size: int, ends: float) -> Generator[bytes, 
 
 
 def _promised(headers: Message, size: int) -> int:
-    """How many bytes are to come at least; an answer without a length ends with its connection, however that ends."""
+    """The least number of bytes to expect. An answer without a length ends with its connection, also if that fails."""
     length = headers.get("Content-Length", "").strip()
     if length.isdecimal():
         return int(length)
@@ -158,7 +158,7 @@ def _promised(headers: Message, size: int) -> int:
 
 
 def _opened(url: str) -> Any:
-    """The answer of the server. A user and a password of the address go to that server alone, never to another one."""
+    """The answer of the server. The address's user and password go to that server alone, not after a redirect."""
     parts = urlsplit(url)
     request = Request(shown_url(url), headers={"User-Agent": "delta-first-pipeline"})  # noqa: S310  checked as a setting
     if parts.username is not None:
@@ -166,17 +166,17 @@ def _opened(url: str) -> Any:
         request.add_unredirected_header("Authorization", f"Basic {base64.b64encode(user).decode('ascii')}")
     try:
         return build_opener().open(request, timeout=SILENCE_SECONDS)
-    except ValueError:  # its text repeats an address, with what that may hold
+    except ValueError:  # the error's text repeats the address, which may contain a password
         raise http.client.InvalidURL from None
 
 
 def _answered(url: str, target: Path, status: int) -> JarsUnavailableError | JarRefusedError:
-    """What a status means that is not a success."""
-    words = http.client.responses.get(status, "no status that is known")
+    """The error of a status that is not a success."""
+    phrase = http.client.responses.get(status, "unknown status")
     proxy = _proxy(url)
     through = f" through the proxy {proxy}" if proxy is not None else ""
-    reason = f"HTTP {status} ({words}){through}"
-    if status in _PASSING or status >= _SERVER_ERROR:
+    reason = f"HTTP {status} ({phrase}){through}"
+    if status in _TRANSIENT or status >= _SERVER_ERROR:
         return _unavailable(url, target, reason)
     is_proxys = status == _PROXY_WANTS_USER or (status == http.HTTPStatus.FORBIDDEN and proxy is not None)
     advice = _PROXY if is_proxys else _REPOSITORY
@@ -184,7 +184,7 @@ def _answered(url: str, target: Path, status: int) -> JarsUnavailableError | Jar
 
 
 def _not_reached(url: str, target: Path, error: Any) -> JarsUnavailableError | JarRefusedError:
-    """What an error means that came in place of an answer, or amid one; no text of it is told that others have made."""
+    """The error of a request without a complete answer. Its message repeats no text of a library or a server."""
     tunnel = _TUNNEL.search(str(error)) if isinstance(error, OSError) else None
     if tunnel is not None:
         return _answered(url, target, int(tunnel[1]))
@@ -206,7 +206,7 @@ def _words(error: Any) -> str:
     if isinstance(error, TimeoutError):
         return "it took too long to answer"
     if isinstance(error, http.client.HTTPException) and not isinstance(error, OSError):
-        return "it broke off, or what it answered is no HTTP"
+        return "it broke off, or its answer is not HTTP"
     return str(getattr(error, "strerror", None) or "the connection failed")
 
 
@@ -215,10 +215,10 @@ def _unavailable(url: str, target: Path, reason: str) -> JarsUnavailableError:
 
 
 def _proxy(url: str) -> str | None:
-    """The host of the proxy through which an address is asked."""
+    """The host of the proxy for an address. If it is reached directly, None."""
     parts = urlsplit(url)
-    named = getproxies().get(parts.scheme)
-    if not named or (parts.hostname and proxy_bypass(parts.netloc.rpartition("@")[2])):
+    proxy = getproxies().get(parts.scheme)
+    if not proxy or (parts.hostname and proxy_bypass(parts.netloc.rpartition("@")[2])):
         return None
-    host = _HOST.fullmatch(named.partition("://")[2].rpartition("@")[2])
+    host = _HOST.fullmatch(proxy.partition("://")[2].rpartition("@")[2])
     return host[1] if host is not None else "that is set"

@@ -1,8 +1,8 @@
-"""What Spark, Delta and the JVM report, as one value, whatever way it came.
+"""Errors of Spark, Delta and the JVM as one value, for classic and Connect sessions alike.
 
-Here belongs the reading of foreign errors: classic Spark wraps some and leaves others as raw Java errors, Spark Connect
-has types of its own. The decision what a failure means is made here by error condition, SQL state and Java class, never
-by prose. What to do about it does not belong here.
+Here belongs the parsing of foreign errors: classic Spark wraps some and leaves others as raw Java errors, and Spark
+Connect has types of its own. The meaning of a failure is decided here, by error condition, SQL state and Java class,
+never by the message. How to react to it does not belong here.
 """
 
 from __future__ import annotations
@@ -15,35 +15,35 @@ from pyspark.errors import PySparkException
 
 from pipeline.errors import PipelineError, SparkUnavailableError
 
-# What any call into Spark may raise, classic or Connect.
+# The errors that any call into Spark may raise, classic or Connect.
 SPARK_ERRORS = (PySparkException, Py4JError)
-# The same where it must be told what became of a call: a server that is gone says so by an error of ours.
+# The same for a caller that must know whether a call ran: for a server that is gone, our own error is raised.
 LOST_OR_REFUSED = (*SPARK_ERRORS, SparkUnavailableError)
 
 # Delta's error conditions, from its `delta-error-classes.json`.
 NO_TABLE = frozenset({"DELTA_MISSING_DELTA_TABLE", "DELTA_TABLE_NOT_FOUND", "DELTA_PATH_DOES_NOT_EXIST"})
-# What reading verbs say where `NO_TABLE` is meant; never a reason to create one.
+# Reading statements raise these if there is no table. They are never a reason to create one.
 NOTHING_TO_READ = frozenset({"PATH_NOT_FOUND", "DELTA_TABLE_ONLY_OPERATION"})
 NOT_NULL_BROKEN = frozenset({"DELTA_NOT_NULL_CONSTRAINT_VIOLATED"})
 CHECK_BROKEN = frozenset({"DELTA_VIOLATE_CONSTRAINT_WITH_VALUES"})
 SLICE_BROKEN = frozenset({"DELTA_REPLACE_WHERE_MISMATCH"})
 RAISED_BY_US = frozenset({"USER_RAISED_EXCEPTION"})
-# What a Connect client is told of a task that failed while it wrote, whatever its cause.
+# A Connect client gets this condition for every task that failed while it wrote, whatever the cause.
 CAUSE_UNKNOWN = frozenset({"TASK_WRITE_FAILED"})
 VERSION_GONE = frozenset(
     {"DELTA_VERSION_NOT_FOUND", "DELTA_NO_REPRODUCIBLE_HISTORY_FOUND", "DELTA_TRUNCATED_TRANSACTION_LOG"}
 )
 BEYOND_RETENTION = frozenset({"DELTA_UNSUPPORTED_TIME_TRAVEL_BEYOND_DELETED_FILE_RETENTION_DURATION"})
-# What reading a change feed says: that it was not recorded, and that its rows don't fit the newest schema.
+# Reads of a change feed raise these: the feed was not recorded, or its rows don't fit the newest schema.
 FEED_MISSING = frozenset({"DELTA_MISSING_CHANGE_DATA"})
 FEED_UNREADABLE = frozenset(
     {"DELTA_CHANGE_DATA_FEED_INCOMPATIBLE_DATA_SCHEMA", "DELTA_CHANGE_DATA_FEED_INCOMPATIBLE_SCHEMA_CHANGE"}
 )
-# A file that is not there, as it shows while a frame is executed: with a condition over Connect, else by class.
+# A file is missing while a frame is executed: over Connect a condition reports it, else a class.
 FILE_GONE = frozenset({"FAILED_READ_FILE.FILE_NOT_EXIST"})
 FILE_GONE_CLASSES = frozenset({"java.io.FileNotFoundException", "org.apache.spark.SparkFileNotFoundException"})
-# What reading says of a file of the log or the table that is not what was written. Conditions have families, as those
-# of files that can't be read (`FAILED_READ_FILE.…`), which are also said of a storage that fails.
+# Reads raise these if a file of the log or the table is not as it was written. Some are families of conditions, as
+# `FAILED_READ_FILE.…` for files that can't be read, which a failing storage raises too.
 DAMAGED = frozenset(
     {
         "CANNOT_READ_FILE_FOOTER", "DELTA_LOG_FILE_NOT_FOUND_FOR_STREAMING_SOURCE", "DELTA_LOG_FILE_NOT_FOUND",
@@ -58,16 +58,17 @@ DAMAGED_CLASSES = frozenset(
         "org.apache.parquet.io.ParquetDecodingException",
     }
 )  # fmt: skip
-# Classes of SQL states that are said of values: data exceptions, routines that failed, limits, what SQL itself raises.
+# Classes of SQL states for values: data exceptions, failed routines, limits, and errors that a SQL expression raises.
 _OF_ROWS = ("22", "23", "38", "39", "54", "P0")
-# What a function of Python raises, by class where there is no state.
+# The class of a Python function's error, which has no state.
 _OF_FUNCTIONS = "PythonException"
-# What a log says of a column that this Spark has no type for: of a table, though its state is one of values.
+# The log has a column of a type that this Spark does not know. It is a fault of the table, though its state is one of
+# values.
 UNKNOWN_TYPE = frozenset({"CANNOT_PARSE_DATATYPE", "INVALID_JSON_DATA_TYPE"})
-# What is asked for is not supported, or names, types and syntax forbid it.
+# The classes of SQL states for statements: a feature is not supported, or a name, type or the syntax is wrong.
 _OF_STATEMENTS = ("0A", "42")
-# Java's errors of files, by package, without those of a stream between processes; and the SQL states of a system that
-# failed, as that of a task that wrote.
+# Java's errors of files, by package, without those of a stream between processes; and the class of SQL states of a
+# failed system, for example of a task that wrote.
 _STORAGE_PACKAGES = ("java.io.", "java.nio.file.", "org.apache.hadoop.")
 _NO_STORAGE = frozenset({"java.io.EOFException", "java.io.InvalidClassException", "java.io.NotSerializableException"})
 _OF_STORAGE = "58"
@@ -78,10 +79,10 @@ STORAGE_REFUSED = frozenset(
     }
 )  # fmt: skip
 _PATH_PARAMETERS = ("path", "filePath", "fileName", "file")
-# What CREATE TABLE says of a location that holds something and no table.
+# CREATE TABLE raises these if the location has files but no table.
 NOT_EMPTY_LOCATION = frozenset({"DELTA_CREATE_TABLE_WITH_NON_EMPTY_LOCATION", "TABLE_OR_VIEW_ALREADY_EXISTS"})
-# The classes of `io.delta.exceptions`, by which alone a conflict is known where `delta.exceptions` has made a classic
-# error its own: what it makes has no condition. SQL state 2D521 says less: it is also that of errors that stay.
+# The classes of `io.delta.exceptions`. If `delta.exceptions` has converted a classic error, it has no condition, and
+# only the class shows a conflict. SQL state 2D521 is not enough: permanent errors have it too.
 CONFLICT_CLASSES = frozenset(
     {
         "ConcurrentAppendException",
@@ -100,9 +101,9 @@ CONFLICT_PREFIX = "DELTA_CONCURRENT_"
 
 @dataclass(frozen=True)
 class Failure:
-    """A foreign error, read: outermost first where it has causes.
+    """A parsed foreign error and its causes, the outermost first.
 
-    `conditions` are Spark's error conditions, `classes` the Java classes where they are known. `file` is the one that a
+    `conditions` are Spark's error conditions, `classes` are the Java classes, if known. `file` is the file that a
     condition names.
     """
 
@@ -113,30 +114,30 @@ class Failure:
     file: str | None = None
 
     def has(self, conditions: frozenset[str]) -> bool:
-        """Whether any cause carries one of these conditions."""
+        """Whether the error or a cause has one of these conditions."""
         return any(condition in conditions for condition in self.conditions)
 
     @property
     def is_file_gone(self) -> bool:
-        """Whether a file that was to be read is not there."""
+        """Whether a file to read is missing."""
         return self.has(FILE_GONE) or not FILE_GONE_CLASSES.isdisjoint(self.classes)
 
     @property
     def is_damage(self) -> bool:
-        """Whether a file that was read is not what was written."""
+        """Whether a file is not as it was written."""
         families = {condition.partition(".")[0] for condition in self.conditions}
         return not DAMAGED.isdisjoint(families) or not DAMAGED_CLASSES.isdisjoint(self.classes)
 
     @property
     def is_storage(self) -> bool:
-        """Whether the storage refused; nothing is of the storage that is said of a value."""
-        told = self.has(STORAGE_REFUSED) or any(state.startswith(_OF_STORAGE) for state in self.sql_states)
+        """Whether the storage refused. A failure of a value is never one of the storage."""
+        by_condition = self.has(STORAGE_REFUSED) or any(state.startswith(_OF_STORAGE) for state in self.sql_states)
         by_class = any(name.startswith(_STORAGE_PACKAGES) for name in set(self.classes) - _NO_STORAGE)
-        return (told or by_class) and not self.is_of_rows
+        return (by_condition or by_class) and not self.is_of_rows
 
     @property
     def is_of_rows(self) -> bool:
-        """Whether it is said of a value, or of a function that a user has given."""
+        """Whether a value, or a function of the user, caused it."""
         by_state = any(state.startswith(_OF_ROWS) for state in self.sql_states)
         return (by_state or self._is_of_function) and not self.has(UNKNOWN_TYPE)
 
@@ -146,11 +147,11 @@ class Failure:
 
     @property
     def is_of_statement(self) -> bool:
-        """Whether it is said of the statement, whatever the rows."""
+        """Whether the statement caused it, whatever the rows."""
         return self.has(UNKNOWN_TYPE) or any(state.startswith(_OF_STATEMENTS) for state in self.sql_states)
 
     def has_only(self, conditions: frozenset[str]) -> bool:
-        """Whether these conditions are all that is known."""
+        """Whether all of its conditions are among these, and it has at least one."""
         return bool(self.conditions) and set(self.conditions) <= conditions
 
     @property
@@ -164,19 +165,19 @@ class Failure:
 
     @property
     def condition(self) -> str:
-        """The outermost condition, or the outermost Java class, or what little is known."""
+        """The outermost condition. Without one, the outermost Java class, or UNKNOWN."""
         return next(iter((*self.conditions, *self.classes)), "UNKNOWN")
 
     @property
     def summary(self) -> str:
-        """The first line of the innermost message; of a function of Python the last, behind its stack trace."""
+        """The first line of the innermost message. For a Python function the last line, after its stack trace."""
         lines = [line for line in self.message.splitlines() if line.strip() and not line.strip().startswith("SQLSTATE")]
         lines = lines or [self.condition]
         return (lines[-1] if self._is_of_function else lines[0]).strip()
 
 
 def failure_of(error: BaseException) -> Failure:
-    """Read a caught error and its causes; runs no Spark job."""
+    """Parse a caught error and its causes. Runs no Spark job."""
     if isinstance(error, Py4JJavaError):
         return _from_java(error.java_exception)
     if isinstance(error, PySparkException):
@@ -217,7 +218,7 @@ def _from_java(throwable: Any) -> Failure:
 
 
 def _parameters_of(throwable: Any) -> Any:
-    """What a condition's message is made of; None for a Delta error that keeps it to itself."""
+    """The parameters of a condition's message. If a Delta error does not expose them, None."""
     try:
         return throwable.getMessageParameters()
     except Py4JError:
@@ -225,7 +226,7 @@ def _parameters_of(throwable: Any) -> Any:
 
 
 def _file_in(condition: str | None, parameters: Any) -> str | None:
-    """The file that the parameters of a condition name; a task that failed names the folder that it was to write to."""
+    """The file that a condition's parameters name. A failed task names its output folder, which does not count."""
     if condition in CAUSE_UNKNOWN:
         return None
     named = (parameters.get(name) for name in _PATH_PARAMETERS) if parameters else ()
@@ -233,7 +234,7 @@ def _file_in(condition: str | None, parameters: Any) -> str | None:
 
 
 def _is_spark_throwable(throwable: Any) -> bool:
-    """Whether the Java object answers `getCondition`; asked of its classes, since py4j has a member of any name."""
+    """Whether the Java object has `getCondition`, by its classes: py4j returns a member for every name."""
     pending = [throwable.getClass()]
     while pending:
         cls = pending.pop()

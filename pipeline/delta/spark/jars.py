@@ -1,7 +1,7 @@
-"""Delta's jars: which they are, and their place in the cache folder, where they are brought once.
+"""Delta's jars: their coordinates, and their place in the cache folder, into which they are downloaded once.
 
-A jar is used only if it is the published file, however it came there; that is asked at each start. Good jars are used
-from a folder that may not be written, and with no network.
+A jar is used only if it is the published file, whoever put it there. Each start verifies that. Complete jars are also
+used from a read-only folder, and without a network.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from pipeline.delta.spark.download import PART, Published, fetch, shown_url
 from pipeline.errors import CacheFolderError, JarsUnavailableError, SparkUnavailableError
 from pipeline.settings import SparkSettings
 
-# Those that Delta needs beside what pyspark carries, by their Maven coordinates.
+# The jars that Delta needs in addition to pyspark's, by their Maven coordinates.
 JARS: Mapping[str, Published] = {
     "io.delta:delta-spark_4.2_2.13:4.4.0": Published(
         9515916, "27d4fd8b1f879535c573ed1c718177d6a27f24d3e626ba02e216369725721ead"
@@ -48,42 +48,42 @@ JARS: Mapping[str, Published] = {
 }
 FETCH_SECONDS = 900.0
 POLL_SECONDS = 0.1
-SAID_EVERY_SECONDS = 2.0
+LOG_EVERY_SECONDS = 2.0
 _LOG = logging.getLogger(__name__)
 _LOCK = "lock"
 
 
 def jar_path(coordinate: str, cache: Path) -> Path:
-    """Where the jar of a Maven coordinate lies in the cache."""
+    """The path of a Maven coordinate's jar in the cache."""
     organisation, name, version = coordinate.split(":")
     return cache / "jars" / f"{organisation}_{name}-{version}.jar"
 
 
 def jar_url(coordinate: str, repository: str) -> str:
-    """Where a repository has the jar of a Maven coordinate."""
+    """The address of a Maven coordinate's jar in a repository."""
     organisation, name, version = coordinate.split(":")
     return f"{repository.rstrip('/')}/{organisation.replace('.', '/')}/{name}/{version}/{name}-{version}.jar"
 
 
 def delta_jars(settings: SparkSettings) -> list[Path]:
-    """Delta's jars in the cache folder, fetched first if they are missing or damaged; says so in the log.
+    """Delta's jars in the cache folder. Missing or damaged ones are downloaded first, which is logged.
 
     Raises:
-        JarsUnavailableError: they can't be fetched now.
-        JarRefusedError: the repository, or a proxy before it, does not give them out.
-        WrongJarError: what came is not what was published.
+        JarsUnavailableError: they can't be downloaded now.
+        JarRefusedError: the repository, or a proxy before it, refuses them.
+        WrongJarError: a received file is not the published one.
         CacheFolderError: the folder can't be read or written, or is full.
     """
-    if _wanting(settings.cache):
+    if _missing(settings.cache):
         ends = time.monotonic() + FETCH_SECONDS
         repository = settings.maven_repository or public_repository()
         with _locked(settings.cache / "jars", repository, ends):
-            _fetch_all(_wanting(settings.cache), settings.cache, repository, ends)
+            _fetch_all(_missing(settings.cache), settings.cache, repository, ends)
     return [jar_path(coordinate, settings.cache) for coordinate in JARS]
 
 
-def _wanting(cache: Path) -> list[str]:
-    """The coordinates of which the cache does not hold the published file."""
+def _missing(cache: Path) -> list[str]:
+    """The coordinates whose published file is not in the cache."""
     try:
         return [coordinate for coordinate, jar in JARS.items() if not _holds(jar_path(coordinate, cache), jar)]
     except OSError as error:
@@ -100,26 +100,26 @@ def _fetch_all(coordinates: list[str], cache: Path, repository: str, ends: float
         _LOG.info("Fetching %d jars of Delta, %.1f MB, from %s", len(coordinates), megabytes, shown_url(repository))
     for coordinate in coordinates:
         target, published = jar_path(coordinate, cache), JARS[coordinate]
-        fetch(jar_url(coordinate, repository), target, published, ends, _saying(target.name, published.size))
+        fetch(jar_url(coordinate, repository), target, published, ends, _progress_log(target.name, published.size))
         _LOG.info("%s: %d kB, checked", target.name, published.size // 1000)
 
 
-def _saying(name: str, size: int) -> Callable[[int], None]:
-    """Something that is told how many bytes have come, and says it now and then."""
-    said = time.monotonic()
+def _progress_log(name: str, size: int) -> Callable[[int], None]:
+    """A function that gets the number of received bytes, and logs it every few seconds."""
+    logged = time.monotonic()
 
-    def say(count: int) -> None:
-        nonlocal said
-        if time.monotonic() - said >= SAID_EVERY_SECONDS:
-            said = time.monotonic()
+    def log(count: int) -> None:
+        nonlocal logged
+        if time.monotonic() - logged >= LOG_EVERY_SECONDS:
+            logged = time.monotonic()
             _LOG.info("%s: %d of %d kB", name, count // 1000, size // 1000)
 
-    return say
+    return log
 
 
 @contextmanager
 def _locked(folder: Path, repository: str, ends: float) -> Iterator[None]:
-    """One process at a time fetches; the lock ends with the process that holds it, and what a killed one left goes."""
+    """One process at a time downloads. The lock ends with its process. Partial files of dead processes are removed."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
         lock = (folder / _LOCK).open("a")
@@ -128,14 +128,14 @@ def _locked(folder: Path, repository: str, ends: float) -> Iterator[None]:
     with lock:
         while not _is_locked(lock.fileno(), folder):
             if time.monotonic() > ends:
-                reason = "another process that fetches them does not come to its end"
+                reason = "another process that downloads them does not end"
                 raise JarsUnavailableError(
                     jar="Delta's jars", cache=str(folder), url=shown_url(repository), reason=reason
                 )
             time.sleep(POLL_SECONDS)
         try:
-            for left in folder.glob(f"*{PART}"):
-                left.unlink(missing_ok=True)
+            for partial in folder.glob(f"*{PART}"):
+                partial.unlink(missing_ok=True)
         except OSError as error:
             raise _unusable(folder, error) from error
         yield
@@ -157,7 +157,7 @@ def _unusable(folder: Path, error: OSError) -> CacheFolderError:
 
 @cache
 def public_repository() -> str:
-    """The repository that Spark itself asks if it is told of no other: its Ivy carries the address.
+    """The default repository of Spark itself; its Ivy contains the address.
 
     Raises:
         SparkUnavailableError: pyspark has no such Ivy.
@@ -167,7 +167,7 @@ def public_repository() -> str:
     for path in sorted(folder.glob("ivy-*.jar")):
         with zipfile.ZipFile(path) as jar:
             constants = jar.read("org/apache/ivy/plugins/resolver/IBiblioResolver.class")
-        found = re.search(rb"https://[\w.-]+/maven2/", constants)
-        if found is not None:
-            return found[0].decode("ascii")
+        address = re.search(rb"https://[\w.-]+/maven2/", constants)
+        if address is not None:
+            return address[0].decode("ascii")
     raise SparkUnavailableError(where=os.fspath(folder), reason="pyspark is installed without its jars")

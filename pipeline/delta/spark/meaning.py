@@ -1,6 +1,7 @@
-"""What a statement, a file and a frame mean, whatever the confs of the caller's session.
+"""The same meaning of statements, files and frames, whatever the confs of the caller's session.
 
-It is held in a session of ours. A frame that is handed out runs in its caller's session, so there it is refused.
+In a session of ours the confs are set. A frame that we hand out runs in its caller's session, so wrong confs there are
+refused.
 """
 
 from __future__ import annotations
@@ -15,9 +16,11 @@ from pipeline.delta.spark.confs import SEMANTIC_CONFS, STATEMENT_CONFS, WRITE_CO
 from pipeline.delta.spark.session import is_connect
 from pipeline.errors import SessionConfError
 
-# What a private session has none of: old meanings, and properties that a new table would have undeclared.
+# A private session has no confs with these prefixes: legacy behaviour, and undeclared properties of a new table.
 _LEGACY, _DEFAULTS = "spark.sql.legacy.", "spark.databricks.delta.properties.defaults."
-# What a frame is read wrong with that is handed out, since it runs in its caller's session: by name the value.
+# The caller's own transaction identifier: Delta would take our second write for a repeat of the first, and skip it.
+_IDENTIFIER = "spark.databricks.delta.write.txn"
+# Values of confs, by name, with which the caller's session would misread a frame that we hand out.
 _MISREAD = {
     "spark.sql.files.ignoreMissingFiles": "true",
     "spark.sql.files.ignoreCorruptFiles": "true",
@@ -28,46 +31,48 @@ _MISREAD = {
 }
 _ZONE = "spark.sql.session.timeZone"
 _UTC = ("UTC", "Etc/UTC", "Z", "+00:00")
-# Delta leaves out partitions by what a filter of the source column says of the computed one, reckoned in the reader's
-# zone: rows at the edge of a day would be missing.
+# Delta derives a partition filter on the generated column from one on its source column, in the reader's zone: rows at
+# the edge of a day would be missing.
 _BY_COMPUTED = "spark.databricks.delta.generatedColumn.partitionFilterOptimization.enabled"
 
 
-def hold_session_confs(session: SparkSession) -> None:
-    """Give a session of ours all that the meaning of a statement and of the files it writes depends on."""
+def set_session_confs(session: SparkSession) -> None:
+    """Set in a session of ours every conf on which the meaning of statements and of written files depends."""
     known: Any = session.conf.getAll if is_connect(session) else {}  # one answer from the server for all of them
     for name, value in (SEMANTIC_CONFS | STATEMENT_CONFS | WRITE_CONFS).items():
         if (known.get(name) if known else session.conf.get(name, None)) != value:
             session.conf.set(name, value)
     names = list(known) if known else _settings(session)
     for name in names:
-        # Spark knows no names of defaults, and so calls none of them modifiable.
-        if name.startswith(_DEFAULTS) or (name.startswith(_LEGACY) and session.conf.isModifiable(name)):
+        # Spark does not register Delta's default properties, so `isModifiable` is false for them.
+        is_ours_alone = name.startswith((_DEFAULTS, _IDENTIFIER))
+        if is_ours_alone or (name.startswith(_LEGACY) and session.conf.isModifiable(name)):
             session.conf.unset(name)
 
 
 def refuse_misreading(session: SparkSession, dataset: Dataset) -> None:
-    """Refuse to hand out a frame of a dataset that the session's confs would give other rows or values.
+    """Refuse to hand out a frame of a dataset if the session's confs would change its rows or values.
 
     Raises:
-        SessionConfError: with each such conf, its value and what is needed.
+        SessionConfError: with each such conf, its value and the value that is needed.
     """
     known: Any = session.conf.getAll if is_connect(session) else None
 
-    def said(name: str, default: str = "") -> str:
+    def value_of(name: str, default: str = "") -> str:
         value = session.conf.get(name, None) if known is None else known.get(name)
         return default if value is None else str(value)
 
-    problems = [f"{name} is {said(name)}" for name, wrong in _MISREAD.items() if said(name).upper() == wrong.upper()]
+    values = {name: value_of(name) for name in _MISREAD}
+    problems = [f"{name} is {value}" for name, value in values.items() if value.upper() == _MISREAD[name].upper()]
     instants = any(isinstance(field.dataType, TimestampType) for field in dataset.schema.fields)
-    zone = said(_ZONE, "UTC")
-    if dataset.features.generated and instants and zone not in _UTC and said(_BY_COMPUTED, "true") == "true":
+    zone = value_of(_ZONE, "UTC")
+    if dataset.features.generated and instants and zone not in _UTC and value_of(_BY_COMPUTED, "true") == "true":
         problems.append(f"{_ZONE} is {zone}, and {_BY_COMPUTED} is not false")
     if problems:
         raise SessionConfError(dataset=dataset.name, problems=tuple(problems))
 
 
 def _settings(session: SparkSession) -> list[str]:
-    """The names of a classic session's settings; pyspark asks for each by itself, which takes a second."""
+    """The names of a classic session's settings. pyspark's `getAll` calls the JVM for each, which takes a second."""
     jvm_session: Any = session._jsparkSession
     return str(jvm_session.conf().getAll().keys().mkString("\n")).split("\n")

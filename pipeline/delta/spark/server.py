@@ -1,9 +1,9 @@
-"""A local Spark Connect server with Delta on it, kept warm in the background.
+"""A local Spark Connect server with Delta that runs in the background.
 
-Here belong starting one, finding it again, and ending it. The server is a process of our own that opens an embedded
-session, as any other, and has it serve Connect on a loopback port: so Java, jars and confs have one home, and the JVM
-ends with its parent, however that ends. It answers only who has its token, which `server_record` keeps; the process
-gets it by its environment, which its user alone may read.
+Here belong its start, the check whether it runs, and its end. The server is a process of our own that opens an embedded
+session and serves Connect on a loopback port. So its Java, jars and confs are those of any embedded session, and the
+JVM ends with its parent process in any case. A client needs the server's token, which `server_record` keeps. The server
+gets the token in its environment, which only its user may read.
 """
 
 from __future__ import annotations
@@ -46,17 +46,17 @@ from pipeline.settings import SparkSettings, load_settings
 START_SECONDS = 180.0
 STOP_SECONDS = 30.0
 POLL_SECONDS = 0.2
-# How often an idle server looks at its connections, and how long it keeps a session whose client is gone.
+# How often an idle server checks its connections, and how long it keeps a session whose client is gone.
 WATCH_SECONDS = 5.0
 SESSION_MINUTES = 20
 COLLECT_SECONDS = 60
-# Servers that this process has started: one that is forgotten would be reported as left running, as it is meant to be.
+# Servers that this process has started. Python would warn about a `Popen` that is collected while its process runs.
 _STARTED: list[subprocess.Popen[bytes]] = []
 PLUGIN = "org.apache.spark.sql.connect.SparkConnectPlugin"
 
 
 def running(folder: Path) -> Server | None:
-    """The server that this state folder speaks of; None where its process is gone.
+    """The server that this state folder records. If its process is gone, None.
 
     Raises:
         ServerError: the folder's record can't be read.
@@ -81,22 +81,24 @@ def start(
     """Start a server in the background and return when it answers.
 
     Args:
-        idle_minutes: end by itself after so long without a connection; never where None.
-        waiting: called now and then with the seconds since the start.
+        idle_minutes: end after so long without a connection. If None, never.
+        waiting: called every `POLL_SECONDS` with the seconds since the start.
 
     Raises:
-        ServerError: one runs already, the port is taken, or it did not come up; its log is named.
+        ServerError: a server runs already, another process uses the port, or the server did not start.
         JarsUnavailableError: and the other errors of `delta_jars`.
     """
     with _locked(folder):
-        found = running(folder)
-        if found is not None and answers(found):
-            raise ServerError(folder=str(folder), reason=f"one runs already, process {found.pid} at {found.remote}")
-        if found is not None:  # what is left of one whose JVM is gone
-            _end(folder, found)
+        earlier = running(folder)
+        if earlier is not None and answers(earlier):
+            raise ServerError(
+                folder=str(folder), reason=f"a server runs already, process {earlier.pid} at {earlier.remote}"
+            )
+        if earlier is not None:  # its JVM is gone
+            _end(folder, earlier)
         if not _is_free(port):
-            raise ServerError(folder=str(folder), reason=f"port {port} is taken by somebody else")
-        delta_jars(load_settings().spark)  # so that it is told what this lacks, and waits for no download
+            raise ServerError(folder=str(folder), reason=f"another process uses port {port}")
+        delta_jars(load_settings().spark)  # here, so that the caller gets their errors and the server downloads nothing
         log = folder / "server.log"
         child = _spawn(folder, port, idle_minutes, log)
         server = Server(
@@ -106,7 +108,7 @@ def start(
             log=str(log),
             idle_minutes=idle_minutes,
         )
-        with ExitStack() as unless_ready:  # an interrupt too must leave nothing behind
+        with ExitStack() as unless_ready:  # also an interrupt must leave no process or record
             unless_ready.callback(forget, folder)
             unless_ready.callback(_end, folder, server)
             _await_answer(child, server, folder, waiting)
@@ -132,9 +134,9 @@ def _spawn(folder: Path, port: int, idle_minutes: int | None, log: Path) -> subp
 def _await_answer(
     child: subprocess.Popen[bytes], server: Server, folder: Path, waiting: Callable[[float], None]
 ) -> None:
-    began = time.monotonic()
+    started = time.monotonic()
     while not answers(server):
-        seconds = time.monotonic() - began
+        seconds = time.monotonic() - started
         if child.poll() is not None:
             raise ServerError(folder=str(folder), reason=f"it ended while it started; {_last_line(server)}")
         if seconds > START_SECONDS:
@@ -149,9 +151,9 @@ def _last_line(server: Server) -> str:
 
 
 def stop(folder: Path) -> Server | None:
-    """End the server and everything that it started; None where none ran. Also clears what a crash left.
+    """End the server and its child processes. If no server ran, None. Also removes the record of a crashed server.
 
-    A record that can't be read is cleared too: no process is ended on a guess.
+    A record that can't be read is removed too, and no process is ended then.
 
     Raises:
         ServerError: the folder can't be written.
@@ -184,16 +186,16 @@ def _end(folder: Path, server: Server) -> None:
 
 
 def memory_bytes(folder: Path, server: Server) -> int:
-    """What the server's processes hold in memory now."""
+    """The resident memory of the server's processes now."""
     process = process_of(folder, server)
     if process is None:
         return 0
-    return sum(one.memory_info().rss for one in (process, *process.children(recursive=True)))
+    return sum(member.memory_info().rss for member in (process, *process.children(recursive=True)))
 
 
 @contextmanager
 def _locked(folder: Path) -> Iterator[None]:
-    """One command at a time may change the folder; the lock ends with the process that holds it."""
+    """One command at a time may change the folder. The lock ends with its process."""
     import fcntl
 
     with _opened_lock(folder) as lock:
@@ -231,7 +233,7 @@ def serving(settings: SparkSettings, port: int) -> SparkSettings:
     conf = dict(settings.conf) | {
         "spark.app.name": "pipeline-server",
         "spark.plugins": PLUGIN,
-        # Spark's half hour would let the garbage of hundreds of runs stay in memory that they have all touched.
+        # With Spark's half hour the garbage of hundreds of runs would stay in resident memory.
         "spark.cleaner.periodicGC.interval": f"{COLLECT_SECONDS}s",
         "spark.connect.grpc.binding.address": HOST,
         "spark.connect.grpc.binding.port": str(port),
@@ -241,15 +243,15 @@ def serving(settings: SparkSettings, port: int) -> SparkSettings:
 
 
 def serve(port: int, idle_minutes: int | None) -> None:
-    """The server's own process: until it is told to end, or has been idle for long enough."""
-    asked = threading.Event()
+    """Run as the server's process until a signal ends it, its JVM ends, or it was idle for `idle_minutes`."""
+    ending = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda *_: asked.set())
+        signal.signal(number, lambda *_: ending.set())
     session = open_session(serving(load_settings().spark, port))
     jvm: subprocess.Popen[bytes] = session.sparkContext._gateway.proc  # type: ignore[union-attr]
-    threading.Thread(target=_set_after, args=(jvm, asked), daemon=True).start()
+    threading.Thread(target=_set_after, args=(jvm, ending), daemon=True).start()
     connected = time.monotonic()
-    while not asked.wait(WATCH_SECONDS):
+    while not ending.wait(WATCH_SECONDS):
         if _has_clients(port):
             connected = time.monotonic()
         elif idle_minutes is not None and time.monotonic() - connected > idle_minutes * 60:
@@ -274,6 +276,6 @@ if __name__ == "__main__":
     parser = argparse.ArgumentParser()
     parser.add_argument("--port", type=int, required=True)
     parser.add_argument("--idle-minutes", type=int, default=None)
-    parser.add_argument("--state", required=True)  # whose server it is; read from the command line by others
-    given = parser.parse_args()
-    serve(given.port, given.idle_minutes)
+    parser.add_argument("--state", required=True)  # the server's folder; other processes read it on the command line
+    options = parser.parse_args()
+    serve(options.port, options.idle_minutes)

@@ -1,8 +1,8 @@
-"""What a state folder knows of the warm server: which process, which port, and the token that its clients need.
+"""The record of the background server in its state folder: the process, the port, and the token that its clients need.
 
-Here belong the record, the token's file and the question whether a process is the one that is meant. Both files are
-the user's own, in a folder that nobody else may look into. A record is data: a process is only taken for the server if
-it began when the record says, and was started with the command line of a server of this very folder.
+Here belong the record, the token's file and the check whether a process is the recorded one. Only their user may read
+the folder and both files. A process is the server only if it began at the recorded time and has the command line of a
+server of this very folder.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _TOKEN = "token"  # noqa: S105  the name of a file
 
 @dataclass(frozen=True, kw_only=True)
 class Server:
-    """A server that was started; `began` is when its process did, as `beginning` says it."""
+    """A server that was started. `began` is the time at which its process began, in the form of `beginning`."""
 
     pid: int
     began: str
@@ -41,45 +41,45 @@ class Server:
 
     @property
     def remote(self) -> str:
-        """What SPARK_REMOTE has to be."""
+        """The value for SPARK_REMOTE."""
         return f"sc://{HOST}:{self.port}"
 
 
 def arguments(folder: Path, port: int, idle_minutes: int | None) -> list[str]:
-    """What a server of this folder is started with, behind the name of Python."""
+    """The arguments that Python gets for a server of this folder."""
     idle = [] if idle_minutes is None else ["--idle-minutes", str(idle_minutes)]
     return ["-m", MODULE, "--port", str(port), *idle, "--state", str(folder.absolute())]
 
 
 def beginning(process: psutil.Process) -> str:
-    """When a process began, in a form that a step of the clock does not change: the boot, and ticks since then."""
+    """The time at which a process began, as boot and ticks since then, so that a clock change does not change it."""
     try:
         boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
         line = Path(f"/proc/{process.pid}/stat").read_text(encoding="utf-8", errors="replace")
     except FileNotFoundError:
-        return str(process.create_time())  # a kernel without /proc keeps the moment itself
+        return str(process.create_time())  # a kernel without /proc
     except OSError as error:
         raise psutil.NoSuchProcess(process.pid) from error
-    # The program's name stands in parentheses and may hold anything; the 22nd field is the 20th behind it.
+    # The program's name is in parentheses and may contain any character. The 22nd field is the 20th after it.
     return f"{boot} {line.rpartition(')')[2].split()[19]}"
 
 
 def read_record(folder: Path) -> Server | None:
-    """The server that this state folder speaks of, whether it lives or not; None if there is no record.
+    """The server that this state folder records, whether it runs or not. If there is no record, None.
 
     Raises:
         ServerError: the folder's record can't be read.
     """
     path = folder / _RECORD
     try:
-        return _remembered(path.read_text(encoding="utf-8"))
+        return _parsed(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         return None
     except (OSError, ValueError, TypeError) as error:
         raise ServerError(folder=str(folder), reason=f"{path.name} can't be read ({error})") from error
 
 
-def _remembered(text: str) -> Server:
+def _parsed(text: str) -> Server:
     server = Server(**json.loads(text))
     if not (type(server.pid) is type(server.port) is int and isinstance(server.began, str) and server.pid > 0):
         raise ValueError("it names no process")
@@ -87,7 +87,7 @@ def _remembered(text: str) -> Server:
 
 
 def process_of(folder: Path, server: Server) -> psutil.Process | None:
-    """The server's process; None if it is gone, or is another than this folder's server."""
+    """The server's process. If it is gone, or the process is not this folder's server, None."""
     try:
         process = psutil.Process(server.pid)
         same = (
@@ -101,10 +101,10 @@ def process_of(folder: Path, server: Server) -> psutil.Process | None:
 
 
 def _command_line(process: psutil.Process) -> list[str]:
-    """The command line of a process; empty if it has none.
+    """The command line of a process. If it has none, empty.
 
-    A process that was just started has none for a moment: the kernel replaces the program before it sets the
-    arguments, and whoever started it may go on in between.
+    A new process has none for a moment: the kernel replaces the program before it sets the arguments, and the parent
+    process may continue in between.
     """
     end = time.monotonic() + _COMMAND_LINE_SECONDS
     while not (line := process.cmdline()) and process.is_running() and time.monotonic() < end:
@@ -113,7 +113,7 @@ def _command_line(process: psutil.Process) -> list[str]:
 
 
 def remember(folder: Path, server: Server) -> None:
-    """Write the record, at once."""
+    """Write the record atomically."""
     temporary = folder / f"{_RECORD}.{os.getpid()}"
     temporary.write_text(json.dumps(asdict(server)), encoding="utf-8")
     os.replace(temporary, folder / _RECORD)
@@ -126,13 +126,13 @@ def forget(folder: Path) -> None:
 
 
 def own(folder: Path) -> None:
-    """Make the folder, which its user alone may look into."""
+    """Create the folder; only its user may read it."""
     folder.mkdir(parents=True, exist_ok=True, mode=0o700)
     folder.chmod(0o700)
 
 
 def new_token(folder: Path) -> str:
-    """A new random token, in a file that its user alone may read."""
+    """Make a random token and write it to a file that only its user may read."""
     token = secrets.token_urlsafe(_TOKEN_BYTES)
     path = folder / _TOKEN
     path.unlink(missing_ok=True)
@@ -142,13 +142,13 @@ def new_token(folder: Path) -> str:
 
 
 def token_of(folder: Path, port: int) -> str | None:
-    """The token of this folder's server, if it runs at that port and the file is its user's alone."""
+    """The token of this folder's server. If it does not run at that port, or others may read the file, None."""
     with contextlib.suppress(ServerError, OSError, ValueError):
         server = read_record(folder)
         if server is None or server.port != port or process_of(folder, server) is None:
             return None
         with (folder / _TOKEN).open(encoding="ascii") as file:
-            found = os.fstat(file.fileno())
-            if found.st_uid == os.geteuid() and not stat.S_IMODE(found.st_mode) & 0o077:
+            status = os.fstat(file.fileno())
+            if status.st_uid == os.geteuid() and not stat.S_IMODE(status.st_mode) & 0o077:
                 return file.read().strip() or None
     return None

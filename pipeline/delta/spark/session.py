@@ -1,7 +1,7 @@
 """The only place where a Spark session is built.
 
-Here belongs which kind a session is, and the embedded one; a client's is `connect`'s. A session is made when it is
-asked for, never at import, and one process has one.
+Here belong the choice of the session's kind, and the embedded session. `connect` opens a client's session. A session is
+built when it is requested, never at import, and a process has one.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from pipeline.settings import SparkSettings, shown_remote
 
 
 def open_session(settings: SparkSettings) -> SparkSession:
-    """The process's session: a Connect client where `remote` is set, else an embedded or cluster driver.
+    """The process's session: a Connect client if `remote` is set, else an embedded or cluster driver.
 
     Raises:
         PipelineError: the machine lacks the Java or the jars of an embedded driver; as `find_java` and `delta_jars`.
-        SparkUnavailableError: nothing answers, the JVM does not start, or the session that is there has no Delta.
+        SparkUnavailableError: the server does not answer, the JVM does not start, or the session has no Delta.
     """
     session = open_connect(settings.remote) if settings.remote else _embedded(settings)
     where = shown_remote(settings.remote) if settings.remote else settings.master
@@ -42,7 +42,7 @@ def open_session(settings: SparkSettings) -> SparkSession:
 
 
 def is_connect(session: SparkSession) -> bool:
-    """Whether the session is a Connect client; such a one has no JVM on this side."""
+    """Whether the session is a Connect client, which has no JVM in this process."""
     return not hasattr(session, "_jsparkSession")
 
 
@@ -52,21 +52,21 @@ def _embedded(settings: SparkSettings) -> SparkSession:
         return running
     java = find_java(os.environ, settings.cache)
     ours = {"spark.master": settings.master} | confs(settings, delta_jars(settings))
-    # Functions of the user run in Python processes of their own; on this machine they must be of this very Python.
+    # Functions of the user run in their own Python processes. On this machine these must use this very Python.
     python = os.environ.get("PYSPARK_PYTHON") or (sys.executable if settings.master.startswith("local") else None)
     with environment(JAVA_HOME=str(java.home), SPARK_REMOTE=None, PYSPARK_PYTHON=python):
         try:
             start_jvm(ours)
             return SparkSession.builder.config(map={**ours}).getOrCreate()
         except (*SPARK_ERRORS, RuntimeError) as error:
-            # pyspark reports a JVM that ends while it starts as a bare RuntimeError of its own.
+            # If the JVM ends while it starts, pyspark raises a RuntimeError.
             raise SparkUnavailableError(where=settings.master, reason=failure_of(error).summary) from error
         except OSError as error:
             raise SparkUnavailableError(
-                where=settings.master, reason=f"its confs can't be handed over: {error}"
+                where=settings.master, reason=f"its confs can't be passed to the JVM: {error}"
             ) from error
 
 
 def embedded_environment() -> dict[str, str]:
-    """The environment for a child process that runs Spark itself, whatever server this process uses."""
+    """The environment for a child process that runs Spark itself, without this process's server."""
     return {name: value for name, value in os.environ.items() if name not in ("SPARK_REMOTE", CONNECT_MODE)}

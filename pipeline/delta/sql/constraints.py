@@ -34,15 +34,17 @@ from pipeline.errors import DeclarationError
 
 # How many distinct keys or partition values an error names.
 NAMED_VALUES = 10
-# How many rows that break a constraint are shown, and by how many columns if no keys are declared.
+# How many rows that break a constraint are shown, and with how many columns if no keys are declared.
 EXAMPLES = 5
 _EXAMPLE_COLUMNS = 5
 _EXAMPLE_CHARACTERS = 60
-# The longest name of a file or folder on the file systems of this machine and HDFS; objects of a store have none.
+# The name of the folder of NULL (`ExternalCatalogUtils`).
+NULL_FOLDER = "__HIVE_DEFAULT_PARTITION__"
+# The longest name of a file or folder in local file systems and HDFS. Object stores have no such limit.
 FOLDER_NAME_BYTES = 255
-# Characters for each of which a folder's name has three (`ExternalCatalogUtils.escapePathName`).
+# Characters that are escaped as three in a folder's name (`ExternalCatalogUtils.escapePathName`).
 _ESCAPED = r"""[\x00-\x1f\x7f"#%'*/:=?\\{\[\]^]"""
-# Of a column that is mapped: `col-` and a UUID.
+# The length of a mapped column's physical name: `col-` and a UUID.
 _MAPPED_NAME_BYTES = 40
 
 
@@ -83,25 +85,26 @@ def check_conditions(dataset: Dataset) -> dict[str, str]:
     return {check.name: f"NOT coalesce(({check.condition}), FALSE)" for check in dataset.checks}
 
 
-def empty_partition_conditions(dataset: Dataset) -> dict[str, str]:
-    """By partition column, SQL that is true if a string is empty: Delta stores '' and NULL alike (delta#2100)."""
+def lost_partition_conditions(dataset: Dataset) -> dict[str, str]:
+    """By partition column, SQL that is true for a text that is read back as NULL: '' (delta#2100) and `NULL_FOLDER`."""
+    lost = ", ".join(map(sql.string, ("", NULL_FOLDER)))
     return {
-        column: f"{sql.identifier(column)} = ''"
+        column: f"{sql.identifier(column)} IN ({lost})"
         for column in dataset.partition_by
         if is_string(dataset.field(column).dataType)
     }
 
 
 def generated_conditions(dataset: Dataset) -> dict[str, str]:
-    """By generated column, SQL that is true where it holds another value than its expression has."""
+    """By generated column, SQL that is true if its value differs from that of its expression."""
     return {
-        column: f"NOT ({sql.identifier(column)} <=> CAST(({said}) AS {sql.bare_type(dataset.field(column).dataType)}))"
-        for column, said in dataset.features.generated
+        column: f"NOT ({sql.identifier(column)} <=> CAST(({text}) AS {sql.bare_type(dataset.field(column).dataType)}))"
+        for column, text in dataset.features.generated
     }
 
 
 def long_partition_conditions(dataset: Dataset, limit: int = FOLDER_NAME_BYTES) -> dict[str, str]:
-    """By partition column, SQL that is true where the name of a text's folder would be too long for a file system."""
+    """By partition column, SQL that is true if the folder's name of a text would be too long for a file system."""
     return {
         column: (
             f"octet_length(regexp_replace({sql.identifier(column)}, {sql.string(_ESCAPED)}, '%00')) > "
@@ -247,7 +250,7 @@ def guarded_columns(dataset: Dataset, within: Slice | None, guards: Sequence[str
         by_keys = set(within.columns) <= set(dataset.keys)
         stray = outside_condition(dataset, within) if by_keys else f"{alive} AND {outside_condition(dataset, within)}"
         branches.append(f"WHEN {stray} THEN raise_error('outside the slice')")
-    for condition in empty_partition_conditions(dataset).values():
+    for condition in lost_partition_conditions(dataset).values():
         branches.append(f"WHEN {alive} AND {condition} THEN raise_error('empty partition value')")
     first, columns = dataset.keys[0], []
     for name in dataset.schema.names:

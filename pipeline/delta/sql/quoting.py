@@ -44,15 +44,15 @@ _INTEGERS: tuple[tuple[type[DataType], int, str], ...] = (
 )
 
 
-# A quoted name or text, a word or number, or another character that is no space.
+# A quoted name or text, a word or number, or another character that is not space.
 _TOKEN = re.compile(r"""`(?:[^`]|``)*`|'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*"|\w+|[^\w\s]""", re.DOTALL)
 
 
 def sendable(text: str) -> str:
-    """The text itself; py4j would take one that has no form in UTF-8 for a connection that failed.
+    """The text unchanged. py4j would report a text that can't be encoded in UTF-8 as a failed connection.
 
     Raises:
-        UnicodeEncodeError: half of a surrogate pair stands alone in it.
+        UnicodeEncodeError: the text has half of a surrogate pair.
     """
     text.encode()
     return text

@@ -37,6 +37,9 @@ from pipeline.errors.listing import listed
 # At least this many consecutive days become one interval.
 SHORTEST_INTERVAL = 3
 _EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.timezone.utc)
+# The days that Java's old calendar lacks, and one at both ends, for instants. Unless a session has the new dates
+# (`spark.sql.datetime.java8API.enabled`), Spark hands a filter with one of them to a reader of files as the day after
+_LACKING = (dt.date(1582, 10, 4), dt.date(1582, 10, 16))
 
 
 class Unaddressable(ValueError):  # noqa: N818  never leaves this package: the caller then uses the whole table
@@ -107,7 +110,8 @@ class Slice:
 def _text(name: str, part: Values | Interval, values: Callable[[Iterable[str]], str]) -> str:
     if isinstance(part, Interval):
         return f"{name} from {part.start} to before {part.end}"
-    return f"{name} = {part.values[0]}" if len(part.values) == 1 else f"{name} in ({values(map(str, part.values))})"
+    named = values(map(str, part.values))
+    return f"{name} = {named}" if len(part.values) == 1 else f"{name} in ({named})"
 
 
 def _box(box: Box, dataset: Dataset, of: str) -> str:
@@ -118,10 +122,14 @@ def _part(name: str, part: Values | Interval, dataset: Dataset, of: str) -> str:
     column, data_type = sql.column(name, of), dataset.field(name).dataType
     if isinstance(data_type, CharType):
         raise Unaddressable(f"values of {name} have type {data_type.simpleString()}, which Spark pads as it reads")
+    values = (part.start, part.end) if isinstance(part, Interval) else part.values
+    if any(_is_lacking(value) for value in values):
+        column, literals = _counted(column, data_type, values)
+    else:
+        literals = [None if value is None else sql.literal(value, data_type) for value in values]
     if isinstance(part, Interval):
-        start, end = (sql.literal(value, data_type) for value in (part.start, part.end))
-        return f"{column} >= {start} AND {column} < {end}"
-    present = [sql.literal(value, data_type) for value in part.values if value is not None]
+        return f"{column} >= {literals[0]} AND {column} < {literals[1]}"
+    present = [literal for literal in literals if literal is not None]
     alternatives = []
     if len(present) == 1:
         alternatives.append(f"{column} = {present[0]}")
@@ -130,6 +138,24 @@ def _part(name: str, part: Values | Interval, dataset: Dataset, of: str) -> str:
     if len(present) < len(part.values):
         alternatives.append(f"{column} IS NULL")
     return alternatives[0] if len(alternatives) == 1 else f"({' OR '.join(alternatives)})"
+
+
+def _is_lacking(value: Any) -> bool:
+    """Whether a day or an instant is one that Java's old calendar lacks."""
+    if isinstance(value, dt.datetime):
+        return value.tzinfo is not None and _LACKING[0] <= value.astimezone(dt.timezone.utc).date() < _LACKING[1]
+    return isinstance(value, dt.date) and _LACKING[0] <= value < _LACKING[1]
+
+
+def _counted(column: str, data_type: DataType, values: Iterable[Any]) -> tuple[str, list[str | None]]:
+    """A column of days or instants as their number since 1970, with values alike; no reader is handed such a filter.
+
+    Raises:
+        ValueError: the type can't store a value.
+    """
+    function = "unix_date" if isinstance(data_type, DateType) else "unix_micros"
+    literals = [None if value is None else f"{function}({sql.literal(value, data_type)})" for value in values]
+    return f"{function}({column})", literals
 
 
 def of_values(column: str, values: Iterable[Any]) -> Slice:

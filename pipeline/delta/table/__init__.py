@@ -1,1 +1,3 @@
-"""A dataset's table: open it, create it, compare it with its declaration, and plan and apply the differences."""
+"""A dataset's table: its state, its creation, and the steps from its state to its declaration."""
+
+__all__ = ["apply", "open_table", "plan", "steps", "undeclared"]

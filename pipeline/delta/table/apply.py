@@ -17,7 +17,7 @@ from pipeline.delta import sql
 from pipeline.delta.log.mark import CommitNote, Mark, private_session, write_confs
 from pipeline.delta.log.retry import RetryPolicy, with_retries
 from pipeline.delta.log.table_state import TableState
-from pipeline.delta.spark.doors import look_at_disk, storage_failure
+from pipeline.delta.spark.doors import disk_problem, storage_failure
 from pipeline.delta.spark.failures import SPARK_ERRORS, failure_of
 from pipeline.delta.sql import constraints
 from pipeline.delta.table.plan import plan, shape_differences
@@ -51,7 +51,7 @@ def apply(
     session: SparkSession,
     dataset: Dataset,
     state: TableState,
-    look: Callable[[], TableState],
+    read_state: Callable[[], TableState],
     *,
     automatic: bool = False,
 ) -> Applied:
@@ -60,7 +60,7 @@ def apply(
     After a conflict, or if another process has taken a step, the table's state is read again.
 
     Args:
-        look: reads the current state of the table.
+        read_state: reads the current state of the table.
 
     Raises:
         TableMismatchError, DeclarationError, ExpressionError, ExistingRowsError: nothing was changed.
@@ -70,7 +70,7 @@ def apply(
     taken_steps: list[str] = []
 
     def attempt(number: int) -> TableState:
-        current = state if number == 1 else look()
+        current = state if number == 1 else read_state()
         current_plan = plan(dataset, current)
         if current_plan.problems:
             differences = tuple(shape_differences(dataset, current))
@@ -82,7 +82,7 @@ def apply(
         if not steps:
             return current
         _refuse(session, dataset, current, steps)
-        return _take(session, dataset, current, steps, look=look, taken_steps=taken_steps)
+        return _take(session, dataset, current, steps, read_state=read_state, taken_steps=taken_steps)
 
     after = with_retries(attempt, RetryPolicy(), dataset.name)
     return Applied(before=state, after=after, steps=tuple(taken_steps))
@@ -94,7 +94,7 @@ def _take(
     state: TableState,
     steps: list[Step],
     *,
-    look: Callable[[], TableState],
+    read_state: Callable[[], TableState],
     taken_steps: list[str],
 ) -> TableState:
     note = CommitNote(mark=Mark(writer=f"{dataset.name}/conform"))
@@ -104,19 +104,19 @@ def _take(
                 clone.sql(step.statement(state.location)).collect()
             except SPARK_ERRORS as error:
                 failure = failure_of(error)
-                open_steps = {str(other) for other in plan(dataset, look()).steps}
+                open_steps = {str(other) for other in plan(dataset, read_state()).steps}
                 # If the step is not open any more, another process has taken it.
                 if failure.is_conflict or str(step) not in open_steps:
                     raise CommitConflictError(
                         dataset=dataset.name, location=state.location, condition=failure.condition
                     ) from error
-                if failure.is_storage or look_at_disk(state.location):
+                if failure.is_storage or disk_problem(state.location):
                     raise storage_failure(dataset.name, state.location, failure) from error
                 raise ConformError(
                     dataset=dataset.name, location=state.location, step=str(step), reason=failure.summary
                 ) from error
             taken_steps.append(str(step))
-    return look()
+    return read_state()
 
 
 def _refuse(session: SparkSession, dataset: Dataset, state: TableState, steps: list[Step]) -> None:

@@ -50,8 +50,8 @@ ALLOWED: dict[str, frozenset[str]] = {
     "evolve": frozenset({AddColumn.kind, WidenColumn.kind, RelaxNotNull.kind, RenameColumn.kind}),
     "overwrite": frozenset(),
 }
-# The digits that values of an integral type may need, and the whole digits that a decimal needs for Delta to widen the
-# type to it (`TypeWidening.scala`).
+# The digits that values of an integral type may need, and the integer digits that a decimal needs for Delta to widen
+# the type to it (`TypeWidening.scala`).
 _DIGITS: dict[type[DataType], int] = {ByteType: 3, ShortType: 5, IntegerType: 10, LongType: 19}
 _DECIMAL_DIGITS: dict[type[DataType], int] = {ByteType: 10, ShortType: 10, IntegerType: 10, LongType: 20}
 
@@ -67,16 +67,21 @@ class SchemaSteps:
 
 
 def schema_steps(
-    declared: StructType, found: StructType, policy: SchemaPolicy, *, widening: bool, held: Mapping[Path, str]
+    declared: StructType,
+    observed: StructType,
+    policy: SchemaPolicy,
+    *,
+    widening: bool,
+    not_null_checks: Mapping[Path, str],
 ) -> SchemaSteps:
     """Compare schemas at every depth.
 
     Args:
         widening: whether type widening is enabled in the table.
-        held: the checks that enforce NOT NULL, by column.
+        not_null_checks: the checks that enforce NOT NULL, by column.
     """
-    differ = _Differ(policy=policy, widening=widening, held=held)
-    differ.struct((), declared, differ.renamed_and_dropped(declared, found))
+    differ = _Differ(policy=policy, widening=widening, not_null_checks=not_null_checks)
+    differ.struct((), declared, differ.renamed_and_dropped(declared, observed))
     allowed = ALLOWED[policy.mode]
     # Drops come last: Delta can't drop the only field of a struct before another one is added.
     ordered = sorted(differ.steps, key=lambda step: isinstance(step, DropColumn))
@@ -88,34 +93,34 @@ def schema_steps(
 class _Differ:
     policy: SchemaPolicy
     widening: bool
-    held: Mapping[Path, str]
+    not_null_checks: Mapping[Path, str]
     steps: list[Step] = field(default_factory=list)
     problems: list[str] = field(default_factory=list)
 
-    def renamed_and_dropped(self, declared: StructType, found: StructType) -> StructType:
+    def renamed_and_dropped(self, declared: StructType, observed: StructType) -> StructType:
         """Add the steps of declared renames and drops; returns the table's schema after them."""
         for old, new in self.policy.renames:
-            path = _path_called(old, found)
-            if path is None or field_at(found, (*path[:-1], new)) is not None:
+            path = _path_called(old, observed)
+            if path is None or field_at(observed, (*path[:-1], new)) is not None:
                 continue
             self.steps.append(RenameColumn(path=path, to=new))
-            found = _edited(found, path, lambda fields, at, to=new: _with(fields, at, name=to))  # type: ignore[misc]
+            observed = _edited(observed, path, lambda fields, at, to=new: _with(fields, at, name=to))  # type: ignore[misc]
         for dropped in self.policy.drops:
-            path = _path_called(dropped, found)
+            path = _path_called(dropped, observed)
             if path is not None and field_at(declared, path) is None:
                 self.steps.append(DropColumn(path=path))
-                found = _edited(found, path, lambda fields, at: fields[:at] + fields[at + 1 :])
-        return found
+                observed = _edited(observed, path, lambda fields, at: fields[:at] + fields[at + 1 :])
+        return observed
 
-    def struct(self, path: Path, declared: StructType, found: StructType) -> None:
-        by_name = {f.name: f for f in found.fields}
-        by_folded = {casefolded(f.name): f.name for f in found.fields}
+    def struct(self, path: Path, declared: StructType, observed: StructType) -> None:
+        by_name = {f.name: f for f in observed.fields}
+        by_folded = {casefolded(f.name): f.name for f in observed.fields}
         self.problems += [
             f"column {shown_path((*path, name))}: the table has it, the declaration does not"
             for name in by_name
             if name not in declared.names
         ]
-        order, previous = list(found.names), None
+        order, previous = list(observed.names), None
         for item in declared.fields:
             item_path = (*path, item.name)
             if item.name in by_name:
@@ -145,37 +150,37 @@ class _Differ:
                 order.remove(name)
                 order.insert(position, name)
 
-    def field(self, path: Path, declared: StructField, found: StructField) -> None:
-        if declared.nullable and not found.nullable:
-            self.steps.append(RelaxNotNull(path=path, check=self.held.get(path)))
-        if not declared.nullable and found.nullable:
+    def field(self, path: Path, declared: StructField, observed: StructField) -> None:
+        if declared.nullable and not observed.nullable:
+            self.steps.append(RelaxNotNull(path=path, check=self.not_null_checks.get(path)))
+        if not declared.nullable and observed.nullable:
             self.steps.append(SetNotNull(path=path))
         comment = (declared.metadata or {}).get("comment")
-        before = (found.metadata or {}).get("comment")
+        before = (observed.metadata or {}).get("comment")
         if comment is not None and comment != before:
             self.steps.append(SetComment(path=path, comment=comment, before=before))
-        self.type(path, declared.dataType, found.dataType)
+        self.type(path, declared.dataType, observed.dataType)
 
-    def type(self, path: Path, declared: DataType, found: DataType) -> None:
-        if isinstance(declared, StructType) and isinstance(found, StructType):
-            self.struct(path, declared, found)
-        elif isinstance(declared, ArrayType) and isinstance(found, ArrayType):
-            self._inside((*path, "element"), declared.containsNull, found.containsNull)
-            self.type((*path, "element"), declared.elementType, found.elementType)
-        elif isinstance(declared, MapType) and isinstance(found, MapType):
-            self._inside((*path, "value"), declared.valueContainsNull, found.valueContainsNull)
-            self.type((*path, "key"), declared.keyType, found.keyType)
-            self.type((*path, "value"), declared.valueType, found.valueType)
-        elif not stored_alike(declared, found):
-            self._atomic(path, declared, found)
+    def type(self, path: Path, declared: DataType, observed: DataType) -> None:
+        if isinstance(declared, StructType) and isinstance(observed, StructType):
+            self.struct(path, declared, observed)
+        elif isinstance(declared, ArrayType) and isinstance(observed, ArrayType):
+            self._inside((*path, "element"), declared.containsNull, observed.containsNull)
+            self.type((*path, "element"), declared.elementType, observed.elementType)
+        elif isinstance(declared, MapType) and isinstance(observed, MapType):
+            self._inside((*path, "value"), declared.valueContainsNull, observed.valueContainsNull)
+            self.type((*path, "key"), declared.keyType, observed.keyType)
+            self.type((*path, "value"), declared.valueType, observed.valueType)
+        elif not stored_alike(declared, observed):
+            self._atomic(path, declared, observed)
 
-    def _inside(self, path: Path, declared: bool, found: bool) -> None:
-        if declared != found:
+    def _inside(self, path: Path, declared: bool, observed: bool) -> None:
+        if declared != observed:
             self.problems.append(f"column {shown_path(path)}: Delta can't change whether it may be NULL")
 
-    def _atomic(self, path: Path, declared: DataType, found: DataType) -> None:
-        to, before = sql.type_name(declared), sql.type_name(found)
-        if not widens(found, declared):
+    def _atomic(self, path: Path, declared: DataType, observed: DataType) -> None:
+        to, before = sql.type_name(declared), sql.type_name(observed)
+        if not widens(observed, declared):
             self.problems.append(f"column {shown_path(path)}: declared {to}, the table has {before}")
         elif not self.widening:
             feature = "features.type_widening"
@@ -193,17 +198,17 @@ def stored_alike(given: DataType, declared: DataType) -> bool:
     return type(given) is type(declared) and given.simpleString() == declared.simpleString()
 
 
-def widens(found: DataType, declared: DataType) -> bool:
+def widens(observed: DataType, declared: DataType) -> bool:
     """Whether Delta can widen the type without a change of any value."""
-    if type(found) in _DIGITS and type(declared) in _DIGITS:
-        return _DIGITS[type(found)] < _DIGITS[type(declared)]
-    if isinstance(found, FloatType) and isinstance(declared, DoubleType):
+    if type(observed) in _DIGITS and type(declared) in _DIGITS:
+        return _DIGITS[type(observed)] < _DIGITS[type(declared)]
+    if isinstance(observed, FloatType) and isinstance(declared, DoubleType):
         return True
     if isinstance(declared, DecimalType):
-        whole = declared.precision - declared.scale
-        if isinstance(found, DecimalType):
-            return found.scale <= declared.scale and found.precision - found.scale <= whole
-        return type(found) in _DECIMAL_DIGITS and _DECIMAL_DIGITS[type(found)] <= whole
+        integer_digits = declared.precision - declared.scale
+        if isinstance(observed, DecimalType):
+            return observed.scale <= declared.scale and observed.precision - observed.scale <= integer_digits
+        return type(observed) in _DECIMAL_DIGITS and _DECIMAL_DIGITS[type(observed)] <= integer_digits
     return False
 
 

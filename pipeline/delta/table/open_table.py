@@ -65,8 +65,8 @@ __all__ = [
 ]
 
 
-# How long a process waits before it looks again, if another process is creating the table.
-_LOOK_SECONDS = 0.2
+# How long a process waits before it tries again, if another process is creating the table.
+_RETRY_SECONDS = 0.2
 
 
 def declared_properties(dataset: Dataset) -> dict[str, str]:
@@ -95,7 +95,7 @@ def table_state_with_sizes(session: SparkSession, dataset: Dataset, location: st
 
 @door
 def observe_at(session: SparkSession, name: str, location: str) -> TableState | None:
-    """As `table_state_with_sizes`, of a table of which nothing may be declared; `name` is for the errors."""
+    """As `table_state_with_sizes`, for a table without a declaration; `name` is the dataset's name in errors."""
     try:
         with of_dataset(name):
             _require_sound_newest(location)
@@ -237,14 +237,13 @@ def plan_of(session: SparkSession, dataset: Dataset, location: str) -> Plan:
 
 @door
 def plan_in_log(dataset: Dataset, location: str) -> Plan | None:
-    """As `plan_of`, from the log of a table on this machine; None where it does not say it. No Spark.
+    """As `plan_of`, from the log of a table on this machine. If the log is not enough, None. No Spark.
 
-    None as well where Spark has to look at SQL that the table does not have yet: a check, a generated column or a
-    default.
+    If Spark must analyse SQL that the table does not have yet (a check, a generated column or a default), None too.
 
     Raises:
-        TableNotFoundError: it was never written.
-        DamagedTableError: the log is not what its commits have made.
+        TableNotFoundError: the table was never written.
+        DamagedTableError: the log is damaged.
     """
     folder = local_folder(location)
     if folder is not None and log_files(location).latest is None:
@@ -253,8 +252,8 @@ def plan_in_log(dataset: Dataset, location: str) -> Plan | None:
         state = state_from_log(location)
     if state is None:
         return None
-    found = plan(dataset, state)
-    return None if brings_sql(dataset, state, found) else found
+    table_plan = plan(dataset, state)
+    return None if brings_sql(dataset, state, table_plan) else table_plan
 
 
 @door
@@ -317,7 +316,7 @@ def _create(session: SparkSession, dataset: Dataset, location: str) -> TableStat
     If the log has no commit, another process is creating the table, or was killed while it created it. This function
     waits for the first, and removes the empty log of the second.
     """
-    deadline = time.monotonic() + CREATION_SECONDS + _LOOK_SECONDS
+    deadline = time.monotonic() + CREATION_SECONDS + _RETRY_SECONDS
     while True:
         try:
             note = CommitNote(mark=Mark(writer=f"{dataset.name}/create"))
@@ -343,7 +342,7 @@ def _create(session: SparkSession, dataset: Dataset, location: str) -> TableStat
             if time.monotonic() > deadline or not (removed or _is_begun(location)):
                 raise StorageError(dataset=dataset.name, location=location, reason=failure.summary) from error
             if not removed:
-                time.sleep(_LOOK_SECONDS)
+                time.sleep(_RETRY_SECONDS)
 
 
 def _is_begun(location: str) -> bool:

@@ -75,9 +75,9 @@ SCHEMA_KINDS = frozenset(
 class Shape:
     """The definition of a table, without its rows, as declared or as observed.
 
-    NOT NULL that a check enforces counts as the column's own; `held` has those checks by column. If the declaration
-    does not define clustering, `cluster_by` is None; properties, defaults and features that it does not define are left
-    out. `unwanted` are features that the table must not have.
+    NOT NULL that a check enforces counts as the column's own; `not_null_checks` has those checks by column. If the
+    declaration does not define clustering, `cluster_by` is None; properties, defaults and features that it does not
+    define are left out. `unwanted` are features that the table must not have.
     """
 
     schema: StructType
@@ -89,7 +89,7 @@ class Shape:
     defaults: Mapping[str, str]
     features: frozenset[str]
     unwanted: tuple[str, ...] = ()
-    held: Mapping[tuple[str, ...], str] = dataclasses.field(default_factory=dict)
+    not_null_checks: Mapping[tuple[str, ...], str] = dataclasses.field(default_factory=dict)
 
     def property(self, name: str) -> str | None:
         """A property's value, None if it is not set; names are compared without regard to case."""
@@ -128,23 +128,23 @@ def observed_shape(state: TableState) -> Shape:
     }
     # By condition: Delta stores the name of a check in lower case, and its form has changed.
     not_null = {sql.tokens(text): name for name, text in constraints.items() if name.startswith(NOT_NULL_PREFIX)}
-    schema, held = state.schema, dict[tuple[str, ...], str]()
+    schema, not_null_checks = state.schema, dict[tuple[str, ...], str]()
     for path, condition in _nullable_paths(schema) if not_null else ():
         check = not_null.get(sql.tokens(condition))
         if check is not None:
             schema = with_not_null(schema, path)
-            held[path] = check
+            not_null_checks[path] = check
     metadata = {column.name: column.metadata or {} for column in state.schema.fields}
     return Shape(
         schema=schema,
         partition_by=state.partition_by,
         cluster_by=state.cluster_by,
         properties={n: v for n, v in state.properties.items() if not n.lower().startswith(CONSTRAINT_PREFIX)},
-        checks={name: value for name, value in constraints.items() if name not in held.values()},
+        checks={name: value for name, value in constraints.items() if name not in not_null_checks.values()},
         generated={name: entries[GENERATION] for name, entries in metadata.items() if GENERATION in entries},
         defaults={name: entries[DEFAULT] for name, entries in metadata.items() if DEFAULT in entries},
         features=frozenset(state.features),
-        held=held,
+        not_null_checks=not_null_checks,
     )
 
 
@@ -225,16 +225,17 @@ def plan(dataset: Dataset, state: TableState) -> Plan:
     )  # fmt: skip
 
 
-def brings_sql(dataset: Dataset, state: TableState, found: Plan) -> bool:
-    """Whether the steps of a plan bring SQL to a table that it does not have, or that speaks of other columns there.
+def brings_sql(dataset: Dataset, state: TableState, table_plan: Plan) -> bool:
+    """Whether the steps of a plan add SQL that the table does not have, or change columns that its SQL may name.
 
-    What the table has as it is declared, over columns of the same names, Delta has taken before.
+    Delta has already accepted declared SQL that the table has, over columns of the same names.
     """
     want, have = declared_shape(dataset), observed_shape(state)
-    if not found.steps or not (want.checks or want.generated or want.defaults):
+    if not table_plan.steps or not (want.checks or want.generated or want.defaults):
         return False
-    is_new = any(_sql(have.generated.get(column)) != _sql(said) for column, said in want.generated.items())
-    return is_new or any(isinstance(step, AddCheck | SetDefault | RenameColumn | DropColumn) for step in found.steps)
+    is_new = any(_sql(have.generated.get(column)) != _sql(expression) for column, expression in want.generated.items())
+    sql_steps = (AddCheck, SetDefault, RenameColumn, DropColumn)
+    return is_new or any(isinstance(step, sql_steps) for step in table_plan.steps)
 
 
 def _as_declared(dataset: Dataset, have: Shape) -> Shape:
@@ -260,7 +261,9 @@ def _as_declared(dataset: Dataset, have: Shape) -> Shape:
 def _by_schema(dataset: Dataset, want: Shape, have: Shape) -> SchemaSteps:
     declared = want.property(_WIDENING.property)
     is_on = (declared if declared is not None else have.property(_WIDENING.property) or _WIDENING.off) == _WIDENING.on
-    return schema_steps(want.schema, have.schema, dataset.schema_policy, widening=is_on, held=have.held)
+    return schema_steps(
+        want.schema, have.schema, dataset.schema_policy, widening=is_on, not_null_checks=have.not_null_checks
+    )
 
 
 def _ordered(want: Shape, have: Shape, by_schema: tuple[Step, ...]) -> Iterator[Step]:
@@ -273,7 +276,7 @@ def _ordered(want: Shape, have: Shape, by_schema: tuple[Step, ...]) -> Iterator[
     yield from (EnableFeature(name=name) for name in sorted(want.features - have.features))
     added = [step for step in by_schema if isinstance(step, AddColumn)]
     for name in features_of(step.field for step in added):
-        if name not in have.features | want.features:  # whoever lets columns be added lets them have their type
+        if name not in have.features | want.features:  # a policy that adds columns adds the features of their types
             yield EnableFeature(name=name, automatic=all(step.automatic for step in added))
     yield from (step for step in by_schema if not isinstance(step, SetNotNull))
     for column, expression in want.defaults.items():
@@ -363,9 +366,9 @@ def _tuple(columns: tuple[str, ...]) -> str:
     return f"({', '.join(columns)})" if columns else "none"
 
 
-def _schema_differences(declared: StructType, found: StructType) -> list[str]:
+def _schema_differences(declared: StructType, observed: StructType) -> list[str]:
     differences = []
-    by_name = {field.name: field for field in found.fields}
+    by_name = {field.name: field for field in observed.fields}
     shown = distinguishable((*declared.names, *by_name))
     for field in declared.fields:
         other = by_name.get(field.name)
@@ -380,9 +383,9 @@ def _schema_differences(declared: StructType, found: StructType) -> list[str]:
             )
     extra = [name for name in by_name if name not in declared.names]
     differences += [f"column {shown(name)}: the table has it, the declaration does not" for name in extra]
-    if not differences and declared.names != found.names:
+    if not differences and declared.names != observed.names:
         differences.append(
-            f"column order: declared {_tuple(tuple(declared.names))}, the table has {_tuple(tuple(found.names))}"
+            f"column order: declared {_tuple(tuple(declared.names))}, the table has {_tuple(tuple(observed.names))}"
         )
     return differences
 

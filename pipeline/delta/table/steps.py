@@ -252,7 +252,7 @@ class MoveColumn(Step):
         return f"ALTER COLUMN {sql.names_path(self.path)} {place}"
 
     def __str__(self) -> str:
-        return f"column {shown_path(self.path)}: moved {'first' if self.after is None else f'behind {self.after}'}"
+        return f"column {shown_path(self.path)}: moved {'first' if self.after is None else f'after {self.after}'}"
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,7 +1,7 @@
-"""The dataset that a table is of which nothing is declared: what it says of itself, as a declaration.
+"""The dataset of a table without a declaration, derived from the table's state.
 
-Here belongs the way from a table to a dataset. What else is known of it, as of a plain asset, is for those to add who
-know it.
+Here belongs the conversion of a table's state to a dataset. A caller may add what it knows, for example of a plain
+asset.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ from pipeline.delta.table.plan import CHANGE_FEED, observed_shape
 
 
 def dataset_of(name: str, state: TableState, **known: Any) -> Dataset:
-    """The dataset of a table, under a name; `known` are further fields of it.
+    """The dataset of a table, with this name; `known` are its other fields.
 
     Raises:
-        DeclarationError: the table is none that can be declared, or what is known contradicts it.
+        DeclarationError: such a table can't be declared, or `known` contradicts it.
     """
     shape = observed_shape(state)
     return Dataset(

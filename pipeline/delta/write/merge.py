@@ -296,10 +296,9 @@ def _clauses(dataset: Dataset, rows: MergeQuery) -> Iterator[str]:
         yield _update(mode, [alive, newer], {name: inserted[name] for name in _updated(dataset, mode)})
     else:
         own = Helpers(dataset)
-        ended, at = sql.column(own.ended, SOURCE), sql.column(own.at, SOURCE)
+        at = sql.column(own.at, SOURCE)
         unchanged_if_null = {name: sql.column(own.kept(name), SOURCE) for name in mode.changelog.ignore_nulls}
-        is_past = f"({ended} IS NOT NULL AND {_newer(dataset, ended)})"
-        newer = _newer(dataset, at)
+        is_past, newer = is_ended(dataset), _newer(dataset, at)
         inserted |= {name: f"{pair}.value" for name, pair in unchanged_if_null.items()}
         partly = {name: inserted[name] for name in _updated(dataset, mode)} | {
             name: f"CASE WHEN {_newer(dataset, f'{pair}.at')} "
@@ -325,6 +324,12 @@ def _newer(dataset: Dataset, place: str) -> str:
         return "TRUE"
     stored = sql.column(column, TARGET)
     return f"coalesce({place} > {stored}, {place} IS NOT NULL AND {stored} IS NULL)"
+
+
+def is_ended(dataset: Dataset) -> str:
+    """SQL over both sides that is true if the net change of a changelog ends the table's row before its own row."""
+    ended = sql.column(Helpers(dataset).ended, SOURCE)
+    return f"({ended} IS NOT NULL AND {_newer(dataset, ended)})"
 
 
 def _updated(dataset: Dataset, mode: Merge) -> list[str]:

@@ -42,7 +42,7 @@ def overwrite(clone: SparkSession, dataset: Dataset, table: Applied, view: str) 
 
 def _columns(dataset: Dataset) -> list[str]:
     broken = {
-        **constraints.empty_partition_conditions(dataset),
+        **constraints.lost_partition_conditions(dataset),
         **constraints.null_conditions(dataset.schema),
         **{f"check {name}": condition for name, condition in constraints.check_conditions(dataset).items()},
     }

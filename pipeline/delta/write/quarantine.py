@@ -168,7 +168,7 @@ def _counted(tagged: DataFrame, dataset: Dataset, within: Slice | None) -> Split
         for name, (_, follows, _) in by_label.items()
     }
     stored = merge.stored_condition(dataset) or "TRUE"
-    refused = [*constraints.empty_partition_conditions(dataset).values()]
+    refused = [*constraints.lost_partition_conditions(dataset).values()]
     if within is not None:
         refused.append(constraints.outside_condition(dataset, within))
     unfit = " OR ".join(f"({condition})" for condition in refused) or "FALSE"

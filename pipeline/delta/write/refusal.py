@@ -94,7 +94,7 @@ def violations_in(
 
 def _broken(stored: DataFrame, dataset: Dataset, kept: Collection[str], *, names_folders: bool) -> PipelineError | None:
     """What rows that are to be stored break one by one, all of it in one pass."""
-    empty = constraints.empty_partition_conditions(dataset)
+    empty = constraints.lost_partition_conditions(dataset)
     long = constraints.long_partition_conditions(dataset) if names_folders else {}
     nulls = constraints.null_conditions(dataset.schema, kept)
     checks = constraints.check_conditions(dataset)

@@ -13,7 +13,7 @@ from typing import Any
 
 from pipeline.dataset import Dataset, InsertNew, Merge
 from pipeline.delta.log.commits import Commit, PartitionCounts, PartitionValues
-from pipeline.delta.log.mark import BehindCommit, Mark
+from pipeline.delta.log.mark import AfterCommit, Mark
 from pipeline.delta.table.open_table import TableState
 from pipeline.delta.write.quarantine import RemovedRows, Violation
 
@@ -69,7 +69,7 @@ class WriteResult:
 
     def behind(self) -> AbstractContextManager[None]:
         """A block that follows this write. If it fails, the error carries the committed version, if there is one."""
-        return BehindCommit(self.dataset, self.location, self.version) if self.committed else nullcontext()
+        return AfterCommit(self.dataset, self.location, self.version) if self.committed else nullcontext()
 
 
 def no_commit(dataset: Dataset, state: TableState, mark: Mark, skipped_at: int | None = None) -> WriteResult:

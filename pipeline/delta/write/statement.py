@@ -41,7 +41,7 @@ def write_statement(
 
 def _guarded_columns(dataset: Dataset, within: Slice | None) -> Iterator[str]:
     """The declared columns. A partition column raises during the write if Delta would not refuse its value."""
-    empty = constraints.empty_partition_conditions(dataset)
+    empty = constraints.lost_partition_conditions(dataset)
     # For a replace Delta enforces the slice. For an append nobody does, so the first column of the slice does it.
     is_unenforced = within is not None and (not isinstance(dataset.write, Replace) or not within.boxes)
     guarded_for_slice = (*(within.columns if within else ()), *dataset.schema.names)[:1] if is_unenforced else ()

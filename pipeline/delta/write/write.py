@@ -25,7 +25,7 @@ from pipeline.delta import sql
 from pipeline.delta.frames.fit import select_list
 from pipeline.delta.log.commits import Commit
 from pipeline.delta.log.mark import (
-    BehindCommit,
+    AfterCommit,
     CommitNote,
     Mark,
     marked_commit,
@@ -252,7 +252,7 @@ def _attempt(
         confs = (guard.confs if isinstance(guard, Identifier) else {}) | (_WITHOUT_COPY if source_is_stable else {})
         commit = _run(statement, frame, dataset, table, note=note, within=within, confs=confs, view=view)
     if commit is not None:
-        with BehindCommit(dataset.name, location, commit.version):
+        with AfterCommit(dataset.name, location, commit.version):
             if table.overwrites:
                 state = conform(session, dataset, location).after
             apart.settle(session, replace_all=replace_all)

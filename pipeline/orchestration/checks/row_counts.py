@@ -14,7 +14,7 @@ from typing import Any
 from dagster import AssetCheckResult, AssetKey, MetadataValue, PartitionsDefinition
 
 from pipeline.dataset import Append, Dataset, Replace, RowCount
-from pipeline.delta.inspect.check import counts_written_rows, is_within, rows_held, typed_values
+from pipeline.delta.inspect.check import counts_written_rows, is_within, rows_per_partition, typed_values
 from pipeline.delta.log.commits import read_commit_file
 from pipeline.delta.log.mark import read_commit
 from pipeline.delta.log.snapshot import local_folder
@@ -98,7 +98,7 @@ def _rows(partition: str | None, metadata: Mapping[str, Any], written: int, tabl
 
 def _rows_held(partition: str | None, version: int, table: Table) -> int | None:
     """The rows of the table, or of one partition, at the version of a write whose row counts were not recorded."""
-    rows = rows_held(lambda: table.manager.spark.spark_session, table.dataset, table.location, version)
+    rows = rows_per_partition(lambda: table.manager.spark.spark_session, table.dataset, table.location, version)
     return _at(partition, rows, table)
 
 
