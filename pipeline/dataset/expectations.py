@@ -9,11 +9,13 @@ quarantined never reach the write. An expectation is evaluated at a version of t
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Container, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Literal, get_args
+from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from pyspark.sql.types import (
     ArrayType,
@@ -42,7 +44,12 @@ QUARANTINE_FIELDS = (
     StructField("_run_id", StringType(), True, {"comment": "The run that wrote it."}),
     StructField("_set_apart_at", TimestampType(), True, {"comment": "When it was written here."}),
 )
-_CRON_FIELDS = 5
+# The least and greatest value of each field of a cron expression, and the names of its values from the least on.
+_CRON_RANGES = (
+    (0, 59, ""), (0, 23, ""), (1, 31, ""),
+    (1, 12, "jan feb mar apr may jun jul aug sep oct nov dec"), (0, 7, "sun mon tue wed thu fri sat"),
+)  # fmt: skip
+_CRON_ITEM = re.compile(r"(?:\*|l|(\w+)(?:-(\w+))?)(?:#[1-5])?(?:/(\d+))?")
 # Dagster evaluates freshness no more often than this.
 _SHORTEST = timedelta(minutes=1)
 
@@ -306,10 +313,40 @@ def expectation_problems(
     if isinstance(freshness, FreshWithin):
         yield from _within_problems(freshness)
     elif freshness is not None:
-        if len(freshness.cron.split()) != _CRON_FIELDS:
+        if not _is_cron(freshness.cron):
             yield f"freshness: {freshness.cron!r} is no cron expression of five fields"
+        if not _is_zone(freshness.timezone):
+            yield f"freshness: {freshness.timezone!r} is not the name of a time zone, such as Europe/Amsterdam"
         if freshness.window < _SHORTEST:
             yield "freshness: window is shorter than a minute"
+
+
+def _is_cron(text: str) -> bool:
+    """Whether a text has five fields, each with values in its range; Dagster's further forms `L` and `#` included."""
+    parts = text.lower().split()
+    return len(parts) == len(_CRON_RANGES) and all(
+        _is_cron_item(item, *limits)
+        for part, limits in zip(parts, _CRON_RANGES, strict=True)
+        for item in part.split(",")
+    )
+
+
+def _is_cron_item(item: str, least: int, most: int, names: str) -> bool:
+    match = _CRON_ITEM.fullmatch(item)
+    if match is None:
+        return False
+    ends = [names.split().index(end) + least if end in names.split() else end for end in match.group(1, 2) if end]
+    numbers = [int(end) for end in ends if str(end).isdigit()]
+    step = match.group(3)
+    return len(numbers) == len(ends) and all(least <= n <= most for n in numbers) and (step is None or int(step) > 0)
+
+
+def _is_zone(name: str) -> bool:
+    try:
+        ZoneInfo(name)
+    except (ZoneInfoNotFoundError, ValueError, OSError):
+        return False
+    return True
 
 
 def _column_problems(expectation: Expectation, types: dict[str, DataType]) -> Iterator[str]:

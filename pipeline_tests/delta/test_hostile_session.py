@@ -27,6 +27,7 @@ from pyspark.sql.types import (
 )
 
 from pipeline.dataset import Append, Changelog, Check, Dataset, Features, Merge, Replace, Unique
+from pipeline.delta.frames.convert import ARROW_READER, from_spark
 from pipeline.delta.inspect.check import check_table
 from pipeline.delta.log.mark import clone_session, release_session
 from pipeline.delta.read.changes import SourceTable
@@ -339,3 +340,16 @@ def test_a_truncation_takes_the_rows_before_it_and_none_after_it_in_any_zone(
     for changes in ([("c", 1, before), ("c", 2, after)], [("t", None, truncated)]):
         write(frame_in(hostile, log, changes), dataset=dataset, location=dataset.location(root), note=note())
     assert [row[0] for row in rows_of(dataset, root)] == [2]
+
+
+def test_a_stream_of_batches_has_the_days_of_the_table_whatever_calendar_the_session_writes(
+    hostile: SparkSession, root: str
+) -> None:
+    hostile.conf.set("spark.sql.parquet.int96RebaseModeInWrite", "LEGACY")
+    schema = StructType([StructField("day", DateType()), StructField("at", TimestampType())])
+    dataset = Dataset(name="old", schema=schema)
+    rows = [(dt.date(year, 1, 1), dt.datetime(year, 1, 1, 12, tzinfo=UTC)) for year in (1, 1000, 1850)]
+    put(hostile, dataset, root, rows)
+    frame = read(hostile, dataset, dataset.location(root)).frame
+    reader = from_spark(frame, ARROW_READER, dataset, max_bytes=0, staging=f"{root}/_staging")
+    assert sorted(tuple(row.values()) for row in reader.read_all().to_pylist()) == rows

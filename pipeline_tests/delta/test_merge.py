@@ -268,6 +268,15 @@ def test_rows_that_the_frame_lacks_are_deleted_inside_the_slice_of_the_run_only(
     assert rows_of(dataset, root) == [(day(2), 4, 1, "d")]
 
 
+def test_rows_outside_the_slice_stay_if_the_key_does_not_determine_the_partition(
+    classic: SparkSession, root: str
+) -> None:
+    dataset = daily(Merge(order_by="at", delete_missing=True))
+    placed(classic, dataset, root, [(day(1), 1, 1, "a"), (day(1), 2, 1, "b"), (day(2), 3, 1, "c"), (None, 4, 1, "d")])
+    put(classic, dataset, root, [(day(1), 1, 2, "A")], of_values("day", [day(1)]))
+    assert rows_of(dataset, root) == ordered([(day(1), 1, 2, "A"), (day(2), 3, 1, "c"), (None, 4, 1, "d")])
+
+
 @pytest.mark.exhaustive
 def test_a_whole_snapshot_writes_only_the_files_in_which_something_differs(classic: SparkSession, root: str) -> None:
     dataset = daily(Merge(update_when="source.v <> target.v", delete_missing=True), keys=("day", "k"))

@@ -4,6 +4,7 @@ import dataclasses
 from datetime import timedelta
 
 import pytest
+from dagster._utils.schedules import is_valid_cron_schedule
 from pyspark.sql.types import (
     ArrayType,
     CharType,
@@ -101,6 +102,17 @@ def test_the_least_declaration_starts_by_hand_is_never_too_old_and_reports_a_cha
         ({"freshness": FreshWithin(fail_after=timedelta(hours=1), warn_after=timedelta(0))}, "shorter than a minute"),
         ({"freshness": FreshWithin(fail_after=timedelta(hours=1), warn_after=timedelta(hours=1))}, "not before"),
         ({"freshness": FreshByCron(cron="@daily", window=timedelta(hours=1))}, "'@daily' is no cron expression"),
+        (
+            {"freshness": FreshByCron(cron="99 4 * * *", window=timedelta(hours=1))},
+            "'99 4 * * *' is no cron expression",
+        ),
+        ({"freshness": FreshByCron(cron="0 4 * * sunday", window=timedelta(hours=1))}, "is no cron expression"),
+        ({"freshness": FreshByCron(cron="*/0 * * * *", window=timedelta(hours=1))}, "is no cron expression"),
+        (
+            {"freshness": FreshByCron(cron="0 4 * * *", window=timedelta(hours=1), timezone="Mars")},
+            "'Mars' is not the name",
+        ),
+        ({"freshness": FreshByCron(cron="0 4 * * *", window=timedelta(hours=1), timezone="/etc")}, "'/etc' is not"),
         ({"freshness": FreshByCron(cron="0 4 * * *", window=timedelta(0))}, "window is shorter than a minute"),
     ],
 )
@@ -417,3 +429,12 @@ def test_case_duplicates_look_at_the_top_level_only() -> None:
 def test_string_char_and_varchar_are_strings_and_nothing_else_is() -> None:
     assert [is_string(t) for t in (StringType(), CharType(2), VarcharType(2))] == [True, True, True]
     assert [is_string(t) for t in (LongType(), ArrayType(StringType()), NullType())] == [False, False, False]
+
+
+@pytest.mark.parametrize(
+    "cron", ["0 4 * * *", "*/5 0-6/2 1,15 JAN-mar mon", "59 23 31 12 7", "0 0 L * *", "0 0 * * 5#3", "0 0 * * 0"]
+)
+def test_a_cron_expression_may_have_every_form_that_dagster_takes(cron: str) -> None:
+    assert is_valid_cron_schedule(cron)
+    freshness = FreshByCron(cron=cron, window=timedelta(hours=1), timezone="Europe/Amsterdam")
+    assert Dataset(name="a", schema=SCHEMA, freshness=freshness).freshness == freshness

@@ -21,8 +21,9 @@ from pipeline.dataset import Dataset
 from pipeline.delta import sql
 from pipeline.delta.frames.arrow_types import storage_type
 from pipeline.delta.log.commits import file_system
+from pipeline.delta.log.mark import private_session
 from pipeline.delta.spark.doors import disk_problem, making_frame
-from pipeline.delta.spark.failures import SPARK_ERRORS, failure_of
+from pipeline.delta.spark.failures import LOST_OR_REFUSED, SPARK_ERRORS, failure_of
 from pipeline.errors import StagingError
 
 STAGING = "_staging"
@@ -97,11 +98,17 @@ class Staging:
             raise self._error(f"Spark does not find the files ({failure_of(error).summary})") from error
 
     def put(self, frame: DataFrame) -> None:
-        """Write the rows of a Spark frame to Parquet files."""
+        """Write the rows of a Spark frame to Parquet files, in the proleptic Gregorian calendar in any session."""
+        view = f"pipeline_staged_{uuid.uuid4().hex}"
         try:
-            frame.write.parquet(self.location)
+            frame.createOrReplaceTempView(view)
+            with private_session(frame.sparkSession, {}) as clone:
+                clone.table(view).write.parquet(self.location)
         except SPARK_ERRORS as error:
             raise self._error(failure_of(error).summary) from error
+        finally:
+            with suppress(*LOST_OR_REFUSED):  # a view that remains has a name of its own
+                frame.sparkSession.catalog.dropTempView(view)
 
     def stream(self, schema: Any) -> Iterator[Any]:
         """The batches of the Parquet files that Spark has written."""

@@ -43,6 +43,7 @@ from pipeline.errors import (
     VersionVacuumedError,
 )
 from pipeline.errors.listing import listed
+from pipeline.settings import refuse_other_types
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,6 +57,10 @@ class ReadOptions:
         file_column: the name of an added column with the URI of the file that holds the row.
         files: only rows of these files, named as in the file column or by their path below the table.
         changes: read the change feed over this window. Unless it has an end, it ends at the pinned version.
+
+    Raises:
+        SettingsError: a value of another type.
+        ValueError: values that contradict each other.
     """
 
     version: int | None = None
@@ -66,6 +71,7 @@ class ReadOptions:
     changes: Window | None = None
 
     def __post_init__(self) -> None:
+        refuse_other_types(self)
         if self.version is not None and self.timestamp is not None:
             raise ValueError("pin a version or a timestamp, not both")
         if self.timestamp is not None and self.timestamp.tzinfo is None:

@@ -18,6 +18,7 @@ from pipeline.delta.read.changes import CHANGE_TYPE, COMMIT_VERSION
 from pipeline.delta.read.verdict import Verdict, VerdictKind, verdict_on, window_files
 from pipeline.delta.table.open_table import CHANGE_FEED, require_table
 from pipeline.errors import ChangesUnreadableError, VersionNotFoundError
+from pipeline.settings import refuse_other_types
 
 COMMIT_TIMESTAMP = "_commit_timestamp"
 _ADDED = [
@@ -39,6 +40,7 @@ class Window:
     last: int | None = None
 
     def __post_init__(self) -> None:
+        refuse_other_types(self)
         if self.first is not None and self.last is not None and self.first > self.last:
             raise ValueError("a window of changes ends before it begins")
 
