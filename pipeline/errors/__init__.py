@@ -1,9 +1,9 @@
 """Every error that this package raises on purpose.
 
-Here belong the types, their fields and the sentence a person reads; where an error is raised, and how a foreign error
-is recognised, belongs to the module at that border. An error says what was expected, what was found and which command
-or change comes next. `retryable` says whether the same call may succeed at once with nothing changed by the caller,
-`may_pass` whether it may later, when what is outside has changed: a server is back, a disk has room.
+Here belong the types, their fields and their texts. Where an error is raised, and how a foreign error is recognised,
+belongs to the module at that border. An error states what was expected, what is there instead, and the command or
+change that helps. `retryable`: the same call may succeed immediately, with no change by the caller. `may_pass`: the
+same call may succeed later, if something outside changes: a server is back, a disk has room.
 """
 
 from pipeline.errors.base import PipelineError, rebuilt

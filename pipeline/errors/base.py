@@ -1,4 +1,4 @@
-"""The root of all errors, and how their fields are shown in a sentence."""
+"""The base class of all errors, and how their fields appear in a sentence."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ _LONGEST_FIELD = 4_000
 
 
 def rebuilt(kind: type[PipelineError], values: dict[str, Any]) -> PipelineError:
-    """An error that has come from another process, by its fields."""
+    """Build an error of another process again, from its fields."""
     return kind(**values)
 
 
 def shown(value: object) -> object:
-    """A field inside a sentence: a tuple as a list of lines, counts by name as one line; the first of many."""
+    """A field as text: a tuple as one line per item, counts by name as one line; at most the first 20 items."""
     if isinstance(value, tuple):
         return "".join(f"\n  - {line}" for line in bounded(value))
     if isinstance(value, Mapping):
@@ -28,9 +28,10 @@ def shown(value: object) -> object:
 
 @dataclass(eq=False, kw_only=True)
 class PipelineError(Exception):
-    """The root of all; catch this to show one readable message.
+    """The base class; catch it to show one readable message.
 
-    A subclass says its sentence and its remedy as templates over its fields, or as methods where they depend on more.
+    A subclass gives its sentence and its remedy as templates over its fields. If they depend on more, it overrides the
+    methods.
     """
 
     retryable: ClassVar[bool] = False
@@ -39,7 +40,7 @@ class PipelineError(Exception):
     next_step: ClassVar[str] = ""
 
     def __init_subclass__(cls) -> None:
-        """What may succeed at once may succeed later."""
+        """A retryable error may also pass."""
         cls.may_pass = cls.may_pass or cls.retryable
 
     def _filled(self, template: str) -> str:
@@ -50,7 +51,7 @@ class PipelineError(Exception):
         return self._filled(self.sentence)
 
     def remedy(self) -> str:
-        """The next command or change, or an empty string."""
+        """The command or change that helps. If none is known, an empty string."""
         return self._filled(self.next_step)
 
     def __str__(self) -> str:

@@ -1,4 +1,4 @@
-"""What became of a commit that was not plainly made."""
+"""A commit was refused, has an unknown outcome, or was followed by a failure."""
 
 from __future__ import annotations
 
@@ -9,19 +9,19 @@ from pipeline.errors.tables import TableError
 
 @dataclass(eq=False, kw_only=True)
 class CommitConflictError(TableError):
-    """Another commit got in between and Delta refused ours; nothing of ours was committed."""
+    """A concurrent commit came first and Delta refused ours; nothing of ours was committed."""
 
     retryable = True
 
     condition: str
 
     sentence = "The write to dataset {dataset!r} met a concurrent commit ({condition}); nothing was committed."
-    next_step = "Run the same partition again."
+    next_step = "Run the same command or partition again."
 
 
 @dataclass(eq=False, kw_only=True)
 class CommitUnknownError(TableError):
-    """It is not known whether the write was committed; `mark` is what to look for in the table's history."""
+    """It is unknown whether the write was committed; `mark` identifies its commit in the table's history."""
 
     may_pass = True
 
@@ -29,14 +29,17 @@ class CommitUnknownError(TableError):
     reason: str
 
     sentence = "The write to dataset {dataset!r} at {location} has an unknown outcome ({reason}); its mark is {mark}."
-    next_step = "Look for that mark in the table's history before writing the same rows again."
+    next_step = (
+        "The mark ends with the write's token; pipeline history {dataset} --json shows the token of each commit. If a "
+        "commit has it, the rows are in the table; if none has it, write them again."
+    )
 
 
 @dataclass(eq=False, kw_only=True)
 class AfterCommitError(TableError):
-    """Rows were committed as `version`, and something that follows the commit failed; the commit stands.
+    """Rows were committed as `version`, and a step after the commit failed; the commit stays.
 
-    The same batch may be given again: it is known by its mark, and not written twice.
+    The same batch may be passed again: its mark identifies it, and its rows are not written twice.
     """
 
     may_pass = True
@@ -45,6 +48,6 @@ class AfterCommitError(TableError):
     reason: str
 
     sentence = (
-        "Dataset {dataset!r} at {location} was committed as version {version}; what follows the commit failed: {reason}"
+        "Dataset {dataset!r} at {location} was committed as version {version}; a step after the commit failed: {reason}"
     )
-    next_step = "The rows are there, so don't write them again: `pipeline history {dataset}` shows the commit."
+    next_step = "The rows are in the table: don't write them again. `pipeline history {dataset}` shows the commit."

@@ -1,4 +1,4 @@
-"""What is declared or set can't be used: datasets, registries and settings."""
+"""Declarations and settings that can't be used: datasets, registries, names, settings."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pipeline.errors.spelling import distinguishable
 
 @dataclass(eq=False, kw_only=True)
 class DeclarationError(PipelineError):
-    """A dataset's declaration contradicts itself or Delta's rules; raised where it is declared."""
+    """A dataset's declaration contradicts itself or breaks Delta's rules; raised when it is declared."""
 
     dataset: str
     problems: tuple[str, ...]
@@ -21,7 +21,7 @@ class DeclarationError(PipelineError):
 
 @dataclass(eq=False, kw_only=True)
 class RegistryError(PipelineError):
-    """A set of datasets can't stand together: names or locations collide, or lineage has a cycle or a gap."""
+    """Datasets can't be used together: names or locations collide, or the lineage has a cycle or a gap."""
 
     problems: tuple[str, ...]
 
@@ -30,9 +30,9 @@ class RegistryError(PipelineError):
 
 @dataclass(eq=False, kw_only=True)
 class UnknownDatasetError(PipelineError):
-    """A dataset was asked for by a name that nobody declared.
+    """No dataset is declared under the requested name.
 
-    If a table without a declaration would do, no table of that name or path lies below `root` either.
+    If the call also accepts tables without a declaration, there is no such table below `root` either.
     """
 
     name: str
@@ -41,22 +41,24 @@ class UnknownDatasetError(PipelineError):
     root: str = ""
 
     def message(self) -> str:
-        """The name, by its code points if it looks like a known one, and where else was looked."""
+        """The name, with its code points if it looks like a known one, and the root that was searched."""
         shown = distinguishable((self.name, *self.near))(self.name)
         named = repr(self.name) if shown == self.name else f"'{shown}'"
-        elsewhere = f", and no table lies there or below {self.root}" if self.root else ""
+        elsewhere = f", and there is no such table below {self.root}" if self.root else ""
         return f"No dataset is declared under the name {named}{elsewhere}."
 
     def remedy(self) -> str:
-        """The near misses, or else all names."""
+        """The near misses. If there are none, all names; without any, the setting that names the datasets."""
         if self.near:
             return f"Did you mean {' or '.join(map(repr, self.near))}?"
-        return f"{'There are' if self.root else 'Declared are'}: {listed(self.known) or 'none'}."
+        if not self.known:
+            return "No dataset is declared: let PIPELINE_DATASETS name the collection of yours."
+        return f"{'Declared datasets and tables' if self.root else 'Declared datasets'}: {listed(self.known)}."
 
 
 @dataclass(eq=False, kw_only=True)
 class UnknownTopicError(PipelineError):
-    """A page of the documentation was asked for by a name that no page has."""
+    """The documentation has no page of the requested name."""
 
     name: str
     near: tuple[str, ...] = ()
@@ -65,13 +67,13 @@ class UnknownTopicError(PipelineError):
     sentence = "The documentation has no page {name!r}."
 
     def remedy(self) -> str:
-        """The near misses, or else all names."""
+        """The near misses. If there are none, all names."""
         return f"Did you mean {' or '.join(self.near)}?" if self.near else f"The pages are: {listed(self.known)}."
 
 
 @dataclass(eq=False, kw_only=True)
 class SettingsError(PipelineError):
-    """An environment variable or a key of [tool.pipeline] has an unknown name or a value that can't be used."""
+    """An environment variable or a key of [tool.pipeline] has an unknown name or an invalid value."""
 
     setting: str
     problem: str

@@ -1,43 +1,45 @@
-"""Lists in messages, metadata, records and commits: numbers as ranges, and never more than a few of anything.
+"""Lists in messages, metadata, records and commits: bounded, and numbers as ranges.
 
-Here belongs how many are named, and how. Which things are named is said where they are.
+Here belong the bound and the form of a list. Which items a list has is the caller's.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-# How many a person reads; a message names no more of anything.
+# The most items that a message lists.
 NAMED = 20
-# The most characters of one of them.
+# The most characters of an item.
 LONGEST = 1_000
 
 
 def bounded(values: Iterable[object], most: int = NAMED) -> list[str]:
-    """The first of these as texts, and how many more there are; whole numbers as ranges, in ascending order."""
-    found = list(values)
-    if found and all(isinstance(value, int) and not isinstance(value, bool) for value in found):
-        numbers = sorted({value for value in found if isinstance(value, int)})
+    """The first values as texts, and the number of the rest; integers as ranges, in ascending order."""
+    items = list(values)
+    if items and all(isinstance(value, int) and not isinstance(value, bool) for value in items):
+        numbers = sorted({value for value in items if isinstance(value, int)})
         return _cut(list(_ranges(numbers)), most)
-    return _cut([(cut(str(value)), 1) for value in found], most)
+    return _cut([(cut(str(value)), 1) for value in items], most)
 
 
 def listed(values: Iterable[object], most: int = NAMED, separator: str = ", ") -> str:
     """The same in one line."""
-    told = bounded(values, most)
-    return separator.join([*told[:most], *(rest if separator == ", " else rest[len("and ") :] for rest in told[most:])])
+    texts = bounded(values, most)
+    return separator.join(
+        [*texts[:most], *(rest if separator == ", " else rest[len("and ") :] for rest in texts[most:])]
+    )
 
 
 def cut(text: str, most: int = LONGEST) -> str:
-    """A text that is no longer than that, with a mark where its end is missing."""
+    """A text of at most that many characters. If its end is cut off, the last character is `…`."""
     return text if len(text) <= most else f"{text[: most - 1]}…"
 
 
-def _cut(told: list[tuple[str, int]], most: int) -> list[str]:
-    """Texts that each stand for a number of things."""
-    if len(told) <= most:
-        return [text for text, _ in told]
-    return [*(text for text, _ in told[:most]), f"and {sum(count for _, count in told[most:])} more"]
+def _cut(counted: list[tuple[str, int]], most: int) -> list[str]:
+    """The first texts, and the number of items in the rest; each text comes with its number of items."""
+    if len(counted) <= most:
+        return [text for text, _ in counted]
+    return [*(text for text, _ in counted[:most]), f"and {sum(count for _, count in counted[most:])} more"]
 
 
 def _ranges(numbers: list[int]) -> Iterator[tuple[str, int]]:

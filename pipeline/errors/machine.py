@@ -1,15 +1,16 @@
-"""The machine lacks something: Java, jars, a session, a server."""
+"""Something that this machine lacks: Java, jars, a session, a server."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 
 from pipeline.errors.base import PipelineError
 
 
 @dataclass(eq=False, kw_only=True)
 class JavaNotFoundError(PipelineError):
-    """No Java that Spark can run on; `tried` holds each place with the reason it was passed over."""
+    """There is no Java that Spark can run on; `tried` has each place, with the reason why it can't be used."""
 
     minimum: int
     tried: tuple[str, ...]
@@ -20,7 +21,7 @@ class JavaNotFoundError(PipelineError):
 
 @dataclass(eq=False, kw_only=True)
 class JarsUnavailableError(PipelineError):
-    """A jar of Delta's is not in the cache folder and could not be fetched: no answer, or a transfer that broke off."""
+    """A Delta jar is not in the cache folder and could not be fetched: no answer, or the transfer broke off."""
 
     retryable = True
 
@@ -38,7 +39,7 @@ class JarsUnavailableError(PipelineError):
 
 @dataclass(eq=False, kw_only=True)
 class JarRefusedError(PipelineError):
-    """The repository, or a proxy before it, does not give a jar of Delta's out, and would not the next time."""
+    """The repository, or a proxy in front of it, refuses a Delta jar; it would refuse the next request too."""
 
     jar: str
     url: str
@@ -51,34 +52,36 @@ class JarRefusedError(PipelineError):
 
 @dataclass(eq=False, kw_only=True)
 class WrongJarError(PipelineError):
-    """What was fetched as a jar of Delta's is not the published file, by its SHA-256; it was removed."""
+    """A fetched file is not the published Delta jar, by its SHA-256; it was removed."""
 
     jar: str
     url: str
     expected: str
     found: str
 
-    sentence = "What came from {url} is not the published {jar} and was removed: SHA-256 {found}, and not {expected}."
+    sentence = (
+        "The file from {url} is not the published {jar} and was removed: its SHA-256 is {found}, and not {expected}."
+    )
     next_step = (
-        "Look whether a proxy or a login page answers at that address, or name another repository by "
-        "PIPELINE_MAVEN_REPOSITORY, and run the same command again."
+        "Check whether a proxy or a login page answers at that address, or name another repository by "
+        "PIPELINE_MAVEN_REPOSITORY; then run the same command again."
     )
 
 
 @dataclass(eq=False, kw_only=True)
 class CacheFolderError(PipelineError):
-    """The folder that keeps Delta's jars and Java's start scripts can't be read or written, or its disk is full."""
+    """The folder of Delta's jars and Java's start scripts can't be read or written, or its disk is full."""
 
     folder: str
     reason: str
 
     sentence = "The cache folder {folder} can't be used: {reason}."
-    next_step = "Make it a folder that may be written, with 20 MB free, or name another one by PIPELINE_CACHE."
+    next_step = "Make it a writable folder with 20 MB free, or name another one by PIPELINE_CACHE."
 
 
 @dataclass(eq=False, kw_only=True)
 class SparkUnavailableError(PipelineError):
-    """No Spark session: the Connect server does not answer, has no Delta, or the JVM did not start."""
+    """There is no Spark session: the Connect server does not answer, has no Delta, or the JVM does not run."""
 
     may_pass = True
 
@@ -88,29 +91,39 @@ class SparkUnavailableError(PipelineError):
     sentence = "No Spark session on {where}: {reason}"
 
     def remedy(self) -> str:
-        """What to look at, by where Spark was to run."""
+        """The change that gives a session, by where Spark should run."""
         if self.where.startswith("sc://"):
             return "Start the server at that address, or unset SPARK_REMOTE to run Spark inside this process."
-        return "Check PIPELINE_MASTER and the lines above from the JVM."
+        if self.where == "this process":
+            return "Run the command again: a new process starts a new JVM."
+        if Path(self.where).is_absolute():
+            return "pip install --force-reinstall pyspark"
+        return (
+            "Unset SPARK_REMOTE or set it to an address of the form sc://host:port, and set PIPELINE_MASTER to a "
+            "master that Spark reaches, such as local[*]."
+        )
 
 
 @dataclass(eq=False, kw_only=True)
 class SessionConfError(PipelineError):
-    """Confs of the session would give a dataset that is read other rows or values; nothing was read."""
+    """Confs of the session would change the rows or values of a dataset; nothing was read."""
 
     dataset: str
     problems: tuple[str, ...]
 
     sentence = "Dataset {dataset!r} would be misread in this session:{problems}"
-    next_step = "Unset them where the session is made, in [tool.pipeline.spark_conf] too, or read in another session."
+    next_step = "Unset them where the session is created and in [tool.pipeline.spark_conf], or read in another session."
 
 
 @dataclass(eq=False, kw_only=True)
 class ServerError(PipelineError):
-    """The local Spark server can't be started, found or ended; `folder` holds its state and its log."""
+    """The local Spark server can't be started, found or stopped; `folder` holds its state and its log."""
 
     folder: str
     reason: str
 
     sentence = "The local Spark server: {reason}."
-    next_step = "pipeline spark status; pipeline spark stop ends it and clears {folder}."
+    next_step = (
+        "pipeline spark status shows it, pipeline spark stop ends it and clears {folder}; pipeline spark start with "
+        "another --port starts it there."
+    )

@@ -1,4 +1,4 @@
-"""What is asked of tables, records and commands can't be answered."""
+"""Requests to tables, records and commands that can't be answered."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pipeline.errors.base import PipelineError
 
 @dataclass(eq=False, kw_only=True)
 class QueryError(PipelineError):
-    """A statement is not one that only reads, or Spark can't answer it."""
+    """A statement does more than read, or Spark can't answer it."""
 
     reason: str
     is_query: bool = True
@@ -17,23 +17,23 @@ class QueryError(PipelineError):
     sentence = "The statement was not answered: {reason}"
 
     def remedy(self) -> str:
-        """What is run, where something else was given."""
+        """If the statement does more than read, the statements that are allowed."""
         if self.is_query:
             return ""
         return (
-            "Only what reads is run: SELECT, WITH, VALUES, TABLE, SHOW, DESCRIBE, and EXPLAIN of a query; "
+            "Only statements that read are run: SELECT, WITH, VALUES, TABLE, SHOW, DESCRIBE, and EXPLAIN of a query; "
             "no TRANSFORM, reflect or java_method."
         )
 
 
 @dataclass(eq=False, kw_only=True)
 class NotParquetError(PipelineError):
-    """The Parquet files of a Delta table were to be read as they lie there, deleted rows and old versions included."""
+    """A query names Parquet files of a Delta table; these also contain deleted rows and old versions."""
 
     path: str
 
-    sentence = "{path} lies in a Delta table; as Parquet it would also show rows that were deleted or replaced."
-    next_step = "Ask for the dataset by its name, or for delta.`...` with the path of its table."
+    sentence = "{path} belongs to a Delta table; as Parquet it would also show rows that were deleted or replaced."
+    next_step = "Name the dataset in the query, or delta.`...` with the path of its table."
 
 
 @dataclass(eq=False, kw_only=True)
@@ -46,12 +46,12 @@ class FileAccessError(PipelineError):
     reason: str
 
     sentence = "{path} can't be written or read: {reason}"
-    next_step = "Check that PIPELINE_ROOT exists where Spark runs and may be written."
+    next_step = "Make that path readable and writable where Spark runs, or set PIPELINE_ROOT to another folder."
 
 
 @dataclass(eq=False, kw_only=True)
 class RecordError(PipelineError):
-    """A record can't be read, or is of a format that this version does not know."""
+    """A record can't be read, or has a format that this version does not know."""
 
     path: str
     reason: str
@@ -61,17 +61,17 @@ class RecordError(PipelineError):
 
 @dataclass(eq=False, kw_only=True)
 class RunNotFoundError(PipelineError):
-    """No records are kept of a run by that name."""
+    """There are no records of the requested run."""
 
     run: str
     root: str
     near: tuple[str, ...] = ()
 
-    sentence = "No records of run {run!r} lie under {root}."
+    sentence = "There are no records of run {run!r} under {root}."
 
     def remedy(self) -> str:
-        """The near misses, or how to see all."""
-        return f"Did you mean {' or '.join(self.near)}?" if self.near else "pipeline manifest list"
+        """The near misses. If there are none, the command that lists all."""
+        return f"Did you mean {' or '.join(self.near)}?" if self.near else "pipeline manifest list shows all runs."
 
 
 @dataclass(eq=False, kw_only=True)
@@ -87,7 +87,7 @@ class DemoError(PipelineError):
 
 @dataclass(eq=False, kw_only=True)
 class MaterializeError(PipelineError):
-    """Assets were not materialized: the selection or partition is none of the project's, or the run failed."""
+    """Assets were not materialized: the project has no such selection or partition, or the run failed."""
 
     reason: str
     hint: str = ""
@@ -98,7 +98,7 @@ class MaterializeError(PipelineError):
 
 @dataclass(eq=False, kw_only=True)
 class UpError(PipelineError):
-    """A part of `pipeline up` can't be started, or ended by itself; the other parts were stopped."""
+    """A part of `pipeline up` can't be started, or it ended unexpectedly; the other parts were stopped."""
 
     reason: str
     hint: str = ""

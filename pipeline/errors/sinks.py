@@ -1,4 +1,4 @@
-"""A sink or a stream does not run: its buffer, its journal, its checkpoint."""
+"""A sink or a stream does not run: its buffer, its journal or its checkpoint is the reason."""
 
 from __future__ import annotations
 
@@ -10,21 +10,21 @@ from pipeline.errors.tables import TableError
 
 @dataclass(eq=False, kw_only=True)
 class SinkRunningError(PipelineError):
-    """Another live sink on this machine has this dataset and writer; `folder` holds its lock."""
+    """Another running sink on this machine has this dataset and writer; `folder` holds its lock."""
 
     dataset: str
     writer: str
     folder: str
 
-    sentence = "A sink of writer {writer!r} runs already for dataset {dataset!r}; it holds the lock in {folder}."
-    next_step = "Stop that one first, or give this one a writer id of its own."
+    sentence = "A sink of writer {writer!r} already runs for dataset {dataset!r}; it holds the lock in {folder}."
+    next_step = "Stop that sink first, or give this sink another writer id."
 
 
 @dataclass(eq=False, kw_only=True)
 class SinkConflictError(TableError):
-    """The log holds an epoch of this writer that another sink has committed; this one has stopped.
+    """The log holds an epoch of this writer from another sink; this sink has stopped.
 
-    Rows that were acknowledged and not committed stay in its journal.
+    Its acknowledged rows that are not committed stay in its journal.
     """
 
     writer: str
@@ -32,15 +32,18 @@ class SinkConflictError(TableError):
     version: int
 
     sentence = (
-        "Version {version} of dataset {dataset!r} holds epoch {epoch} of writer {writer!r} from another sink; this one "
-        "has stopped, and what it has acknowledged stays in its journal."
+        "Version {version} of dataset {dataset!r} holds epoch {epoch} of writer {writer!r} from another sink; this "
+        "sink has stopped, and its acknowledged rows stay in its journal."
     )
-    next_step = "Let one sink have the writer id; start the other one again under one of its own."
+    next_step = (
+        "Start this sink under a writer id of its own; to commit its acknowledged rows, first rename the folder of its "
+        "journal from {writer!r} to that id."
+    )
 
 
 @dataclass(eq=False, kw_only=True)
 class SinkFullError(PipelineError):
-    """The buffer of a sink that refuses, or has waited for long enough, has no room; nothing was taken."""
+    """The buffer of a sink has no room, and the sink refuses or has waited long enough; nothing was accepted."""
 
     retryable = True
 
@@ -48,25 +51,25 @@ class SinkFullError(PipelineError):
     rows: int
     size_bytes: int
 
-    sentence = "The sink of dataset {dataset!r} is full ({rows} rows, {size_bytes} bytes wait); nothing was taken."
-    next_step = "Submit the same again later, or give the sink more room (buffer_rows, buffer_bytes)."
+    sentence = "The sink of dataset {dataset!r} is full ({rows} rows, {size_bytes} bytes wait); nothing was accepted."
+    next_step = "Submit the same rows again later, or give the sink more room (buffer_rows, buffer_bytes)."
 
 
 @dataclass(eq=False, kw_only=True)
 class SinkStoppedError(PipelineError):
-    """Something was asked of a sink that does not run; rows without an acknowledgement are not in its journal."""
+    """A call to a sink that does not run; rows without an acknowledgement are not in its journal."""
 
     dataset: str
     writer: str
     reason: str
 
     sentence = "The sink of writer {writer!r} for dataset {dataset!r} does not run: {reason}"
-    next_step = "Start it again: what it has acknowledged is committed first."
+    next_step = "Start it again: it first commits the rows that it has acknowledged."
 
 
 @dataclass(eq=False, kw_only=True)
 class JournalError(PipelineError):
-    """A write-ahead copy of a sink can't be written, read or trusted."""
+    """A write-ahead copy of a sink's rows can't be written, read or trusted."""
 
     dataset: str
     path: str
@@ -74,23 +77,23 @@ class JournalError(PipelineError):
 
     sentence = "The journal of dataset {dataset!r} can't be used, {path}: {reason}"
     next_step = (
-        "Make room there, or put a whole copy of the file back under its name; move nothing else in or out. With "
-        "'.given-up' added to the name of a segment its rows are given up, and the sink goes on without them."
+        "Make the folder writable, or put an undamaged copy of the file back under its name; move no other file in or "
+        "out. To give up the rows of a segment instead, add '.given-up' to its name: the sink continues without them."
     )
 
 
 @dataclass(eq=False, kw_only=True)
 class JournalWriteError(JournalError):
-    """The storage refuses to take what is to be kept; what is there already is as it was."""
+    """The storage refuses a write of the journal; the files that are there are unchanged."""
 
     may_pass = True
 
-    next_step = "Make room there, or let the folder be written: a sink that runs waits for it, and goes on by itself."
+    next_step = "Make room there, or make the folder writable: a running sink waits for it and continues by itself."
 
 
 @dataclass(eq=False, kw_only=True)
 class StreamError(PipelineError):
-    """A streaming query into a dataset can't run; what it has written stays, and its checkpoint says how far it is."""
+    """A streaming query into a dataset can't run; its commits stay, and its checkpoint holds its progress."""
 
     dataset: str
     checkpoint: str
@@ -101,9 +104,9 @@ class StreamError(PipelineError):
 
 @dataclass(eq=False, kw_only=True)
 class StreamBatchError(TableError):
-    """A batch of a stream was to be written whose checkpoint has other input under a number that the table holds.
+    """A stream's checkpoint has other input for a batch number than the table has; nothing was written.
 
-    `epoch` is that number and `version` the commit of it that counts; nothing was written.
+    `epoch` is that number, and `version` is the commit of it that counts.
     """
 
     checkpoint: str
@@ -112,18 +115,18 @@ class StreamBatchError(TableError):
     before: int
 
     sentence = (
-        "The checkpoint {checkpoint} has other input under batch {epoch} than version {version} of dataset {dataset!r} "
-        "was written from: it was set back or changed; nothing was written."
+        "The checkpoint {checkpoint} was set back or changed: its input of batch {epoch} is not that of version "
+        "{version} of dataset {dataset!r}; nothing was written."
     )
     next_step = (
-        "Put the newest checkpoint back. Or bring the table back to where this one stands, and its batches are written "
-        "again: pipeline restore {dataset} --version {before} --apply."
+        "Put the newest checkpoint back. Or restore the table to the progress of this checkpoint, so that the later "
+        "batches are written again: pipeline restore {dataset} --version {before} --apply."
     )
 
 
 @dataclass(eq=False, kw_only=True)
 class StreamCheckpointError(TableError):
-    """A stream would begin anew into a table that holds its batches, since its checkpoint is lost or another one.
+    """A stream would start again on a table that holds its batches: its checkpoint is lost or replaced.
 
     `epoch` and `version` are those of the newest batch that counts; nothing was written.
     """
@@ -134,10 +137,10 @@ class StreamCheckpointError(TableError):
     before: int
 
     sentence = (
-        "The checkpoint {checkpoint} of a stream into dataset {dataset!r} is lost or new, and the table holds its "
-        "batches up to {epoch} (version {version}): they would be written again; nothing was written."
+        "The checkpoint {checkpoint} of a stream into dataset {dataset!r} is lost or new, but the table holds the "
+        "stream's batches up to {epoch} (version {version}), which would be written twice; nothing was written."
     )
     next_step = (
-        "Put the checkpoint back from a copy. To have everything read again, bring the table back to before its first "
+        "Put a copy of the checkpoint back. To read all input again, restore the table to the version before the first "
         "batch: pipeline restore {dataset} --version {before} --apply."
     )

@@ -1,4 +1,4 @@
-"""A table is not there, not whole, or not as it is declared; a version or a change of it can't be read."""
+"""A table is missing, damaged or not as declared, or a version or a change of it can't be read."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pipeline.errors.base import PipelineError, shown
 
 @dataclass(eq=False, kw_only=True)
 class TableError(PipelineError):
-    """Something about one table; `location` is its URI."""
+    """An error about one table; `location` is its URI."""
 
     dataset: str
     location: str
@@ -18,7 +18,7 @@ class TableError(PipelineError):
 
 @dataclass(eq=False, kw_only=True)
 class TableNotFoundError(TableError):
-    """A table was to be read that has never been written."""
+    """A table that is to be read was never written."""
 
     sentence = "Dataset {dataset!r} has no table yet at {location}."
     next_step = "pipeline materialize {dataset}"
@@ -26,7 +26,7 @@ class TableNotFoundError(TableError):
 
 @dataclass(eq=False, kw_only=True)
 class NotADeltaTableError(TableError):
-    """The location holds files but no Delta log; creating a table there would adopt or hide them."""
+    """The location holds files but no Delta log; a table that is created there would adopt or hide them."""
 
     sentence = "{location} of dataset {dataset!r} holds files but no Delta log; nothing was created there."
     next_step = "Move those files away, or choose another PIPELINE_ROOT."
@@ -34,7 +34,10 @@ class NotADeltaTableError(TableError):
 
 @dataclass(eq=False, kw_only=True)
 class StorageError(TableError):
-    """The storage under the root refused to be written or read; `found` is what a look at this machine's disk shows."""
+    """The storage below the root can't be read or written.
+
+    `found` is the remedy for a problem that this machine's disk shows.
+    """
 
     may_pass = True
 
@@ -44,16 +47,16 @@ class StorageError(TableError):
     sentence = "The storage at {location} of dataset {dataset!r} can't be used: {reason}"
 
     def remedy(self) -> str:
-        """What the disk lacks, or where to look."""
-        return self.found or "Check that PIPELINE_ROOT exists where Spark runs and may be written."
+        """What the disk lacks. If it shows no problem, the setting of the root."""
+        return self.found or "Set PIPELINE_ROOT to a folder that exists where Spark runs, and that Spark may write."
 
 
 @dataclass(eq=False, kw_only=True)
 class DamagedTableError(StorageError):
-    """A file of the table or its log is not what a commit has made: empty, cut off, replaced, changed or gone.
+    """A file of the table or its log is not as a commit wrote it: empty, cut off, replaced, changed or missing.
 
-    `file` is its path; the table's own location where only the engine knows which file it is. `nothing_committed` says
-    that a statement has met it that was to write the table.
+    `file` is its path. If only the engine knows which file it is, `file` is the table's location. `nothing_committed`:
+    a write met the damage.
     """
 
     may_pass = False
@@ -64,47 +67,46 @@ class DamagedTableError(StorageError):
     sentence = "The table of dataset {dataset!r} at {location} is damaged, {file}: {reason}"
 
     def message(self) -> str:
-        """The sentence, and whether something was to be written."""
+        """The sentence, and that a write committed nothing."""
         return super().message() + ("; nothing was committed" if self.nothing_committed else "")
 
     def remedy(self) -> str:
-        """What tells of all the damage."""
+        """The command that reports all damage."""
         return (
-            f"pipeline doctor {self.dataset} tells all that is damaged and what helps; until then write nothing to it."
+            f"pipeline doctor {self.dataset} reports all damage and what helps; until then, write nothing to the table."
         )
 
 
 @dataclass(eq=False, kw_only=True)
 class StatementError(TableError):
-    """Spark or Delta doesn't do what was asked of a table, whatever the rows: a type, a feature, a name.
+    """Spark or Delta doesn't support a statement on a table, whatever its rows: a type, a feature, a name.
 
-    `condition` is Spark's name of the reason.
+    `condition` is Spark's error condition.
     """
 
     condition: str
     reason: str
 
-    sentence = "Spark refuses what was asked of dataset {dataset!r} at {location} ({condition}): {reason}"
+    sentence = "Spark refuses the statement on dataset {dataset!r} at {location} ({condition}): {reason}"
 
 
 @dataclass(eq=False, kw_only=True)
 class EngineError(TableError):
-    """Spark failed at what was asked of a table, and does not say that the storage or the rows are the reason."""
+    """Spark failed in a statement on a table, and names neither the storage nor the rows as the reason."""
 
     may_pass = True
 
     condition: str
     reason: str
 
-    sentence = "Spark failed at what was asked of dataset {dataset!r} at {location} ({condition}): {reason}"
-    next_step = "Run it again; the lines above from Spark may say more."
+    sentence = "Spark failed in a statement on dataset {dataset!r} at {location} ({condition}): {reason}"
 
 
 @dataclass(eq=False, kw_only=True)
 class TableMismatchError(TableError):
-    """The table differs from the declaration in a way that the declaration does not allow; all differences at once.
+    """The table differs from the declaration in ways that the schema policy does not allow; `differences` has all.
 
-    `is_settled_by_steps` says whether there is a plan that leads from the one to the other.
+    `is_settled_by_steps`: there is a plan of steps that makes the table as declared.
     """
 
     version: int
@@ -116,15 +118,16 @@ class TableMismatchError(TableError):
     )
 
     def remedy(self) -> str:
-        """The plan, or what there is without one."""
+        """The commands of the plan. If there is no plan, the possible changes of the declaration."""
         if self.is_settled_by_steps:
             return (
-                f"pipeline conform plan {self.dataset} shows the steps that settle it, pipeline conform apply "
-                f"{self.dataset} takes them; or change the declaration to match the table."
+                f"pipeline conform plan {self.dataset} shows the steps that make the table as declared, pipeline "
+                f"conform apply {self.dataset} executes them; or change the declaration to match the table."
             )
         return (
-            "No step settles that. Change the declaration to match the table, or give the dataset another name; where "
-            "it is replaced as a whole, schema_policy=SchemaPolicy(mode='overwrite') has its next write make it anew."
+            "No step settles these differences. Change the declaration to match the table, or give the dataset another "
+            "name. If its write mode replaces the whole table, schema_policy=SchemaPolicy(mode='overwrite') lets the "
+            "next write create the table again."
         )
 
 
@@ -143,7 +146,7 @@ class ExpressionError(PipelineError):
 
 @dataclass(eq=False, kw_only=True)
 class ExistingRowsError(TableError):
-    """Rows that are in the table break a constraint that is declared; nothing was changed.
+    """Existing rows of the table break a declared constraint; nothing was changed.
 
     `counts` is by the constraint's name, `examples` are such rows as JSON.
     """
@@ -153,36 +156,38 @@ class ExistingRowsError(TableError):
     examples: tuple[str, ...]
 
     sentence = (
-        "Rows in the table of dataset {dataset!r} at {location} (version {version}) break what is declared ({counts}); "
-        "nothing was changed. Among them:{examples}"
+        "Rows in the table of dataset {dataset!r} at {location} (version {version}) break its constraints ({counts}); "
+        "nothing was changed. Examples:{examples}"
     )
     next_step = "Correct those rows, or the declaration of {dataset!r}."
 
 
 @dataclass(eq=False, kw_only=True)
 class ConformError(TableError):
-    """Delta refused a step towards the declaration; the steps before it stand."""
+    """Delta refused a step towards the declaration; the steps before it are committed."""
 
     step: str
     reason: str
 
     sentence = "A step on the table of dataset {dataset!r} at {location} was refused ({step}): {reason}"
-    next_step = "pipeline conform plan {dataset} shows the steps that are left."
+    next_step = "pipeline conform plan {dataset} shows the remaining steps."
 
 
 @dataclass(eq=False, kw_only=True)
 class TableExistsError(TableError):
-    """A first load found rows in the table; nothing was written."""
+    """The write mode loads a table once, and it has rows already; nothing was written."""
 
     version: int
 
-    sentence = "The table of dataset {dataset!r} at {location} holds rows at version {version}; it is loaded once only."
+    sentence = (
+        "The table of dataset {dataset!r} at {location} holds rows at version {version}; its write mode loads it once."
+    )
     next_step = "Declare another write mode for {dataset!r}, or choose another PIPELINE_ROOT."
 
 
 @dataclass(eq=False, kw_only=True)
 class ChangeFeedOffError(TableError):
-    """A consumer reads a table as changes whose change feed is off."""
+    """A consumer reads the changes of a table whose change feed is off."""
 
     consumer: str
     setting: str
@@ -190,13 +195,13 @@ class ChangeFeedOffError(TableError):
     sentence = "{consumer!r} reads the changes of {dataset!r}, and {setting} is off in its table at {location}."
     next_step = (
         "ALTER TABLE delta.`{location}` SET TBLPROPERTIES ({setting} = true), or declare full_without_feed for "
-        "{consumer!r}: it then reads all of {dataset!r} whenever something in it has changed."
+        "{consumer!r}: it then reads all of {dataset!r} after every change."
     )
 
 
 @dataclass(eq=False, kw_only=True)
 class VersionNotFoundError(TableError):
-    """A pin names a version or time that the log does not hold."""
+    """A version or time is requested that the log does not hold."""
 
     asked: str
     available: str
@@ -207,16 +212,16 @@ class VersionNotFoundError(TableError):
 
 @dataclass(eq=False, kw_only=True)
 class VersionVacuumedError(TableError):
-    """The log holds a version, but a vacuum has removed files of it, or may have.
+    """The log holds a version, but a vacuum has removed some of its files, or may have removed them.
 
-    `missing` are their paths below the table; empty for a version that is older than the table's retention.
+    `missing` are their paths below the table; empty if all that is known is that the version is too old.
     """
 
     version: int
     missing: tuple[str, ...] = ()
 
     def message(self) -> str:
-        """The version and the first of its files."""
+        """The version, and the first of its missing files."""
         if not self.missing:
             kept = "delta.deletedFileRetentionDuration"
             return f"Version {self.version} of dataset {self.dataset!r} is older than {kept}: its files may be gone."
@@ -228,29 +233,31 @@ class VersionVacuumedError(TableError):
 
 @dataclass(eq=False, kw_only=True)
 class ConsumerBehindError(TableError):
-    """Files were to be removed that consumers of the dataset's changes have still to read; nothing was removed.
+    """A removal includes files that consumers of the dataset's changes have not read yet; nothing was removed.
 
-    `behind` maps each of them to the last version that it has read, 0 where it has read none.
+    `behind` maps each of these consumers to the last version that it has read, or to 0 if it has read none.
     """
 
     version: int
     behind: Mapping[str, int]
 
     def message(self) -> str:
-        """Each consumer, and how far it has read."""
+        """Each consumer, and the last version that it has read."""
         read = shown(tuple(f"{consumer!r} has read to version {number}" for consumer, number in self.behind.items()))
         return (
-            f"Changes of dataset {self.dataset!r} (version {self.version}) are not read yet; nothing was removed:{read}"
+            f"Consumers have not read all changes of dataset {self.dataset!r} (version {self.version}); nothing was "
+            f"removed:{read}"
         )
 
     def remedy(self) -> str:
-        """To run the consumers, or to let them read the whole source."""
-        return f"pipeline materialize {','.join(self.behind)}; or --force, and they read all of it anew."
+        """The command that runs the consumers, or the option that makes them read the whole table."""
+        consumers = ",".join(self.behind)
+        return f"pipeline materialize {consumers}; or repeat this with --force: they then read the whole table."
 
 
 @dataclass(eq=False, kw_only=True)
 class ChangesUnreadableError(TableError):
-    """Changes that were asked for can't be read; `versions` are those at fault, `setting` the property of the feed."""
+    """The requested changes can't be read; `versions` are those at fault, `setting` is the change feed's property."""
 
     reason: str
     versions: tuple[int, ...]
@@ -258,20 +265,20 @@ class ChangesUnreadableError(TableError):
 
     sentence = "Changes of dataset {dataset!r} can't be read, {reason}, at versions:{versions}"
     next_step = (
-        "Ask for a later window, or compare: pipeline diff {dataset}. Where {setting} is off, ALTER TABLE "
-        "delta.`{location}` SET TBLPROPERTIES ({setting} = true) records changes from then on."
+        "Request a later window, or compare two versions: pipeline diff {dataset}. If {setting} is off, ALTER TABLE "
+        "delta.`{location}` SET TBLPROPERTIES ({setting} = true) records later changes."
     )
 
 
 @dataclass(eq=False, kw_only=True)
 class CursorUnreadableError(TableError):
-    """How far a consumer has read a dataset is not known, since a log can't be read; nothing was removed."""
+    """A log can't be read, so a consumer's progress in a dataset is unknown; nothing was removed."""
 
     consumer: str
     reason: str
 
-    sentence = "How far {consumer!r} has read dataset {dataset!r} is not known; nothing was removed: {reason}"
-    next_step = "pipeline doctor tells what ails the tables; pipeline maintain vacuum --force asks no consumer."
+    sentence = "The progress of {consumer!r} in dataset {dataset!r} is unknown; nothing was removed: {reason}"
+    next_step = "pipeline doctor reports the damage; pipeline maintain vacuum --force removes regardless of consumers."
 
 
 @dataclass(eq=False, kw_only=True)

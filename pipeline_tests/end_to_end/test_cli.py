@@ -190,7 +190,7 @@ def test_a_check_looks_at_the_newest_version_and_its_exit_status_says_whether_so
         (("show", "shop/order"), 1, "Did you mean 'shop/orders'"),
         (("history", "customers"), 1, "has no table yet"),
         (("sql", "select * from shop__order"), 1, "Did you mean 'shop__orders'"),
-        (("sql", "delete from shop__orders"), 1, "Only what reads is run"),
+        (("sql", "delete from shop__orders"), 1, "Only statements that read are run"),
         (("sql", "select 1", "--version", "orders"), 2, "DATASET=N"),
         (("sql", "select 1", "--as-of", "2026-07-01T12:00:00"), 2, "has no zone"),
         (("sql",), 2, "STATEMENT"),
@@ -267,7 +267,7 @@ def test_a_plan_says_what_differs_and_who_loses_the_table_and_is_then_taken(shop
     (plan,) = json.loads(done.stdout)
     assert [step["step"] for step in plan["steps"]] == ["set property", "add column"]
     refused = shop.run("conform", "apply", status=1, PIPELINE_DATASETS=f"{shop_conforming.__name__}:refused")
-    assert "break what is declared (short: 1 row)" in refused.stderr
+    assert "break its constraints (short: 1 row)" in refused.stderr
     assert '"name":"bb"' in refused.stderr
     assert len(list((location / "_delta_log").glob("*.json"))) == 2
 

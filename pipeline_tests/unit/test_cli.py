@@ -146,7 +146,7 @@ def test_a_name_that_nobody_declared_is_answered_with_near_ones_before_spark_is_
     result = run(*arguments)
     assert result.exit_code == 1
     is_any_table = arguments[0] in ("show", "history", "diff", "restore", "doctor")
-    other = f", and no table lies there or below {tmp_path}/.pipeline/tables" if is_any_table else ""
+    other = f", and there is no such table below {tmp_path}/.pipeline/tables" if is_any_table else ""
     assert result.stderr.splitlines() == [
         f"Error: No dataset is declared under the name 'sightngs'{other}.",
         "  -> Did you mean 'sightings'?",
@@ -179,7 +179,7 @@ def test_a_diff_backwards_is_wrong_usage(run) -> None:
 def test_a_run_of_which_nothing_is_kept_is_named(run, verb: str) -> None:
     result = run("manifest", verb, "nonsense")
     assert result.exit_code == 1
-    assert result.stderr.splitlines()[0].startswith("Error: No records of run 'nonsense' lie under ")
+    assert result.stderr.splitlines()[0].startswith("Error: There are no records of run 'nonsense' under ")
 
 
 def test_the_version_is_that_of_the_installed_package(run) -> None:

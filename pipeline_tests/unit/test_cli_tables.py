@@ -93,11 +93,11 @@ def test_a_name_under_which_nothing_lies_is_answered_with_near_ones(
 ) -> None:
     said = project.run(*arguments, status=1).stderr.splitlines()
     assert said == [
-        f"Error: No dataset is declared under the name 'lose', and no table lies there or below {project.root}.",
+        f"Error: No dataset is declared under the name 'lose', and there is no such table below {project.root}.",
         "  -> Did you mean 'loose'?",
     ]
     far = project.run("show", "nothing_like_it", status=1).stderr
-    assert "There are: plain, never, in/depth, loose." in far
+    assert "Declared datasets and tables: plain, never, in/depth, loose." in far
 
 
 def test_the_history_is_that_of_the_log(project: Project) -> None:

@@ -166,7 +166,7 @@ def test_a_name_in_an_empty_registry_is_refused() -> None:
     with pytest.raises(UnknownDatasetError) as caught:
         Registry([]).get("a")
     assert (caught.value.near, caught.value.known) == ((), ())
-    assert "none" in caught.value.remedy()
+    assert "PIPELINE_DATASETS" in caught.value.remedy()
 
 
 MODULE = Path(collected.__file__).read_text(encoding="utf-8")
