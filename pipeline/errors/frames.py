@@ -139,7 +139,7 @@ class PartitionNameError(RowViolationError):
 
     sentence = (
         "Values of partition columns of dataset {dataset!r} ({counts}) would need folder names of more than {limit} "
-        "bytes; nothing was written."
+        "bytes, or with a NUL character; nothing was written."
     )
     next_step = "Partition by a shorter value, such as its first characters or its hash."
 

@@ -142,7 +142,7 @@ def test_a_root_below_a_file_is_told_as_such(classic: SparkSession, tmp_path: Pa
     assert error.remedy().startswith(f"{tmp_path}/file is a file")
 
 
-@pytest.mark.parametrize("value", ["x" * 300, "ä" * 150, "/" * 90])
+@pytest.mark.parametrize("value", ["x" * 300, "ä" * 150, "/" * 90, r"a\u0000b"])
 def test_a_value_whose_folder_would_have_too_long_a_name_is_told_with_its_rows(
     classic: SparkSession, root: str, value: str
 ) -> None:

@@ -321,7 +321,10 @@ def _conditions(dataset: Dataset, error: ViolationError) -> dict[str, str]:
         return {f"column {name}: a partition value that is read back as NULL": found for name, found in lost.items()}
     if isinstance(error, PartitionNameError):
         long = constraints.long_partition_conditions(dataset, error.limit)
-        return {f"column {name}: too long to name a folder": condition for name, condition in long.items()}
+        return {
+            f"column {name}: no name of a folder: too long, or with a NUL character": condition
+            for name, condition in long.items()
+        }
     return {}
 
 

@@ -104,11 +104,11 @@ def generated_conditions(dataset: Dataset) -> dict[str, str]:
 
 
 def long_partition_conditions(dataset: Dataset, limit: int = FOLDER_NAME_BYTES) -> dict[str, str]:
-    """By partition column, SQL that is true if the folder's name of a text would be too long for a file system."""
+    """By partition column, SQL that is true if a text can't name a folder: it is too long, or holds a NUL character."""
     return {
         column: (
             f"octet_length(regexp_replace({sql.identifier(column)}, {sql.string(_ESCAPED)}, '%00')) > "
-            f"{limit - _prefix_bytes(dataset, column)}"
+            f"{limit - _prefix_bytes(dataset, column)} OR instr({sql.identifier(column)}, char(0)) > 0"
         )
         for column in dataset.partition_by
         if is_string(dataset.field(column).dataType)
