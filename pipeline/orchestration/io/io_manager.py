@@ -160,7 +160,9 @@ class DeltaIOManager(ConfigurableIOManager):
                 context.log.info(commit_line(one, note.partitions, seconds))
                 metadata |= self._record(context, dataset, one, note, reads=reads.values(), reading=reading)
                 self._report_quarantine(context, dataset, one, note)
-            report_output(context, step, report_of(dataset, result, metadata, partitions_of(context, keys)), version)
+            partitions = partitions_of(context, keys)
+            report = report_of(self.spark.spark_session, dataset, result, metadata, partitions)
+            report_output(context, step, report, version)
 
     def _write(
         self,
