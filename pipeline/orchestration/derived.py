@@ -7,7 +7,7 @@ frame is refused and no table changes by accident. Assets with a `Dataset` don't
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 from dagster import AssetKey
@@ -68,27 +68,39 @@ def dataset_of_table(key: AssetKey, metadata: Mapping[str, Any], state: TableSta
 
 
 def refuse_lost_partitions(
-    key: AssetKey, dataset: Dataset, metadata: Mapping[str, Any], newest: Mapping[str, Any] | None
+    key: AssetKey,
+    dataset: Dataset,
+    metadata: Mapping[str, Any],
+    columns: Collection[str],
+    notes: Callable[[], Sequence[Mapping[str, Any]]],
 ) -> None:
-    """Refuse a plain asset without partitions whose write would replace all partitions of its table unintentionally.
+    """Refuse a plain asset whose write would replace more partitions of its table than its earlier writes addressed.
 
     Args:
-        newest: the note in the commit of the asset's newest write that shows it.
+        columns: the partition columns of the asset's keys. If it has no partitions, empty.
+        notes: reads the notes in the asset's commits since its newest replace, newest first.
 
     Raises:
-        DeclarationError: its newest write was of some partitions, or nothing states that it replaces the whole table.
+        DeclarationError: an earlier write was restricted by a further partition column, or the asset has no partitions
+            and nothing states that it replaces the whole table.
     """
-    if not dataset.partition_by or not isinstance(dataset.write, Replace):
+    if not isinstance(dataset.write, Replace) or set(columns) >= set(dataset.partition_by):
         return
-    written = (newest or {}).get("partitions")
-    if written is None and _names(key, metadata, PARTITION_EXPR):
+    written = [note for note in notes() if note.get("partitions") is not None]
+    if columns:
+        lost = set(dataset.partition_by) - set(columns)
+        written = [note for note in written if not lost.isdisjoint(note.get("partition_columns", ()))]
+        if not written:
+            return
+    elif not written and _names(key, metadata, PARTITION_EXPR):
         return
-    columns = ", ".join(dataset.partition_by)
-    reason = f"its newest write was of {written}" if written is not None else "nothing states that it replaces all"
+    partitions = f"partitions only by ({', '.join(columns)})" if columns else "no partitions_def"
+    of = f"an earlier write was of {written[0]['partitions']}" if written else "nothing states that it replaces all"
+    replaced = f"every partition with the same {' and '.join(columns)}" if columns else "the whole table"
     raise _refusal(
         key,
-        f"it has no partitions_def, while its table is partitioned by ({columns}) and {reason}: the write would "
-        "replace the whole table. Give the asset its partitions_def again; to replace the whole table, declare the "
+        f"it has {partitions}, while its table is partitioned by ({', '.join(dataset.partition_by)}) and {of}: the "
+        f"write would replace {replaced}. Give the asset its partitions_def again; to replace {replaced}, declare the "
         f"dataset with dataset_metadata; to keep the other rows, set {DECLARED_WRITE_MODE!r} to 'append' or 'merge'",
     )
 

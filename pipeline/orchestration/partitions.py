@@ -15,7 +15,7 @@ import datetime as dt
 import re
 from bisect import bisect_right
 from collections import defaultdict
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from decimal import Decimal
 from itertools import product
@@ -71,7 +71,7 @@ def partition_columns(
         DeclarationError: the table has no such column, or the column's type can't hold the keys' values.
         PartitionKeyError: two static keys spell one decimal.
     """
-    dimensions = _dimensions(partitions_def)
+    dimensions = dimensions_of(partitions_def)
     problems = []
     columns = {}
     for dimension, inner in dimensions.items():
@@ -99,7 +99,8 @@ def partition_columns(
     return columns
 
 
-def _dimensions(partitions_def: PartitionsDefinition[Any]) -> dict[str, PartitionsDefinition[Any]]:
+def dimensions_of(partitions_def: PartitionsDefinition[Any]) -> dict[str, PartitionsDefinition[Any]]:
+    """The definition of each dimension, by its name. A single dimension has the name ''."""
     if isinstance(partitions_def, MultiPartitionsDefinition):
         return {dimension.name: dimension.partitions_def for dimension in partitions_def.partitions_defs}
     return {_ONE_DIMENSION: partitions_def}
@@ -190,11 +191,13 @@ def _days(window: TimeWindow) -> Part:
     return Values((first,)) if window.end - window.start <= _LONGEST_DAY else Interval(first, window.end.date())
 
 
-def _cells(partitions_def: PartitionsDefinition[Any], keys: Iterable[str]) -> dict[str, tuple[str, ...]]:
-    """The key of each dimension, in the order of `_dimensions`, by the complete key."""
+def _cells(
+    partitions_def: PartitionsDefinition[Any], keys: Iterable[str], free: Collection[str] = ()
+) -> dict[str, tuple[str, ...]]:
+    """The key of each dimension that is not free, in the order of `dimensions_of`, by the complete key."""
     if not isinstance(partitions_def, MultiPartitionsDefinition):
         return {key: (key,) for key in keys}
-    names = list(_dimensions(partitions_def))
+    names = [name for name in dimensions_of(partitions_def) if name not in free]
     cells = {}
     for key in keys:
         by_dimension = partitions_def.get_partition_key_from_str(key).keys_by_dimension
@@ -207,15 +210,18 @@ def _parts(
     partitions_def: PartitionsDefinition[Any],
     cells: Mapping[str, tuple[str, ...]],
     expr: object | None,
+    free: Collection[str] = (),
 ) -> list[tuple[str, dict[str, Part]]]:
-    """The column of each dimension, and the values of each of its keys.
+    """The column of each dimension that is not free, and the values of each of its keys.
 
     Raises:
         PartitionKeyError: keys without a value, or two keys with the same value.
     """
-    dimensions = _dimensions(partitions_def)
+    dimensions = dimensions_of(partitions_def)
     by_dimension = []
-    for position, (dimension, column) in enumerate(partition_columns(dataset, partitions_def, expr).items()):
+    columns = partition_columns(dataset, partitions_def, expr)
+    restricted = [(dimension, column) for dimension, column in columns.items() if dimension not in free]
+    for position, (dimension, column) in enumerate(restricted):
         meaning = _KeyValues(dataset, column, dimensions[dimension])
         parts: dict[str, Part] = {}
         wrong = []
@@ -244,15 +250,23 @@ def _refuse_equal(dataset: Dataset, column: str, parts: Mapping[str, Part]) -> N
 
 
 def slice_of(
-    dataset: Dataset, partitions_def: PartitionsDefinition[Any], keys: Sequence[str], expr: object | None = None
+    dataset: Dataset,
+    partitions_def: PartitionsDefinition[Any],
+    keys: Sequence[str],
+    expr: object | None = None,
+    *,
+    free: Collection[str] = (),
 ) -> Slice:
     """The slice that these keys address, in few boxes. Without keys it is empty.
+
+    Args:
+        free: the dimensions whose columns may have any value, whatever the keys. At least one dimension is not free.
 
     Raises:
         PartitionKeyError: a key can't become a value of its column.
     """
-    cells = _cells(partitions_def, keys)
-    columns = _parts(dataset, partitions_def, cells, expr)
+    cells = _cells(partitions_def, keys, free)
+    columns = _parts(dataset, partitions_def, cells, expr, free)
     boxes = []
     for group in _products(list(dict.fromkeys(cells.values()))):
         sides = [

@@ -1,4 +1,4 @@
-"""Writes leave no file in a quarantine's folder that no commit names, and take out what a first try had put there."""
+"""Files that no commit names, after writes that keep rows out; and what a first try has put in quarantine."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
-from pipeline.dataset import Append
+from pipeline.dataset import Append, Dataset, InsertNew, Merge, WriteMode
 from pipeline.delta.log.mark import CommitNote, Mark
 from pipeline.delta.write import write as write_module
 from pipeline.delta.write.result import WriteResult
@@ -16,6 +16,7 @@ from pipeline.delta.write.write import write
 from pipeline_tests.children.quarantine import orders
 from pipeline_tests.delta.lost_answers import lose_answers
 from pipeline_tests.delta.sample import actions_of, frame_of, versions_of
+from pipeline_tests.tiers import first_is_quick
 
 DATASET = orders(Append())
 APART = DATASET.quarantine
@@ -31,12 +32,12 @@ def deliver(spark: SparkSession, root: str, epoch: int, *rows: tuple[Any, ...], 
     return write(frame, dataset=DATASET, location=DATASET.location(root), note=carried)
 
 
-def orphans(root: str) -> set[str]:
-    """Files in the quarantine's folder that no commit has ever named."""
-    assert APART is not None
-    folder = Path(APART.location(root))
+def orphans(root: str, dataset: Dataset | None = APART) -> set[str]:
+    """Files in the folder of a dataset, by default the quarantine, that no commit has ever named."""
+    assert dataset is not None
+    folder = Path(dataset.location(root))
     lying = {str(path.relative_to(folder)) for path in folder.rglob("*.parquet") if "_delta_log" not in path.parts}
-    actions = [action for version in versions_of(APART, root) for action in actions_of(APART, root, version)]
+    actions = [action for version in versions_of(dataset, root) for action in actions_of(dataset, root, version)]
     return lying - {(action.get("add") or action.get("remove") or {}).get("path") for action in actions}
 
 
@@ -59,6 +60,29 @@ def test_neither_a_clean_write_nor_one_of_few_bad_rows_leaves_a_file_in_quaranti
     assert deliver(classic, root, 3, GOOD, BAD).rows_quarantined == 1
     rows = classic.read.format("delta").load(APART.location(root))
     assert sorted(row["_epoch"] for row in rows.collect()) == [0, 2, 3]
+
+
+@pytest.mark.parametrize(
+    "mode", first_is_quick([Merge(order_by="amount"), InsertNew()]), ids=lambda mode: type(mode).__name__
+)
+def test_a_merge_of_which_every_row_is_kept_out_leaves_no_file_that_no_commit_names(
+    classic: SparkSession, root: str, mode: WriteMode
+) -> None:
+    dataset = orders(mode)
+    location = dataset.location(root)
+
+    def merge(epoch: int, *rows: tuple[Any, ...]) -> WriteResult:
+        note = CommitNote(mark=Mark(writer="w", epoch=epoch))
+        return write(frame_of(classic, dataset, rows), dataset=dataset, location=location, note=note)
+
+    first = merge(0, GOOD)
+    second = merge(1, BAD, (3, 1, "unknown"))
+    assert (second.committed, second.version) == (False, first.version)
+    assert (second.rows_quarantined, second.rows_dropped) == (1, 1)
+    assert second.quarantined is not None
+    assert second.quarantined.committed
+    assert orphans(root, dataset) == orphans(root, dataset.quarantine) == set()
+    assert [tuple(row) for row in classic.read.format("delta").load(location).collect()] == [GOOD]
 
 
 @pytest.mark.exhaustive

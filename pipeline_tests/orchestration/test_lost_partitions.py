@@ -10,9 +10,18 @@ import deltalake
 import pandas as pd
 import pyarrow as pa
 import pytest
-from dagster import AssetsDefinition, DagsterInstance, DailyPartitionsDefinition, asset, materialize
+from dagster import (
+    AssetsDefinition,
+    DagsterInstance,
+    DailyPartitionsDefinition,
+    MultiPartitionKey,
+    MultiPartitionsDefinition,
+    StaticPartitionsDefinition,
+    asset,
+    materialize,
+)
 from pyspark.sql import SparkSession
-from pyspark.sql.types import DateType, LongType, StructField, StructType
+from pyspark.sql.types import DateType, LongType, StringType, StructField, StructType
 
 from pipeline.dataset import Dataset
 from pipeline.delta.log.mark import HISTORY_LIMIT
@@ -24,6 +33,9 @@ from pipeline_tests.tiers import first_is_quick
 
 DAILY = DailyPartitionsDefinition("2026-01-01", end_date="2026-01-08")
 BY_DAY = {"partition_expr": "day"}
+LETTERS = StaticPartitionsDefinition(["A", "B"])
+CELLS = MultiPartitionsDefinition({"day": DAILY, "letter": LETTERS})
+BY_CELL = {"partition_expr": {"day": "day", "letter": "letter"}}
 FIRST, SECOND = dt.date(2026, 1, 1), dt.date(2026, 1, 2)
 Run = Callable[..., Any]
 
@@ -114,6 +126,58 @@ def test_a_partitioned_table_of_others_is_replaced_only_by_an_asset_that_names_i
 
     run(readings(of_day(FIRST, 9), metadata=BY_DAY))
     assert rows(root) == [(FIRST, 9)]
+
+
+def in_cell(letter: str, n: int) -> pd.DataFrame:
+    return of_day(FIRST, n).assign(letter=letter)
+
+
+def write_cells(run: Run) -> None:
+    for n, letter in enumerate("AB"):
+        key = MultiPartitionKey({"day": "2026-01-01", "letter": letter})
+        run(readings(in_cell(letter, n), partitions_def=CELLS, metadata=BY_CELL), partition_key=key)
+
+
+@pytest.mark.parametrize(
+    ("partitions_def", "column", "key"),
+    first_is_quick([(DAILY, "day", "2026-01-01"), (LETTERS, "letter", "B")]),
+    ids=["day", "letter"],
+)
+def test_an_asset_that_lost_one_of_its_dimensions_is_refused(
+    root: str, run: Run, partitions_def: Any, column: str, key: str
+) -> None:
+    write_cells(run)
+    with refused(DeclarationError) as caught:
+        plain = readings(in_cell("B", 8), partitions_def=partitions_def, metadata={"partition_expr": column})
+        run(plain, partition_key=key)
+    (problem,) = caught.value.problems
+    assert f"partitions only by ({column})" in problem
+    assert "day = 2026-01-01 and letter = B" in problem
+    assert "partitions_def again" in problem
+    assert rows(root) == [(FIRST, 0), (FIRST, 1)]
+
+
+@pytest.mark.exhaustive
+def test_an_asset_that_lost_a_dimension_is_refused_after_an_append_until_a_declared_replace(
+    root: str, run: Run
+) -> None:
+    write_cells(run)
+    daily = {"partitions_def": DAILY}
+    run(
+        readings(in_cell("A", 7), metadata={**BY_DAY, "delta/write_mode": "append"}, **daily),
+        partition_key="2026-01-01",
+    )
+    with refused(DeclarationError):
+        run(readings(in_cell("A", 8), metadata=BY_DAY, **daily), partition_key="2026-01-01")
+    assert rows(root) == [(FIRST, 0), (FIRST, 1), (FIRST, 7)]
+
+    schema = StructType(
+        [StructField("day", DateType()), StructField("n", LongType()), StructField("letter", StringType())]
+    )
+    declared = Dataset(name="readings", schema=schema, partition_by=("day", "letter"))
+    run(readings(in_cell("A", 6), metadata=dataset_metadata(declared) | BY_DAY, **daily), partition_key="2026-01-01")
+    run(readings(in_cell("B", 5), metadata=BY_DAY, **daily), partition_key="2026-01-01")
+    assert rows(root) == [(FIRST, 5)]
 
 
 @pytest.mark.exhaustive

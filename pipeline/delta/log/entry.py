@@ -261,6 +261,7 @@ def _is_note(note: Mapping[str, Any]) -> bool:
         _has_types(mark, _MARK)
         and (mark.get("epoch") is None or mark.get("writer") is not None)
         and all(type(note.get(name)) in _OPTIONAL_TEXT for name in _TEXTS)
+        and _is_list(note.get("partition_columns", []), str)
         and _is_map(note.get("sources", {}), int)
         and _is_map(note.get("runtime", {}), str)
         and (cursors is None or _are_cursors(cursors))
@@ -280,6 +281,10 @@ def _are_cursors(cursors: object) -> bool:
 
 def _has_types(value: object, types: Mapping[str, tuple[type, ...]]) -> bool:
     return isinstance(value, dict) and all(type(value.get(name)) in allowed for name, allowed in types.items())
+
+
+def _is_list(value: object, of: type) -> bool:
+    return isinstance(value, list) and all(type(item) is of for item in value)
 
 
 def _is_map(value: object, of: type) -> bool:

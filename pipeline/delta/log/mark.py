@@ -123,14 +123,16 @@ class StreamBatch:
 class CommitNote:
     """Our note in a commit's user metadata.
 
-    `sources` maps dataset names to the versions read. `partitions` is the addressed slice as text. `cursors` are those
-    of a consumer of changes, set together with the rows. `stream` is the stream's batch whose rows are committed.
+    `sources` maps dataset names to the versions read. `partitions` is the addressed slice as text, `partition_columns`
+    are the columns that it restricts. `cursors` are those of a consumer of changes, set together with the rows.
+    `stream` is the stream's batch whose rows are committed.
     """
 
     mark: Mark
     run_id: str | None = None
     asset: str | None = None
     partitions: str | None = None
+    partition_columns: tuple[str, ...] = ()
     sources: Mapping[str, int] = field(default_factory=dict)
     cursors: Cursors | None = None
     stream: StreamBatch | None = None
@@ -138,8 +140,8 @@ class CommitNote:
     def to_json(self, session: SparkSession, fingerprint: str) -> str:
         """The note as JSON, with the schema's fingerprint and the runtime profile."""
         note = asdict(self) | {"sources": dict(self.sources)}
-        for name in ("cursors", "stream"):
-            if note[name] is None:
+        for name in ("cursors", "stream", "partition_columns"):
+            if not note[name]:
                 del note[name]
         profile = runtime_profile(session)
         return json.dumps(
@@ -271,18 +273,23 @@ def find_mark(session: SparkSession, location: str, mark: Mark) -> int | None:
     return None
 
 
-def newest_note(session: SparkSession, location: str, asset: str) -> Mapping[str, Any] | None:
-    """Our note in the newest commit of that asset that shows whether it writes the whole table. If none does, None.
+def notes_of_writes(session: SparkSession, location: str, asset: str) -> list[Mapping[str, Any]]:
+    """Our notes in the commits that show which partitions the asset writes, newest first, down to its newest replace.
 
-    A write of some partitions shows it, and so does one that has replaced rows. An append to the table does not.
+    A write of some partitions shows it, and so does one that has replaced rows. An append to the whole table does not.
     """
+    notes: list[Mapping[str, Any]] = []
     history = session.sql(f"DESCRIBE HISTORY {sql.path_table(location)}").filter("userMetadata IS NOT NULL")
     columns = ("userMetadata", "operationParameters['mode'] = 'Overwrite' AS replaces")
     for row in history.orderBy("version", ascending=False).selectExpr(*columns).collect():
         note = commit_note(row["userMetadata"])
-        if note is not None and note.get("asset") == asset and (row["replaces"] or note.get("partitions") is not None):
-            return note
-    return None
+        if note is None or note.get("asset") != asset:
+            continue
+        if row["replaces"] or note.get("partitions") is not None:
+            notes.append(note)
+        if row["replaces"]:
+            break
+    return notes
 
 
 def rows_changed(

@@ -1,12 +1,13 @@
 """The raw change feed of a table over a window of its commits, pinned at both ends.
 
-Here belong the ends of the window and the refusal of one that can't be read. Net changes belong to `changes`, the
-verdict to `verdict`.
+Here belong the ends of the window, the refusal of one that can't be read, and the counts of one commit. Net changes
+belong to `changes`, the verdict to `verdict`.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import LongType, StringType, StructField, StructType, TimestampType
@@ -16,11 +17,14 @@ from pipeline.delta import sql
 from pipeline.delta.log.mark import Cursor
 from pipeline.delta.read.changes import CHANGE_TYPE, COMMIT_VERSION
 from pipeline.delta.read.verdict import Verdict, VerdictKind, verdict_on, window_files
+from pipeline.delta.spark.failures import SPARK_ERRORS
+from pipeline.delta.sql.slices import Unaddressable, rows_by_values
 from pipeline.delta.table.open_table import CHANGE_FEED, require_table
 from pipeline.errors import ChangesUnreadableError, VersionNotFoundError
 from pipeline.settings import refuse_other_types
 
 COMMIT_TIMESTAMP = "_commit_timestamp"
+_WRITTEN = "('insert', 'update_postimage')"
 _ADDED = [
     StructField(CHANGE_TYPE, StringType()),
     StructField(COMMIT_VERSION, LongType()),
@@ -89,6 +93,25 @@ def read_window(session: SparkSession, dataset: Dataset, location: str, window: 
     frame = _frame(session, location, verdict)
     files = len(window_files(session, location, verdict))
     return WindowRead(frame=frame, first=cursor.version + 1, last=last, files=files)
+
+
+def rows_written(
+    session: SparkSession, dataset: Dataset, location: str, version: int
+) -> dict[tuple[Any, ...], int] | None:
+    """By typed values of the partition columns, the rows that a commit inserted or updated. One Spark job.
+
+    An updated row counts in the partition that it has after the update. If the dataset has no change feed, if the feed
+    of that commit can't be read, or if Python can't hold a value, None.
+    """
+    if not dataset.change_feed:
+        return None
+    reader = session.read.format("delta").option("readChangeFeed", "true")
+    try:
+        rows = reader.option("startingVersion", version).option("endingVersion", version).load(location)
+        counts = rows_by_values(rows.filter(f"{CHANGE_TYPE} IN {_WRITTEN}"), dataset.partition_by, ("TRUE",))
+    except (Unaddressable, *SPARK_ERRORS):
+        return None
+    return {values: count for values, (count,) in counts.items()}
 
 
 def _frame(session: SparkSession, location: str, verdict: Verdict) -> DataFrame:

@@ -73,10 +73,12 @@ class SplitFrame:
     """A frame split by its violations: the rows that are written, the rows to quarantine, and the counts.
 
     `frame` and `set_apart` are materialized if `is_held`. `is_refused` says that some remaining rows violate a rule
-    that fails the write. `left_out` counts the rows of the slice that are kept out, by partition values.
+    that fails the write. `left_out` counts the rows of the slice that are kept out, by partition values. `rows` is the
+    number of rows of `frame`, None if they were not counted.
     """
 
     frame: DataFrame
+    rows: int | None = None
     is_held: bool = False
     set_apart: DataFrame | None = None
     violations: tuple[Violation, ...] = ()
@@ -174,6 +176,7 @@ def _counted(tagged: DataFrame, dataset: Dataset, within: Slice | None) -> Split
     unfit = " OR ".join(f"({condition})" for condition in refused) or "FALSE"
     row = tagged.selectExpr(
         *constraints.count_expressions(dataset, conditions),
+        f"count_if({goes_on}) AS remaining",
         f"count_if({fate} = 'quarantine') AS quarantined",
         f"count_if({fate} = 'drop') AS dropped",
         f"count_if({goes_on} AND {stored} AND ({unfit})) AS unfit",
@@ -186,6 +189,7 @@ def _counted(tagged: DataFrame, dataset: Dataset, within: Slice | None) -> Split
     columns = [sql.identifier(name) for name in (*dataset.schema.names, *dataset.frame_columns)]
     return SplitFrame(
         frame=tagged.filter(goes_on).selectExpr(*columns),
+        rows=row["remaining"],
         is_held=True,
         set_apart=None if dataset.quarantine is None else tagged.filter(f"{fate} = 'quarantine'"),
         violations=violations,

@@ -17,7 +17,7 @@ from functools import partial
 
 from pyspark.sql import DataFrame, SparkSession
 
-from pipeline.dataset import Dataset, ErrorIfExists, Ignore, Replace
+from pipeline.dataset import Dataset, ErrorIfExists, Ignore, Merge, Replace
 from pipeline.dataset.expectations import QUARANTINE_SUFFIX
 from pipeline.dataset.policy import storage_confs
 from pipeline.dataset.schema import casefolded
@@ -256,16 +256,28 @@ def _attempt(
         statement = write_statement(frame, dataset, location, view, within, replace_all=replace_all)
         apart.commit(session)
         confs = (guard.confs if isinstance(guard, Identifier) else {}) | (_WITHOUT_COPY if source_is_stable else {})
-        commit = _run(statement, frame, dataset, table, note=note, within=within, confs=confs, view=view)
+        commit = None
+        if not _changes_nothing(apart.split, dataset, table, guard, replace_all=replace_all):
+            commit = _run(statement, frame, dataset, table, note=note, within=within, confs=confs, view=view)
     if commit is not None:
         with AfterCommit(dataset.name, location, commit.version):
             if table.overwrites:
                 state = conform(session, dataset, location).after
             apart.settle(session, replace_all=replace_all)
             return commit_result(dataset, state, note.mark, commit)
+    return _without_commit(session, dataset, location, note, guard)
+
+
+def _without_commit(
+    session: SparkSession, dataset: Dataset, location: str, note: CommitNote, guard: Guard
+) -> WriteResult:
+    """The result of a write for which Delta made no commit: there was nothing to write, or it was written before.
+
+    Raises:
+        CommitConflictError: another run has advanced the cursors, or a restore has removed the rows.
+    """
     if note.cursors is not None:  # Delta commits an identifier even without rows, unless another run committed first
         raise CommitConflictError(dataset=dataset.name, location=location, condition=CURSOR_MOVED)
-    # Delta made no commit: there was nothing to write, or it was written before.
     state = require_table(session, dataset, location)
     again = _guard(session, dataset, state, note)
     if isinstance(again, Identifier) and again != guard:  # a restore came between and removed the rows
@@ -274,6 +286,17 @@ def _attempt(
     if isinstance(again, Identifier):
         skipped_at = version_holding(session, state, note.mark, again)
     return no_commit(dataset, state, note.mark, skipped_at=skipped_at)
+
+
+def _changes_nothing(split: SplitFrame, dataset: Dataset, table: Applied, guard: Guard, *, replace_all: bool) -> bool:
+    """Whether Delta would make no commit, because no row is left to write.
+
+    Spark's first task writes a file even without rows, and no commit names it. A statement that removes rows or records
+    an identifier has to run: it leaves that file to the next vacuum.
+    """
+    mode = dataset.write
+    removes = replace_all or isinstance(mode, Replace) or (isinstance(mode, Merge) and mode.delete_missing)
+    return split.rows == 0 and isinstance(guard, Unguarded) and not removes and not table.overwrites
 
 
 def _run(

@@ -7,10 +7,12 @@ from typing import Any
 
 from dagster import DagsterInvariantViolationError, InputContext, OutputContext, StepExecutionContext
 
+from pipeline.dataset import Dataset
 from pipeline.errors import PartitionKeyError
 from pipeline.orchestration.io.reporting import Partitions
 from pipeline.orchestration.metadata import plain_value
 from pipeline.orchestration.metadata_keys import PARTITION_EXPR
+from pipeline.orchestration.partitions import partition_columns
 
 
 def metadata_of(context: OutputContext | None) -> Mapping[str, Any]:
@@ -47,6 +49,15 @@ def partitions_of(context: OutputContext, keys: list[str] | None) -> Partitions 
 def partition_expr(context: OutputContext | InputContext) -> object | None:
     """The partition columns that the asset's metadata names."""
     return plain_value((context.definition_metadata or {}).get(PARTITION_EXPR))
+
+
+def key_columns(context: OutputContext, dataset: Dataset) -> tuple[str, ...]:
+    """The partition columns of the asset's keys, in the order of its dimensions.
+
+    Raises:
+        DeclarationError: the table has no such column, or the column's type can't hold the keys' values.
+    """
+    return tuple(partition_columns(dataset, context.asset_partitions_def, partition_expr(context)).values())
 
 
 def step_of(context: InputContext | OutputContext) -> StepExecutionContext | None:

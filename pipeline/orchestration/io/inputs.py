@@ -12,10 +12,18 @@ from dagster import (
     AllPartitionMapping,
     DynamicPartitionsDefinition,
     InputContext,
+    MultiPartitionMapping,
     MultiPartitionsDefinition,
+    MultiToSingleDimensionPartitionMapping,
+    PartitionMapping,
     PartitionsDefinition,
+    StaticPartitionsDefinition,
     StepExecutionContext,
 )
+
+# Dagster's own way to the partitions of an input; not public yet.
+from dagster._core.definitions.partitions.context import partition_loading_context
+from dagster._core.definitions.partitions.utils import infer_partition_mapping
 
 from pipeline.dataset import Dataset
 from pipeline.delta.frames.convert import KINDS, SPARK, kind_of
@@ -23,36 +31,74 @@ from pipeline.delta.sql.slices import Slice
 from pipeline.errors import FrameKindError
 from pipeline.orchestration.metadata import plain_value
 from pipeline.orchestration.metadata_keys import PARTITION_EXPR
-from pipeline.orchestration.partitions import slice_of
+from pipeline.orchestration.partitions import dimensions_of, slice_of
 
 
 def input_slice(context: InputContext, step: StepExecutionContext | None, dataset: Dataset) -> Slice | None:
     """The slice of the mapped partitions. If the source has no partitions, or all rows are requested, None."""
-    if not context.has_asset_partitions or (step is not None and _takes_all(context, step)):
+    if not context.has_asset_partitions:
         return None
-    upstream = context.upstream_output
-    expr = None if upstream is None else plain_value((upstream.definition_metadata or {}).get(PARTITION_EXPR))
-    return slice_of(dataset, context.asset_partitions_def, context.asset_partition_keys, expr)
+    upstream, keys, free = context.asset_partitions_def, None, frozenset[str]()
+    if step is not None:
+        reader = None if step.assets_def is None else step.assets_def.partitions_def
+        given = None if step.assets_def is None else step.assets_def.get_partition_mapping_for_dep(context.asset_key)
+        mapping = infer_partition_mapping(given, reader, upstream)
+        unrestricted = _unrestricted_dimensions(mapping, reader, upstream)
+        free = unrestricted & _dynamic_dimensions(upstream)
+        if unrestricted == dimensions_of(upstream).keys() and (reader is None or free):
+            return None
+        if free:
+            keys = _mapped_keys(step, mapping, _with_one_key(upstream, free))
+    output = context.upstream_output
+    expr = None if output is None else plain_value((output.definition_metadata or {}).get(PARTITION_EXPR))
+    return slice_of(dataset, upstream, context.asset_partition_keys if keys is None else keys, expr, free=free)
 
 
-def _takes_all(context: InputContext, step: StepExecutionContext) -> bool:
-    """Whether the step depends on every partition, whatever keys Dagster has at the moment.
+def _unrestricted_dimensions(
+    mapping: PartitionMapping, reader: PartitionsDefinition[Any] | None, upstream: PartitionsDefinition[Any]
+) -> frozenset[str]:
+    """The dimensions of a source of which the reader depends on every partition."""
+    dimensions = frozenset(dimensions_of(upstream))
+    if isinstance(mapping, AllPartitionMapping):
+        return dimensions
+    if not isinstance(mapping, MultiPartitionMapping | MultiToSingleDimensionPartitionMapping) or reader is None:
+        return frozenset()
+    dependencies = mapping.get_dimension_dependencies(upstream, reader)
+    return dimensions - {
+        dependency.upstream_dimension_name or ""
+        for dependency in dependencies
+        if not isinstance(dependency.partition_mapping, AllPartitionMapping)
+    }
 
-    A key of a dynamic definition can be deleted in Dagster while its rows stay in the table. All partitions then mean
-    all rows, for a reader with or without partitions of its own.
+
+def _dynamic_dimensions(upstream: PartitionsDefinition[Any]) -> frozenset[str]:
+    """The dimensions with dynamic keys. Such a key can be deleted in Dagster while its rows stay in the table.
+
+    So if a step depends on every partition of a dynamic dimension, it reads the rows of every value.
     """
-    reader = None if step.assets_def is None else step.assets_def.partitions_def
-    mapping = None if step.assets_def is None else step.assets_def.get_partition_mapping_for_dep(context.asset_key)
-    if mapping is None and reader is not None:
-        return False  # Dagster then maps each key to the key of the same name
-    takes_all = mapping is None or isinstance(mapping, AllPartitionMapping)
-    return takes_all and (reader is None or _has_dynamic_keys(context.asset_partitions_def))
+    return frozenset(
+        name for name, inner in dimensions_of(upstream).items() if isinstance(inner, DynamicPartitionsDefinition)
+    )
 
 
-def _has_dynamic_keys(partitions_def: PartitionsDefinition[Any]) -> bool:
-    if isinstance(partitions_def, MultiPartitionsDefinition):
-        return any(_has_dynamic_keys(dimension.partitions_def) for dimension in partitions_def.partitions_defs)
-    return isinstance(partitions_def, DynamicPartitionsDefinition)
+def _with_one_key(upstream: PartitionsDefinition[Any], free: frozenset[str]) -> MultiPartitionsDefinition:
+    """A definition of several dimensions in which each free one has one key, even if all its own keys are deleted."""
+    one = StaticPartitionsDefinition(["any"])
+    dimensions = dimensions_of(upstream).items()
+    return MultiPartitionsDefinition({name: one if name in free else inner for name, inner in dimensions})
+
+
+def _mapped_keys(
+    step: StepExecutionContext, mapping: PartitionMapping, upstream: PartitionsDefinition[Any]
+) -> list[str]:
+    """The keys of `upstream` that are mapped to the partitions of the step."""
+    assert step.assets_def is not None  # noqa: S101  a step without an asset has no partitions to map
+    reader = step.assets_def.partitions_def
+    assert reader is not None  # noqa: S101  it then depends on every partition
+    with partition_loading_context(dynamic_partitions_store=step.instance):
+        subset = reader.empty_subset().with_partition_key_range(reader, step.partition_key_range)
+        result = mapping.get_upstream_mapped_partitions_result_for_partitions(subset, reader, upstream)
+        return list(result.partitions_subset.get_partition_keys())
 
 
 def may_be_missing(context: InputContext, step: StepExecutionContext | None) -> bool:

@@ -10,6 +10,7 @@ import datetime as dt
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from dagster import (
@@ -28,7 +29,7 @@ from pipeline.dataset import Dataset, table_location
 from pipeline.delta.frames.convert import empty_frame, from_spark, to_spark, with_schema
 from pipeline.delta.frames.staging import STAGING
 from pipeline.delta.inspect.record import write_record
-from pipeline.delta.log.mark import CommitNote, Mark, commit_identity, newest_note
+from pipeline.delta.log.mark import CommitNote, Mark, commit_identity, notes_of_writes
 from pipeline.delta.read.changes import Changes, SourceTable
 from pipeline.delta.read.version import ReadFacts, ReadOptions, read
 from pipeline.delta.spark.doors import through_door
@@ -43,7 +44,14 @@ from pipeline.errors import FrameKindError, FrameMismatchError, PipelineError, T
 from pipeline.orchestration.derived import dataset_of_table, derived_dataset, refuse_lost_partitions
 from pipeline.orchestration.failures import as_dagster_failure
 from pipeline.orchestration.io.consumers import consumer_of, read_changes, sources_of, written_changes
-from pipeline.orchestration.io.contexts import metadata_of, output_keys, partition_expr, partitions_of, step_of
+from pipeline.orchestration.io.contexts import (
+    key_columns,
+    metadata_of,
+    output_keys,
+    partition_expr,
+    partitions_of,
+    step_of,
+)
 from pipeline.orchestration.io.identity import writer
 from pipeline.orchestration.io.inputs import annotated_kind, input_slice, may_be_missing, report_input, shown_annotation
 from pipeline.orchestration.io.reads import (
@@ -133,6 +141,7 @@ class DeltaIOManager(ConfigurableIOManager):
                 run_id=context.run_id,
                 asset=context.asset_key.to_user_string(),
                 partitions=None if within is None else str(within),
+                partition_columns=() if within is None else within.columns,
                 sources={name: read.facts.version for name, read in reads.items()},
             )
             started = dt.datetime.now(dt.timezone.utc)
@@ -151,7 +160,9 @@ class DeltaIOManager(ConfigurableIOManager):
                 context.log.info(commit_line(one, note.partitions, seconds))
                 metadata |= self._record(context, dataset, one, note, reads=reads.values(), reading=reading)
                 self._report_quarantine(context, dataset, one, note)
-            report_output(context, step, report_of(dataset, result, metadata, partitions_of(context, keys)), version)
+            partitions = partitions_of(context, keys)
+            report = report_of(self.spark.spark_session, dataset, result, metadata, partitions)
+            report_output(context, step, report, version)
 
     def _write(
         self,
@@ -258,9 +269,9 @@ class DeltaIOManager(ConfigurableIOManager):
         state = self._table_at(key)
         if state is not None:
             dataset = dataset_of_table(key, metadata, state)
-            if dataset.partition_by and not partitioned:
-                newest = newest_note(self.spark.spark_session, state.location, key.to_user_string())
-                refuse_lost_partitions(key, dataset, metadata, newest)
+            columns = key_columns(context, dataset) if partitioned else ()
+            notes = partial(notes_of_writes, self.spark.spark_session, state.location, key.to_user_string())
+            refuse_lost_partitions(key, dataset, metadata, columns, notes)
             return dataset, obj, True
         frame, schema = with_schema(obj, "/".join(key.path))
         return derived_dataset(key, metadata, schema, partitioned=partitioned), frame, False

@@ -3,8 +3,10 @@
 Here belongs the content of each materialization of a run. The names of the metadata belong to `metadata_keys`, the
 metadata of a commit to `metadata`, and the report of commits that no run has made to `foreign`.
 
-Every partition of a run has its own counts, from the actions of the commit in the log. Counts that can't be split are
-left out of them, and are only among the totals of the commit.
+Every partition of a run has its own counts, from the actions of the commit in the log. A merge also copies unchanged
+rows into its new files. The log then has the number of written rows only for the commit. If the run has several such
+partitions, their numbers come from the change feed of the commit. Without a change feed they can't be split: they are
+left out, and are only among the totals of the commit.
 """
 
 from __future__ import annotations
@@ -22,6 +24,7 @@ from pipeline.delta.log.commits import PartitionCounts
 from pipeline.delta.log.counts import TableRows, table_rows
 from pipeline.delta.log.mark import commit_identity, rows_changed
 from pipeline.delta.log.snapshot import local_folder
+from pipeline.delta.read.window import rows_written
 from pipeline.delta.table.open_table import require_table
 from pipeline.delta.write.quarantine import RemovedRows
 from pipeline.delta.write.result import WriteResult
@@ -62,7 +65,11 @@ class Report:
 
 
 def report_of(
-    dataset: Dataset, result: WriteResult, metadata: Mapping[str, Any], partitions: Partitions | None
+    session: SparkSession,
+    dataset: Dataset,
+    result: WriteResult,
+    metadata: Mapping[str, Any],
+    partitions: Partitions | None,
 ) -> Report:
     """The report of a write. `metadata` is the metadata of its commit."""
     rows = table_rows(result.location, result.version)
@@ -71,7 +78,7 @@ def report_of(
         return Report(dict(metadata) | table)
     shared, totals = with_totals_apart(metadata)
     find = KeyFinder(dataset, partitions.partitions_def, partitions.keys, partitions.expr)
-    own = _counts(result, find, partitions.keys)
+    own = _counts(session, dataset, result, find, partitions.keys)
     if len(partitions.keys) == 1:
         (key,) = partitions.keys
         own[key] = totals | own[key]
@@ -149,7 +156,9 @@ def report_output(
         step.add_asset_metadata(foremost_first(own), context.asset_key, key)
 
 
-def _counts(result: WriteResult, find: KeyFinder, keys: list[str]) -> dict[str, dict[str, Any]]:
+def _counts(
+    session: SparkSession, dataset: Dataset, result: WriteResult, find: KeyFinder, keys: list[str]
+) -> dict[str, dict[str, Any]]:
     """By key, the counts of the commit that are known of its partition."""
     if result.partitions is None:
         return {key: {} for key in keys}
@@ -158,6 +167,11 @@ def _counts(result: WriteResult, find: KeyFinder, keys: list[str]) -> dict[str, 
     if len(unknown) == 1:  # what the others don't have
         others = sum(one.rows or 0 for one in counts.values())
         counts[unknown[0]] = replace(counts[unknown[0]], rows=result.rows_written - others)
+    elif unknown:
+        written = rows_written(session, dataset, result.location, result.version)
+        if written is not None and sum(written.values()) == result.rows_written:
+            rows = sum_by_key(written, find.of_values)
+            counts |= {key: replace(counts[key], rows=rows.get(key, 0)) for key in unknown}
     left_out = dict.fromkeys(keys, RemovedRows()) | sum_by_key(result.left_out, find.of_values)
     return {key: _own(one, left_out[key] if result.violations else None) for key, one in counts.items()}
 
