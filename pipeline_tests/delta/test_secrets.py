@@ -96,6 +96,6 @@ def test_java_reads_its_options_from_the_file_as_they_were_declared(
     java = find_java(os.environ, spark_settings.cache).home / "bin" / "java"
     command = [str(java), "-Dfile.encoding=UTF-8", "-Dstderr.encoding=UTF-8", f"@{file}", "-XshowSettings:properties"]
     done = subprocess.run([*command, "-version"], capture_output=True, text=True, encoding="utf-8", check=True)
-    lines = dict(line.strip().split(" = ", 1) for line in done.stderr.splitlines() if " = " in line)
+    lines = {name.strip(): value for name, _, value in (line.partition(" = ") for line in done.stderr.splitlines())}
     wanted = {"a": "1", "b": "two words", "c": 'q " b \\ e', "d": "xy z é", "e": "#none"}
     assert {name: lines[name] for name in wanted} == wanted

@@ -163,7 +163,7 @@ def test_a_port_that_is_taken_is_said_so_and_nothing_is_started(folder: Path) ->
         taken.listen()
         with pytest.raises(ServerError) as caught:
             servers.start(folder, taken.getsockname()[1])
-    assert "taken" in caught.value.reason
+    assert "another process uses port" in caught.value.reason
     assert servers.running(folder) is None
 
 

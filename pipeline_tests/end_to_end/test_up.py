@@ -48,7 +48,7 @@ def test_a_port_that_is_taken_is_said_so_and_nothing_is_started(project_folder: 
         port = taken.getsockname()[1]
         done = project_folder.invoke("up", "--port", str(port))
     assert done.returncode == 1
-    assert f"port {port} is taken" in done.stderr
+    assert f"port {port} is used by another process" in done.stderr
 
 
 @pytest.mark.parametrize("arguments", [("up", "--port", "none"), ("nonsense",), ("demo", "--days", "0")], ids=" ".join)
