@@ -335,3 +335,47 @@ def test_the_command_reads_every_page_where_asked_and_ends_with_one_for_damage(
     deep = CliRunner().invoke(main, ["doctor", "source", "--deep", "--json"])
     assert deep.exit_code == 1
     assert [f["kind"] for f in json.loads(deep.stdout)[0]["findings"] if f["serious"]] == ["damaged file"]
+
+
+@pytest.mark.parametrize("has_feed", [True, False], ids=["feed", "no feed"])
+def test_no_commit_of_delta_rs_is_taken_for_damaged(tmp_path: Path, has_feed: bool) -> None:
+    rows = pa.table({"id": pa.array(range(8), pa.int64()), "text": ["a b", None] * 4})
+    configuration: dict[str, str | None] = {"delta.enableChangeDataFeed": "true"} if has_feed else {}
+    table = tmp_path / "source"
+    deltalake.write_deltalake(table, rows, partition_by=["text"], configuration=configuration)
+
+    def opened() -> deltalake.DeltaTable:
+        return deltalake.DeltaTable(table)
+
+    def merge(*, deletes: bool) -> None:
+        source = rows.slice(0, 3).append_column("new", pa.array(["m"] * 3))
+        merger = opened().merge(source, "t.id = s.id", source_alias="s", target_alias="t")
+        matched = merger.when_matched_delete() if deletes else merger.when_matched_update({"text": "s.new"})
+        matched.when_not_matched_insert({"id": "s.id", "text": "s.text"}).execute()
+
+    def compact() -> None:
+        opened().optimize.compact()
+
+    commits: list[Callable[[], object]] = [
+        lambda: opened().delete("id % 3 = 0"),  # some rows of each file
+        lambda: opened().delete("text = 'a b'"),  # all rows of files
+        lambda: opened().delete("id = 99"),
+        lambda: opened().update(updates={"text": "'u'"}, predicate="id % 2 = 1"),
+        lambda: deltalake.write_deltalake(table, rows, mode="append"),
+        lambda: merge(deletes=False),
+        lambda: merge(deletes=True),
+        lambda: deltalake.write_deltalake(table, rows.slice(0, 1), mode="overwrite", predicate="text = 'a b'"),
+        compact,
+        lambda: opened().restore(1),
+        lambda: deltalake.write_deltalake(table, rows.slice(0, 0), mode="append"),
+        lambda: deltalake.write_deltalake(table, rows, mode="overwrite"),
+        lambda: opened().delete("TRUE"),
+    ]
+    for commit in commits:
+        commit()
+        version = opened().version()
+        require_sound(str(table), version)
+        actions_of(str(entry(table, version)), entry(table, version).read_bytes())
+        state = state_from_log(str(table))
+        assert state is not None
+        assert state.version == version
