@@ -129,7 +129,8 @@ def test_no_run_that_succeeds_or_fails_and_no_report_of_it_shows_a_secret(projec
 def test_no_address_of_a_server_and_no_root_is_repeated_with_its_secret(project: ProjectFolder) -> None:
     secret = f"{PLANT}address"
     for remote in REMOTES:
-        told = project.invoke("--verbose", "show", SPARK_REMOTE=remote.format(port=free_port(), secret=secret))
+        address = remote.format(port=free_port(), secret=secret)
+        told = project.invoke("--verbose", "sql", "select 1", SPARK_REMOTE=address)
         assert (told.returncode, secret in printed(told)) == (1, False), printed(told)
     for root in ROOTS:
         told = project.invoke("--verbose", "show", PIPELINE_ROOT=root.format(secret=secret))
