@@ -1,6 +1,6 @@
 """What an earlier version has written is read and continued: tables, cursors, records, a stream and killed sinks.
 
-Commit ab3c8a7 (version 0.1.0) wrote `pipeline_tests/data/earlier`, in the folder `/kept`, from the datasets of
+Commit ab3c8a7 (version 0.1.0) wrote `pipeline_tests/data/earlier`, from the datasets of
 `pipeline_tests.projects.earlier`: three days of orders with a quarantined row each, totals of the first two days, two
 epochs of customers, a stream whose last batch is in the table but not in the list of its commits, and two sinks that
 were killed with a batch begun: `before` its commit and `after` it.
@@ -32,15 +32,15 @@ from pipeline_tests.projects.earlier import ARRIVALS, CUSTOMERS, EVENTS, ORDERS,
 from pipeline_tests.tiers import first_is_quick
 
 DATA = Path(__file__).parents[1] / "data" / "earlier"
-OLD_PLACE = "/kept"
+PLACE = "{place}"
 
 
 @pytest.fixture
 def kept(tmp_path: Path) -> Path:
-    """A copy of the old data, with its present place in the files that name it."""
+    """A copy of the old data. The files that name its folder have `PLACE` there."""
     place = Path(shutil.copytree(DATA, tmp_path / "kept"))
     for path in (*place.glob("checkpoint/sources/0/*"), *place.glob("root/_records/*/*.json")):
-        path.write_text(path.read_text(encoding="utf-8").replace(OLD_PLACE, str(place)), encoding="utf-8")
+        path.write_text(path.read_text(encoding="utf-8").replace(PLACE, str(place)), encoding="utf-8")
     return place
 
 
