@@ -34,6 +34,7 @@ _OPTIONAL: Mapping[str, Mapping[str, type]] = {
     "metaData": {"partitionColumns": list, "configuration": dict},
     "protocol": {"readerFeatures": list, "writerFeatures": list},
 }
+_TYPES = {kind: {**names, **_OPTIONAL.get(kind, {})} for kind, names in _REQUIRED.items()}
 _OPTIONAL_TEXT = (str, type(None))
 _OPTIONAL_INT = (int, type(None))
 _VECTOR: Mapping[str, tuple[type, ...]] = {
@@ -117,7 +118,7 @@ def info_of(actions: Iterable[Mapping[str, Any]]) -> Mapping[str, Any]:
     info: object = next((action["commitInfo"] for action in actions if action.get("commitInfo")), {})
     if not isinstance(info, dict):
         return {}
-    misfits = [name for name, kind in _INFO.items() if info.get(name) is not None and type(info[name]) is not kind]
+    misfits = _misfits(info, _INFO)
     return {name: value for name, value in info.items() if name not in misfits} if misfits else info
 
 
@@ -146,9 +147,7 @@ def _action(file: str, number: int, line: str) -> Action:
         missing = [name for name in names if not isinstance(value, dict) or value.get(name) is None]
         if missing:
             raise damaged_file(file, f"line {number} lacks {', '.join(missing)} in its {kind} action")
-        typed = {**names, **_OPTIONAL.get(kind, {})}
-        misfits = [name for name, of in typed.items() if value.get(name) is not None and type(value[name]) is not of]
-        misfits = misfits or list(_misfits_inside(value))
+        misfits = _misfits(value, _TYPES[kind]) or list(_misfits_inside(value))
         if misfits:
             raise damaged_file(
                 file, f"line {number} has a value of another type for {', '.join(misfits)} in its {kind} action"
@@ -156,6 +155,11 @@ def _action(file: str, number: int, line: str) -> Action:
     if action.get("metaData"):
         _refuse_schema(file, number, action["metaData"]["schemaString"])
     return action
+
+
+def _misfits(value: Mapping[str, Any], types: Mapping[str, type]) -> list[str]:
+    """The fields that are present with a value of another type."""
+    return [name for name, of in types.items() if value.get(name) is not None and type(value[name]) is not of]
 
 
 def _misfits_inside(value: Mapping[str, Any]) -> Iterator[str]:

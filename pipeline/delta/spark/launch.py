@@ -94,7 +94,10 @@ def java_options(text: str) -> list[str]:
             continue
         value = part[str(part.lastgroup)]
         value = re.sub(r"\\(.)", r"\1", value, flags=re.DOTALL) if part.lastgroup == "double" else value
-        options[-1:] = [options[-1] + value] if is_open else [*options[-1:], value]
+        if is_open:
+            options[-1] += value
+        else:
+            options.append(value)
         is_open = True
     refused = end != len(text) or any(option.startswith("-Xmx") for option in options)
     return [] if refused else options
