@@ -293,11 +293,15 @@ def release_changes(changes: Changes) -> None:
 
 def _feed(session: SparkSession, source: SourceTable, window: tuple[int, int], columns: Sequence[str]) -> DataFrame:
     """The raw rows of the feed from the first to the last commit of the window, with the given columns."""
-    reader = session.read.format("delta").option("readChangeFeed", "true")
-    pinned = reader.option("startingVersion", window[0]).option("endingVersion", window[1])
-    return pinned.load(source.location).selectExpr(
+    return load_feed(session, source.location, *window).selectExpr(
         *map(sql.identifier, columns), sql.identifier(CHANGE_TYPE), sql.identifier(COMMIT_VERSION)
     )
+
+
+def load_feed(session: SparkSession, location: str, first: int, last: int) -> DataFrame:
+    """The change feed of the commits from `first` to `last`, with all its columns. Lazy."""
+    reader = session.read.format("delta").option("readChangeFeed", "true")
+    return reader.option("startingVersion", first).option("endingVersion", last).load(location)
 
 
 def _snapshot(session: SparkSession, source: SourceTable, verdict: Verdict) -> Changes:

@@ -15,7 +15,7 @@ from pyspark.sql.types import LongType, StringType, StructField, StructType, Tim
 from pipeline.dataset import Dataset
 from pipeline.delta import sql
 from pipeline.delta.log.mark import Cursor
-from pipeline.delta.read.changes import CHANGE_TYPE, COMMIT_VERSION
+from pipeline.delta.read.changes import CHANGE_TYPE, COMMIT_VERSION, load_feed
 from pipeline.delta.read.verdict import Verdict, VerdictKind, verdict_on, window_files
 from pipeline.delta.spark.failures import SPARK_ERRORS
 from pipeline.delta.sql.slices import Unaddressable, rows_by_values
@@ -105,9 +105,8 @@ def rows_written(
     """
     if not dataset.change_feed:
         return None
-    reader = session.read.format("delta").option("readChangeFeed", "true")
     try:
-        rows = reader.option("startingVersion", version).option("endingVersion", version).load(location)
+        rows = load_feed(session, location, version, version)
         counts = rows_by_values(rows.filter(f"{CHANGE_TYPE} IN {_WRITTEN}"), dataset.partition_by, ("TRUE",))
     except (Unaddressable, *SPARK_ERRORS):
         return None
@@ -117,7 +116,5 @@ def rows_written(
 def _frame(session: SparkSession, location: str, verdict: Verdict) -> DataFrame:
     if verdict.window is None:
         return session.createDataFrame([], StructType([*verdict.schema.fields, *_ADDED]))
-    reader = session.read.format("delta").option("readChangeFeed", "true")
-    pinned = reader.option("startingVersion", verdict.window[0]).option("endingVersion", verdict.window[1])
     columns = (*verdict.schema.names, *(field.name for field in _ADDED))
-    return pinned.load(location).selectExpr(*map(sql.identifier, columns))
+    return load_feed(session, location, *verdict.window).selectExpr(*map(sql.identifier, columns))
