@@ -9,12 +9,14 @@ from __future__ import annotations
 import ast
 from collections import Counter
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import MISSING, dataclass, fields
 from functools import cached_property
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
 import pytest
+
+from pipeline import errors
 
 ROOT = Path(__file__).parents[1]
 PACKAGE = "pipeline"
@@ -258,6 +260,35 @@ def broad_types(caught: ast.expr | None) -> list[str]:
     return [name] if name in ("Exception", "BaseException") else []
 
 
+def faults_of_table_refs(module: Module) -> list[str]:
+    """A dataset and the location of its table are passed together, as a `TableRef`."""
+    taken = {
+        function.name: {
+            (each.arg, each.annotation and ast.unparse(each.annotation))
+            for each in (*function.args.args, *function.args.kwonlyargs)
+        }
+        for function in module.functions
+    }
+    return [f"{n} takes both apart" for n, a in taken.items() if {("dataset", "Dataset"), ("location", "str")} <= a]
+
+
+def faults_of_error_fields(module: Module) -> list[str]:
+    """`TableRef.error` gets the fields of its error's type: the type checker does not look at them."""
+    faults = []
+    for node in ast.walk(module.tree):
+        if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Attribute) or node.func.attr != "error":
+            continue
+        kind = getattr(errors, ast.unparse(node.args[0]), None) if node.args else None
+        if not isinstance(kind, type):
+            continue  # the method of a logger
+        given = {"dataset", "location"} | {keyword.arg for keyword in node.keywords}
+        required = {f.name for f in fields(kind) if f.default is MISSING and f.default_factory is MISSING}
+        known = {f.name for f in fields(kind)}
+        if len(node.args) != 1 or not required <= given <= known:
+            faults.append(f"line {node.lineno}: {kind.__name__} gets {sorted(map(str, given ^ required))}")
+    return faults
+
+
 Rule = Callable[[Module], list[str]]
 RULES: tuple[Rule, ...] = (
     faults_of_place,
@@ -272,6 +303,8 @@ RULES: tuple[Rule, ...] = (
     faults_of_module_length,
     faults_of_function_length,
     faults_of_broad_excepts,
+    faults_of_table_refs,
+    faults_of_error_fields,
 )
 
 
@@ -439,6 +472,11 @@ BREAKS: tuple[tuple[Rule, str, str], ...] = (
         "errors",
         "def f():\n    try:\n        x\n    except ValueError:\n        y\n    except Exception:\n        z",
     ),
+    (faults_of_table_refs, "delta.read.version", "def f(session, dataset: Dataset, location: str):\n    pass"),
+    (faults_of_table_refs, "delta.read.version", "class A:\n def f(self, *, location: str, dataset: Dataset): pass"),
+    (faults_of_error_fields, "delta.read.version", "raise table.error(StorageError)"),
+    (faults_of_error_fields, "delta.read.version", "raise table.error(StorageError, reason='r', other=1)"),
+    (faults_of_error_fields, "delta.read.version", "raise self.table.error(TableNotFoundError, version=1)"),
 )
 KEEPS: tuple[tuple[Rule, str, str], ...] = (
     (faults_of_place, "", ""),
@@ -478,6 +516,9 @@ KEEPS: tuple[tuple[Rule, str, str], ...] = (
     (faults_of_module_length, "dataset", "x = 1\n" * MODULE_LINES),
     (faults_of_function_length, "errors", long_function(FUNCTION_LINES)),
     (faults_of_broad_excepts, "errors", "try:\n    x\nexcept (OSError, errors.PipelineException):\n    y"),
+    (faults_of_table_refs, "delta.read.version", "def f(dataset: str, location: str): pass\ndef g(d: Dataset): pass"),
+    (faults_of_error_fields, "delta.read.version", "raise table.error(StorageError, reason='r', found='f')"),
+    (faults_of_error_fields, "delta.read.version", "_LOG.error('failed: %s', reason)"),
 )
 
 

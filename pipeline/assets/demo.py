@@ -85,9 +85,9 @@ def _local_folder(uri: str) -> Path:
 
 def _table(session: SparkSession, dataset: Dataset, settings: Settings) -> dict[str, Any]:
     """The table's current content. Without partition columns `partitions` is None. Two small Spark jobs."""
-    location = dataset.location(settings.root)
-    state = require_table(session, dataset, location)
-    frame = read(session, dataset, location, ReadOptions(version=state.version)).frame
+    table = dataset.at(settings.root)
+    state = require_table(session, table)
+    frame = read(session, table, ReadOptions(version=state.version)).frame
     return {
         "event": "table",
         "dataset": dataset.name,

@@ -63,8 +63,8 @@ def plan_command(ctx: click.Context, names: tuple[str, ...], as_json: bool) -> N
     session = cache(lambda: open_session(settings.spark))
     for dataset in _targets(settings, names):
         with _collected(results, dataset):
-            location = dataset.location(settings.root)
-            plan = plan_in_log(dataset, location) or plan_of(session(), dataset, location)
+            table = dataset.at(settings.root)
+            plan = plan_in_log(table) or plan_of(session(), table)
             results.differs = results.differs or plan.differs
             results.documents.append(plan.document())
             if not as_json:
@@ -87,7 +87,7 @@ def apply_command(ctx: click.Context, names: tuple[str, ...], as_json: bool) -> 
     session = open_session(settings.spark)
     for dataset in targets:
         with _collected(results, dataset):
-            done = do_conform(session, dataset, dataset.location(settings.root))
+            done = do_conform(session, dataset.at(settings.root))
             versions = {"before": done.before.version, "after": done.after.version}
             if rows_changed(session, done.after.location, done.before.version, done.after.version):
                 changed.append(dataset.name)

@@ -36,8 +36,8 @@ def diff(name: str, first: int, last: int, limit: int, as_json: bool) -> None:
     if first > last:
         raise click.UsageError("--from must not be after --to.")
     tables = Tables(load_settings())
-    table = tables.find(name)
-    result = difference(tables.session, tables.dataset(table), table.location, first=first, last=last, limit=limit)
+    table = tables.ref(tables.find(name))
+    result = difference(tables.session, table, first=first, last=last, limit=limit)
     counts = {shown: result.counts.get(kind, 0) for kind, shown in _SHOWN.items()}
     compared = None if result.verdict.reason is None else result.verdict.reason.value
     if as_json:

@@ -13,7 +13,7 @@ import click
 from pyspark.sql import SparkSession
 
 from pipeline.cli.registry import declared
-from pipeline.dataset import Dataset, Registry
+from pipeline.dataset import Dataset, Registry, TableRef
 from pipeline.delta.log.mark import CommitNote, Mark
 from pipeline.delta.maintain.checkpoint import Checkpoints
 from pipeline.delta.maintain.maintain import (
@@ -25,13 +25,12 @@ from pipeline.delta.maintain.maintain import (
     vacuum,
 )
 from pipeline.delta.maintain.retention import Unread, consumers_of
-from pipeline.delta.read.changes import SourceTable
 from pipeline.delta.spark.session import open_session
 from pipeline.errors import PipelineError, TableNotFoundError
 from pipeline.settings import Settings, load_settings
 
 Result = TypeVar("Result", VacuumResult, OptimizeResult, CheckpointResult)
-Verb = Callable[[SourceTable, tuple[SourceTable, ...]], Result]
+Verb = Callable[[TableRef, tuple[TableRef, ...]], Result]
 
 _NAMES = click.argument("names", metavar="[DATASET]...", nargs=-1)
 _AS_JSON = click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
@@ -55,8 +54,8 @@ def vacuum_command(names: tuple[str, ...], apply: bool, force: bool, as_json: bo
     No file of a table is removed while a consumer of its changes still has to read some of these files.
     """
 
-    def verb(table: SourceTable, consumers: tuple[SourceTable, ...]) -> VacuumResult:
-        return vacuum(session, table.dataset, table.location, consumers=consumers, apply=apply, force=force)
+    def verb(table: TableRef, consumers: tuple[TableRef, ...]) -> VacuumResult:
+        return vacuum(session, table, consumers=consumers, apply=apply, force=force)
 
     def show(result: VacuumResult) -> str:
         counted = f"{len(result.files)} {'removed' if result.applied else 'to remove'}"
@@ -77,9 +76,9 @@ def optimize_command(names: tuple[str, ...], as_json: bool) -> None:
     """Join small files into larger ones, according to the storage policy of each dataset."""
     run = f"optimize-{uuid.uuid4()}"
 
-    def verb(table: SourceTable, consumers: tuple[SourceTable, ...]) -> OptimizeResult:  # noqa: ARG001
+    def verb(table: TableRef, consumers: tuple[TableRef, ...]) -> OptimizeResult:  # noqa: ARG001
         note = CommitNote(mark=Mark(writer=f"{table.dataset.name}/{run}"), run_id=run)
-        return optimize(session, table.dataset, table.location, note)
+        return optimize(session, table, note)
 
     def show(result: OptimizeResult) -> str:
         joined = f"{result.files_removed} files joined into {result.files_added}"
@@ -99,8 +98,8 @@ def checkpoint_command(names: tuple[str, ...], as_json: bool) -> None:
     session = targets.open_session()
     with Checkpoints(session) as checkpoints:
 
-        def verb(table: SourceTable, consumers: tuple[SourceTable, ...]) -> CheckpointResult:
-            return checkpoint(session, table.dataset, table.location, consumers=consumers, within=checkpoints)
+        def verb(table: TableRef, consumers: tuple[TableRef, ...]) -> CheckpointResult:
+            return checkpoint(session, table, consumers=consumers, within=checkpoints)
 
         _each(targets, verb, _shown, as_json=as_json)
 
@@ -145,7 +144,7 @@ def _each(targets: _Targets, verb: Verb[Result], show: Callable[[Result], str], 
     failed: list[PipelineError] = []
     for dataset in targets.datasets:
         with _collected(failed, dataset, named=targets.named):
-            table = SourceTable(dataset=dataset, location=dataset.location(root))
+            table = dataset.at(root)
             result = verb(table, consumers_of(dataset.name, targets.registry, root))
             results.append(result)
             if not as_json:

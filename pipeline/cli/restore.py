@@ -45,19 +45,20 @@ def restore(name: str, version: int | None, timestamp: dt.datetime | None, apply
     if (version is None) == (timestamp is None):
         raise click.UsageError("Give one of --version and --timestamp.")
     tables = Tables(load_settings())
-    table, settings = tables.find(name), tables.settings
-    dataset, session = tables.dataset(table), tables.session
-    plan = plan_restore(session, dataset, table.location, ReadOptions(version=version, timestamp=timestamp))
+    table, settings, session = tables.ref(tables.find(name)), tables.settings, tables.session
+    plan = plan_restore(session, table, ReadOptions(version=version, timestamp=timestamp))
     result = None
     if apply:
         run = f"restore-{uuid.uuid4()}"
-        note = CommitNote(mark=Mark(writer=f"{dataset.name}/{run}"), run_id=run)
-        result = do_restore(session, dataset, plan, note)
+        note = CommitNote(mark=Mark(writer=f"{table.name}/{run}"), run_id=run)
+        result = do_restore(session, table.dataset, plan, note)
         if result.written is not None:
             options, written = dict(settings.spark.conf), result.written
-            report_changes(settings, [dataset.name])
+            report_changes(settings, [table.name])
             with written.behind():
-                write_record(session, dataset, written, root=settings.root, run_id=run, sources={}, options=options)
+                write_record(
+                    session, table.dataset, written, root=settings.root, run_id=run, sources={}, options=options
+                )
     if as_json:
         print_json(_document(plan, result))
         return

@@ -14,7 +14,7 @@ from pathlib import Path
 from pyspark.sql import SparkSession
 
 from pipeline.cli.registry import declared
-from pipeline.dataset import Dataset, table_location
+from pipeline.dataset import Dataset, TableRef, table_location
 from pipeline.dataset.registry import near_misses
 from pipeline.delta.inspect.describe import TableDescription, describe_at, described_in_log
 from pipeline.delta.inspect.history import HistoryEntry, history, history_in_log
@@ -96,20 +96,20 @@ class Tables:
         entries = history_in_log(table.name, table.location, limit)
         return entries or history(self.session, table.name, table.location, limit)
 
-    def dataset(self, table: NamedTable) -> Dataset:
-        """The declaration of a table. If it has none, a dataset of its columns without checks.
+    def ref(self, table: NamedTable) -> TableRef:
+        """A table with its declaration. If it has none, with a dataset of its columns without checks.
 
         Raises:
             TableNotFoundError: the table has no declaration and does not exist.
             DeclarationError: the table has no declaration, and no valid declaration could describe it.
         """
         if table.declared is not None:
-            return table.declared
+            return TableRef(table.declared, table.location)
         state = state_at_location(self.session, table.name, table.location)
         if state is None:
             raise TableNotFoundError(dataset=table.name, location=table.location)
         name = "/".join(_NOT_IN_NAMES.sub("_", part).lstrip("_.-") or "table" for part in table.name.split("/"))
-        return replace(dataset_of(name, state), checks=(), change_feed=False)
+        return TableRef(replace(dataset_of(name, state), checks=(), change_feed=False), table.location)
 
 
 def _normalized(location: str) -> str:

@@ -3,7 +3,7 @@
 This package exports every name that a project needs for its declarations.
 """
 
-from pipeline.dataset.declaration import Dataset, require_dataset, table_location
+from pipeline.dataset.declaration import Dataset, TableRef, require_dataset, table_location
 from pipeline.dataset.expectations import (
     Check,
     Constraint,
@@ -50,6 +50,7 @@ __all__ = [
     "SchemaPolicy",
     "Severity",
     "StoragePolicy",
+    "TableRef",
     "Unique",
     "WriteMode",
     "load_datasets",

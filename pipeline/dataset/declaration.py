@@ -7,8 +7,9 @@ and no Dagster. It imports only `pyspark.sql.types` of Spark, which is plain Pyt
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from typing import Any, TypeVar
 
 from pyspark.sql.types import StructField, StructType
 
@@ -43,12 +44,13 @@ from pipeline.dataset.write_mode import (
     merge_problems,
     mode_problems,
 )
-from pipeline.errors import DeclarationError
+from pipeline.errors import DeclarationError, PipelineError
 
 _PROTOCOL_PROPERTIES = ("delta.feature.", "delta.minreaderversion", "delta.minwriterversion")
 _REPLACE = Replace()
 _FEATURES, _STORAGE, _SCHEMA_POLICY = Features(), StoragePolicy(), SchemaPolicy()
 _SCHEMA_CHECK = SchemaCheck()
+_TableError = TypeVar("_TableError", bound=PipelineError)
 _NAME_PART = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
 
 
@@ -133,6 +135,10 @@ class Dataset:
         """The table's URI: the root followed by the asset key."""
         return table_location(root, self.name)
 
+    def at(self, root: str) -> TableRef:
+        """The dataset's table below a root."""
+        return TableRef(self, self.location(root))
+
     @property
     def fingerprint(self) -> str:
         """The schema fingerprint of a table that matches this declaration."""
@@ -169,6 +175,23 @@ class Dataset:
     def field(self, column: str) -> StructField:
         """The declared field of a top-level column."""
         return next(f for f in self.schema.fields if f.name == column)
+
+
+@dataclass(frozen=True)
+class TableRef:
+    """A dataset together with the URI of its table."""
+
+    dataset: Dataset
+    location: str
+
+    @property
+    def name(self) -> str:
+        """The dataset's name."""
+        return self.dataset.name
+
+    def error(self, kind: Callable[..., _TableError], **fields: Any) -> _TableError:
+        """An error about this table. `fields` are those of its type, without the dataset and the location."""
+        return kind(dataset=self.name, location=self.location, **fields)
 
 
 def require_dataset(value: object, taker: str) -> None:

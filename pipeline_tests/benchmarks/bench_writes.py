@@ -87,7 +87,7 @@ def test_append_exactly_once(classic: SparkSession, tmp_path: Path, count: int, 
     def ours(number: int) -> None:
         note = CommitNote(mark=Mark(writer="ours", epoch=number))
         frame = rows(classic, count, number)
-        assert write(frame, dataset=declared, location=declared.location(str(tmp_path)), note=note).committed
+        assert write(frame, table=declared.at(str(tmp_path)), note=note).committed
 
     print(f"\nappend of {count} rows under an identifier")
     print(shown(in_turns(rounds, ours, bare), wanted))
@@ -111,7 +111,7 @@ def test_merge(classic: SparkSession, tmp_path: Path) -> None:
     def ours(number: int) -> None:
         note = CommitNote(mark=Mark(writer="ours", epoch=number))
         frame = rows(classic, 500, number + 1)
-        assert write(frame, dataset=declared, location=declared.location(str(tmp_path)), note=note).rows_updated == 500
+        assert write(frame, table=declared.at(str(tmp_path)), note=note).rows_updated == 500
 
     print("\nmerge of 500 rows into 200 000")
     print(shown(in_turns(34, ours, bare), 1.2))

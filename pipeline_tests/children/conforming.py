@@ -11,7 +11,7 @@ from pathlib import Path
 
 from pyspark.sql.types import LongType, StringType, StructField, StructType
 
-from pipeline.dataset import Append, Check, Dataset, Features
+from pipeline.dataset import Append, Check, Dataset, Features, TableRef
 from pipeline.delta.spark.session import open_session
 from pipeline.delta.table.open_table import conform, plan_of, require_table
 from pipeline.settings import SparkSettings
@@ -33,12 +33,12 @@ def main(root: str, cache: str, java_options: str, remote: str) -> None:
     conf = (("spark.driver.extraJavaOptions", java_options),)
     spark = open_session(SparkSettings(master="local[2]", cache=Path(cache), conf=conf, remote=remote or None))
     location = RACED.location(root)
-    require_table(spark, RACED, location)
+    require_table(spark, TableRef(RACED, location))
     spark.read.format("delta").load(location).collect()
     print("ready", flush=True)
     sys.stdin.readline()
-    conform(spark, RACED, location)
-    print(plan_of(spark, RACED, location).differs, flush=True)
+    conform(spark, TableRef(RACED, location))
+    print(plan_of(spark, TableRef(RACED, location)).differs, flush=True)
 
 
 if __name__ == "__main__":

@@ -12,7 +12,7 @@ from typing import Any
 from pyspark import SparkContext
 from pyspark.sql.types import LongType, StructField, StructType
 
-from pipeline.dataset import Append, Dataset
+from pipeline.dataset import Append, Dataset, TableRef
 from pipeline.delta.read.version import read
 from pipeline.delta.spark.session import open_session
 from pipeline.errors import PipelineError
@@ -28,7 +28,7 @@ def main(location: str, cache: str, java_options: str) -> None:
     gateway.proc.kill()
     gateway.proc.wait()
     try:
-        read(session, NUMBERS, location)
+        read(session, TableRef(NUMBERS, location))
     except PipelineError as error:
         print(f"{type(error).__name__}\n{error.remedy()}")
 

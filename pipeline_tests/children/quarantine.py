@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from pyspark.sql.types import LongType, StringType, StructField, StructType
 
-from pipeline.dataset import Append, Check, Dataset, NotNull, Replace, WriteMode
+from pipeline.dataset import Append, Check, Dataset, NotNull, Replace, TableRef, WriteMode
 from pipeline.delta.log.mark import CommitNote, Mark
 from pipeline.delta.spark.session import open_session
 from pipeline.delta.table.apply import Applied
@@ -57,16 +57,16 @@ def main(remote: str, root: str, mode: str, epoch: int) -> None:
     dataset = ORDERS[mode]
     real = write_module._run
 
-    def run(statement: str, frame: Any, to: Dataset, table: Applied, **arguments: Any) -> Any:
-        if to is dataset:
+    def run(statement: str, frame: Any, to: TableRef, opened: Applied, **arguments: Any) -> Any:
+        if to.dataset is dataset:
             os.kill(os.getpid(), signal.SIGKILL)
-        return real(statement, frame, to, table, **arguments)
+        return real(statement, frame, to, opened, **arguments)
 
     monkeypatch = pytest.MonkeyPatch()
     monkeypatch.setattr(write_module, "_run", run)
     good, bad = batch_of(epoch)
     note = CommitNote(mark=Mark(writer="child", epoch=epoch))
-    write(frame_of(session, dataset, good + bad), dataset=dataset, location=dataset.location(root), note=note)
+    write(frame_of(session, dataset, good + bad), table=dataset.at(root), note=note)
 
 
 if __name__ == "__main__":

@@ -47,9 +47,7 @@ def main(job: Job) -> None:
             conf=tuple((name, value) for name, value in job.conf),
         )
     )
-    write_available(
-        source(spark, job.folder), dataset=ARRIVALS, location=ARRIVALS.location(job.root), checkpoint=job.checkpoint
-    )
+    write_available(source(spark, job.folder), table=ARRIVALS.at(job.root), checkpoint=job.checkpoint)
 
 
 class StreamChild:

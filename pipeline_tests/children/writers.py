@@ -106,7 +106,7 @@ def write_batch(spark: SparkSession, root: str, kind: str, writer: int, epoch: i
     """Write a batch under its writer and epoch."""
     dataset = DATASETS[kind]
     return write(
-        frame_of(spark, dataset, rows_of_batch(kind, writer, epoch)), dataset=dataset, location=dataset.location(root),
+        frame_of(spark, dataset, rows_of_batch(kind, writer, epoch)), table=dataset.at(root),
         note=CommitNote(mark=Mark(writer=f"writer-{writer}", epoch=epoch)), within=slice_of_batch(kind, epoch),
     )  # fmt: skip
 

@@ -11,7 +11,7 @@ import pytest
 from dagster import AssetsDefinition, DagsterInstance
 from pyspark.sql import SparkSession
 
-from pipeline.dataset import Dataset
+from pipeline.dataset import Dataset, TableRef
 from pipeline.delta.sql.slices import Slice
 from pipeline.delta.write.result import WriteResult
 from pipeline.delta.write.write import write
@@ -58,7 +58,7 @@ class Operator:
     def put(self, dataset: Dataset, query: str, within: Slice | None = None, root: str | None = None) -> WriteResult:
         """Write the rows of a query."""
         location = dataset.location(root or self.root)
-        return write(self.session.sql(query), dataset=dataset, location=location, note=note(), within=within)
+        return write(self.session.sql(query), table=TableRef(dataset, location), note=note(), within=within)
 
     def sql(self, statement: str) -> None:
         self.session.sql(statement).collect()

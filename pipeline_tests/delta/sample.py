@@ -23,7 +23,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import DateType, LongType, StringType, StructField, StructType
 
-from pipeline.dataset import Append, Dataset, Replace, WriteMode
+from pipeline.dataset import Append, Dataset, Replace, TableRef, WriteMode
 from pipeline.delta.log.mark import CommitNote, Mark
 from pipeline.delta.sql.slices import Slice
 from pipeline.delta.table.open_table import open_or_create
@@ -73,7 +73,7 @@ def put(
 ) -> WriteResult:
     """Write rows in the declared order."""
     frame = frame_of(spark, dataset, rows)
-    return write(frame, dataset=dataset, location=dataset.location(root), note=note(), within=within)
+    return write(frame, table=dataset.at(root), note=note(), within=within)
 
 
 def placed(session: SparkSession, dataset: Dataset, root: str, rows: Sequence[tuple[Any, ...]]) -> None:
@@ -85,7 +85,7 @@ def placed(session: SparkSession, dataset: Dataset, root: str, rows: Sequence[tu
     if not location.exists():
         template = _templates() / f"{hash(repr(dataset)):x}"
         if not template.exists():
-            open_or_create(session, dataset, str(template))
+            open_or_create(session, TableRef(dataset, str(template)))
         location.parent.mkdir(parents=True, exist_ok=True)
         shutil.copytree(template, location, ignore=shutil.ignore_patterns("*.crc"))
         first = location / "_delta_log" / f"{0:020d}.json"

@@ -93,7 +93,7 @@ STRICT_ROW = "SELECT 'EU' AS region, 1L AS id, named_struct('code', 'x') AS orig
 
 
 def append(spark: SparkSession, dataset: Dataset, root: str, query: str, **arguments: Any) -> WriteResult:
-    return write(spark.sql(query), dataset=dataset, location=dataset.location(root), note=note(), **arguments)
+    return write(spark.sql(query), table=dataset.at(root), note=note(), **arguments)
 
 
 @pytest.mark.both_modes
@@ -147,7 +147,7 @@ def test_columns_and_struct_fields_are_matched_by_name_at_every_depth(spark: Spa
     where = {"lat": 1.0, "lon": 2.0}
     assert first == ("EU", 2**31 - 1, 7, where, [where, None], [("m", where)], None)
     assert last == ("EU", 2**63 - 1, -(2**31), None, [None, {"lat": 0.25, "lon": 0.5}], [("n", None)], "text")
-    seen = read(spark, TRIPS, TRIPS.location(root)).frame
+    seen = read(spark, TRIPS.at(root)).frame
     assert seen.filter("place IS NULL").count() == 1
     assert seen.filter("place.lat = 1 AND stops[0].lon = 2 AND by_name['m'].lat = 1").count() == 1
 
@@ -235,7 +235,7 @@ def test_a_frame_without_columns_is_refused_and_no_folder_is_made(spark: SparkSe
     frame = spark.createDataFrame([], StructType([]))
 
     with pytest.raises(FrameMismatchError) as caught:
-        write(frame, dataset=STRICT, location=STRICT.location(root), note=note())
+        write(frame, table=STRICT.at(root), note=note())
 
     assert "the frame has no columns" in caught.value.differences
     assert not Path(root).exists()
@@ -249,7 +249,7 @@ def test_a_first_write_of_no_rows_makes_the_table_and_no_further_commit(spark: S
     assert (result.rows_written, result.files_added, result.rows_by_partition) == (0, 0, {})
     assert result.timestamp is None
     assert versions_of(TRIPS, root) == [0]
-    frame = read(spark, TRIPS, TRIPS.location(root)).frame
+    frame = read(spark, TRIPS.at(root)).frame
     assert frame.columns == TRIPS.schema.names
     assert frame.count() == 0
 
@@ -377,7 +377,7 @@ def test_an_error_inside_a_users_function_is_told_by_its_last_line(spark: SparkS
     frame = spark.sql(STRICT_ROW).withColumn("amount", F.udf(fails, IntegerType())("id"))
 
     with pytest.raises(FrameFailedError) as caught:
-        write(frame, dataset=STRICT, location=STRICT.location(strict), note=note())
+        write(frame, table=STRICT.at(strict), note=note())
 
     assert caught.value.reason == "LookupError: no entry for 1"
     assert versions_of(STRICT, strict) == [0, 1]
@@ -411,7 +411,7 @@ def test_infinities_and_nan_are_kept_and_filters_find_exactly_their_rows(classic
     put(classic, dataset, root, [(value, min(value, 1.0)) for value in values])
 
     def found(condition: str) -> list[float]:
-        frame = read(classic, dataset, dataset.location(root)).frame.filter(condition)
+        frame = read(classic, dataset.at(root)).frame.filter(condition)
         return sorted(row.x for row in frame.collect())
 
     assert found("x > 1e308 AND NOT isnan(x)") == [1.7e308, math.inf]
@@ -449,7 +449,7 @@ def test_names_that_parquet_takes_are_written_and_read_back_as_they_are(classic:
     put(classic, dataset, root, [tuple(range(len(names)))])
 
     assert rows_of(dataset, root) == [tuple(range(len(names)))]
-    frame = read(classic, dataset, dataset.location(root), within=slices.of_values("x%20y", [1])).frame
+    frame = read(classic, dataset.at(root), within=slices.of_values("x%20y", [1])).frame
     assert [tuple(row) for row in frame.collect()] == [tuple(range(len(names)))]
 
 
@@ -458,7 +458,7 @@ def test_a_nullable_frame_is_judged_by_its_values(classic: SparkSession, root: s
     frame = frame_of(classic, STRICT, [("EU", 5, {"code": "c"}, 1)])
     assert all(field.nullable for field in frame.schema.fields)
 
-    result = write(frame, dataset=STRICT, location=STRICT.location(root), note=note())
+    result = write(frame, table=STRICT.at(root), note=note())
 
     assert result.rows_written == 1
     assert rows_of(STRICT, root) == [("EU", 5, {"code": "c"}, 1)]

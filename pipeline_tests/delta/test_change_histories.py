@@ -16,9 +16,9 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import LongType, StringType, StructField, StructType
 
-from pipeline.dataset import Append, Dataset, Merge
+from pipeline.dataset import Append, Dataset, Merge, TableRef
 from pipeline.delta.maintain.restore import plan_restore, restore
-from pipeline.delta.read.changes import SourceChanges, SourceTable
+from pipeline.delta.read.changes import SourceChanges
 from pipeline.delta.read.verdict import Reason, VerdictKind
 from pipeline.delta.read.version import ReadOptions
 from pipeline.delta.table.open_table import open_or_create
@@ -132,7 +132,7 @@ class History:
         if len(self.cursors) > 1:
             location = CONSUMER.location(self.root)
             target = self.draw.randrange(len(self.cursors) - 1)
-            plan = plan_restore(self.session, CONSUMER, location, ReadOptions(version=target))
+            plan = plan_restore(self.session, TableRef(CONSUMER, location), ReadOptions(version=target))
             restore(self.session, CONSUMER, plan, note("restore"))
             self._note_cursor(self.cursors[target], between=self.cursors[target])
 
@@ -170,7 +170,7 @@ class History:
     def _recreate(self, last: Made) -> Made:
         shutil.rmtree(self.location, ignore_errors=True)
         self.life, self.made, self.kept_from = self.life + 1, [], 0
-        open_or_create(self.session, SOURCE, self.location)
+        open_or_create(self.session, TableRef(SOURCE, self.location))
         self.sql(f"INSERT INTO {{t}} VALUES {self.values(self.some(5))}")
         return Made(True, only_adds=True)
 
@@ -217,9 +217,9 @@ class History:
         def compute(changes: SourceChanges) -> DataFrame:
             return changes["source"].frame.select("id", "text", "_change_type")
 
-        sources = [SourceTable(dataset=SOURCE, location=self.location)]
+        sources = [TableRef(SOURCE, self.location)]
         done = consume(
-            self.session, CONSUMER, CONSUMER.location(self.root), sources=sources, compute=compute,
+            self.session, CONSUMER.at(self.root), sources=sources, compute=compute,
             note=note("consumer"),
         )  # fmt: skip
         verdict = done.verdicts["source"]

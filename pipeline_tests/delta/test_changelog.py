@@ -44,7 +44,7 @@ def changelog(name: str, schema: StructType = ROW, **options: Any) -> Dataset:
 
 def apply(spark: SparkSession, dataset: Dataset, root: str, changes: Sequence[tuple[Any, ...]]) -> WriteResult:
     frame = frame_in(spark, FRAME, changes)
-    return write(frame, dataset=dataset, location=dataset.location(root), note=note())
+    return write(frame, table=dataset.at(root), note=note())
 
 
 # --- the reference ----------------------------------------------------------------------------------------------------
@@ -244,7 +244,7 @@ def test_delta_s_own_feed_is_a_changelog_and_gives_the_same_table(classic: Spark
     )
     log = Changelog(operation="_change_type", sequence="_commit_version")
     dataset = Dataset(name="copy", schema=UNSTORED, keys=("k",), write=Merge(changelog=log))
-    write(feed, dataset=dataset, location=dataset.location(root), note=note())
+    write(feed, table=dataset.at(root), note=note())
     assert rows_of(dataset, root) == [(1, "replaced", None), (20, "a", "b")]
 
 
@@ -281,7 +281,7 @@ def test_a_frame_without_what_a_change_needs_is_refused(
 ) -> None:
     dataset = changelog("lacking")
     with pytest.raises(FrameMismatchError) as caught:
-        write(classic.sql(query), dataset=dataset, location=dataset.location(root), note=note())
+        write(classic.sql(query), table=dataset.at(root), note=note())
     assert caught.value.differences == (difference,)
 
 
@@ -295,7 +295,7 @@ def test_changes_stay_inside_the_slice_of_the_run(classic: SparkSession, root: s
     def apply_daily(rows: list[tuple[Any, ...]], number: int) -> None:
         changes = frame_in(classic, frame, rows)
         within = of_values("day", [day(number)])
-        write(changes, dataset=dataset, location=dataset.location(root), note=note(), within=within)
+        write(changes, table=dataset.at(root), note=note(), within=within)
 
     apply_daily([(day(1), 1, 1, "a", None, "c")], 1)
     apply_daily([(day(2), 1, 1, "a", None, "c")], 2)

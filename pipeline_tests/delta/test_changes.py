@@ -17,14 +17,13 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import LongType, StringType, StructField, StructType
 
-from pipeline.dataset import Append, Changelog, Dataset, Merge, Replace, WriteMode
+from pipeline.dataset import Append, Changelog, Dataset, Merge, Replace, TableRef, WriteMode
 from pipeline.delta.log.mark import Cursor
 from pipeline.delta.maintain.maintain import checkpoint
 from pipeline.delta.maintain.restore import plan_restore, restore
 from pipeline.delta.read.changes import (
     Changes,
     SourceChanges,
-    SourceTable,
     changes_since,
     read_changes,
     release_changes,
@@ -62,8 +61,8 @@ KEYLESS = source(keys=())
 CONSUMER = Dataset(name="consumer", schema=ROWS, write=MERGED, keys=("id",))
 
 
-def at(dataset: Dataset, root: str) -> SourceTable:
-    return SourceTable(dataset=dataset, location=dataset.location(root))
+def at(dataset: Dataset, root: str) -> TableRef:
+    return dataset.at(root)
 
 
 def cursor(dataset: Dataset, root: str, version: int) -> Cursor:
@@ -72,7 +71,7 @@ def cursor(dataset: Dataset, root: str, version: int) -> Cursor:
 
 
 def verdict(session: SparkSession, dataset: Dataset, root: str, after: int) -> Verdict:
-    return verdict_on(session, dataset, dataset.location(root), cursor(dataset, root, after))
+    return verdict_on(session, dataset.at(root), cursor(dataset, root, after))
 
 
 def rows_and_types(changes: Changes) -> list[tuple[Any, ...]]:
@@ -100,7 +99,9 @@ def run(
     compute: Callable[[SourceChanges], DataFrame | Touched] = frame,
 ) -> Consumed:  # fmt: skip
     location = consumer.location(root)
-    return consume(session, consumer, location, sources=[at(dataset, root)], compute=compute, note=note("consumer"))
+    return consume(
+        session, TableRef(consumer, location), sources=[at(dataset, root)], compute=compute, note=note("consumer")
+    )
 
 
 # --- the verdict and the frame ----------------------------------------------------------------------------------------
@@ -130,7 +131,7 @@ def test_nothing_is_asked_of_spark_where_the_log_says_it(root: str, classic: Spa
     placed(classic, APPENDED, root, [(1, "a")])
     nobody: Any = None
     assert verdict(nobody, APPENDED, root, 0).kind is VerdictKind.CHANGES
-    assert effective_cursors(nobody, table_state(nobody, APPENDED, APPENDED.location(root))).missing is Reason.FIRST_RUN
+    assert effective_cursors(nobody, table_state(nobody, APPENDED.at(root))).missing is Reason.FIRST_RUN
 
 
 @case("C-OVERWRITE")
@@ -187,7 +188,7 @@ def test_a_table_that_was_made_anew_at_the_same_place_is_told_by_its_id(classic:
     shutil.rmtree(APPENDED.location(root))
     for number in (7, 8, 9):
         placed(classic, APPENDED, root, [(number, "x")])
-    found = verdict_on(classic, APPENDED, APPENDED.location(root), old)
+    found = verdict_on(classic, APPENDED.at(root), old)
     assert (found.kind, found.reason, found.version) == (VerdictKind.FULL, Reason.RECREATED, 3)
     with changes_since(
         classic, [at(APPENDED, root)], EffectiveCursors(number=1, read_at=1, sources={"source": old})
@@ -275,10 +276,10 @@ def test_commits_that_are_gone_from_the_log_need_a_full_snapshot(classic: SparkS
     for number in (1, 2, 3):
         placed(classic, APPENDED, root, [(number, "a")])
     begun = cursor(APPENDED, root, 0)
-    checkpoint(classic, APPENDED, APPENDED.location(root))
+    checkpoint(classic, APPENDED.at(root))
     for number in (0, 1):
         (Path(APPENDED.location(root)) / "_delta_log" / f"{number:020d}.json").unlink()
-    found = verdict_on(classic, APPENDED, APPENDED.location(root), begun)
+    found = verdict_on(classic, APPENDED.at(root), begun)
     assert (found.reason, found.at_fault) == (Reason.LOG_CLEANED, (1,))
 
 
@@ -394,7 +395,7 @@ def test_after_a_restore_of_the_consumer_the_cursors_of_that_version_are_in_forc
         run(classic, root)
 
     def back_to(version: int) -> None:
-        plan = plan_restore(classic, CONSUMER, location, ReadOptions(version=version))
+        plan = plan_restore(classic, TableRef(CONSUMER, location), ReadOptions(version=version))
         restore(classic, CONSUMER, plan, note("restore"))
 
     back_to(2)
@@ -412,7 +413,7 @@ def test_the_version_of_a_restore_has_the_cursors_of_what_it_brought_back(classi
         placed(classic, APPENDED, root, [(number, "a")])
         run(classic, root)
     for version in (2, 4):
-        plan = plan_restore(classic, CONSUMER, location, ReadOptions(version=version))
+        plan = plan_restore(classic, TableRef(CONSUMER, location), ReadOptions(version=version))
         restore(classic, CONSUMER, plan, note("restore"))
         assert run(classic, root).verdicts["source"].window == (3, 3)
         assert rows_of(CONSUMER, root) == [(1, "a"), (2, "a"), (3, "a")]
@@ -441,7 +442,7 @@ def test_a_consumer_whose_log_lost_its_cursor_is_made_anew(classic: SparkSession
     run(classic, root)
     location = Path(CONSUMER.location(root))
     sql(classic, CONSUMER, root, "INSERT INTO {table} VALUES (7, 'stray')")
-    checkpoint(classic, CONSUMER, str(location))
+    checkpoint(classic, TableRef(CONSUMER, str(location)))
     (location / "_delta_log" / f"{1:020d}.json").unlink()
     again = run(classic, root)
     assert (again.verdicts["source"].reason, again.attempts) == (Reason.CURSOR_LOST, 1)
@@ -458,7 +459,7 @@ def test_of_several_sources_one_that_needs_a_full_snapshot_makes_all_full(classi
         return changes["source"].frame.unionByName(changes["other"].frame)
 
     def once() -> Consumed:
-        return consume(classic, CONSUMER, CONSUMER.location(root), sources=sources, compute=both, note=note("consumer"))
+        return consume(classic, CONSUMER.at(root), sources=sources, compute=both, note=note("consumer"))
 
     placed(classic, APPENDED, root, [(1, "a")])
     with pytest.raises(TableNotFoundError):
@@ -491,10 +492,7 @@ def test_a_cursor_that_has_seen_nothing_new_is_moved_before_the_log_forgets_its_
         assert (done.verdicts["source"].kind, done.written is not None) == (VerdictKind.NOTHING_NEW, moves)
     assert done.written is not None
     assert (done.written.committed, done.written.changes_rows) == (True, False)
-    assert (
-        effective_cursors(classic, table_state(classic, consumer, consumer.location(root))).sources["source"].version
-        == 2
-    )
+    assert effective_cursors(classic, table_state(classic, consumer.at(root))).sources["source"].version == 2
     assert rows_of(consumer, root) == [(1, "a")]
     assert run(classic, root, consumer=consumer).written is None
 

@@ -9,7 +9,7 @@ import pytest
 from pyspark.sql import SparkSession
 from pyspark.sql.types import LongType, StringType, StructField, StructType
 
-from pipeline.dataset import Changelog, Dataset, Features, Merge
+from pipeline.dataset import Changelog, Dataset, Features, Merge, TableRef
 from pipeline.delta.log.mark import Cursor
 from pipeline.delta.read.changes import changes_since
 from pipeline.delta.read.cursors import EffectiveCursors
@@ -43,17 +43,17 @@ def test_columns_that_are_called_as_our_own_are_merged_and_their_changes_read(
 ) -> None:
     location = MERGED.location(tmp_path.as_uri())
     first = write(
-        frame_in(spark, SCHEMA, [row("a", 1, "x"), row("b", 1, "x")]), dataset=MERGED, location=location, note=note()
+        frame_in(spark, SCHEMA, [row("a", 1, "x"), row("b", 1, "x")]), table=TableRef(MERGED, location), note=note()
     )
-    write(frame_in(spark, SCHEMA, [row("a", 2, "y"), row("c", 2, "y")]), dataset=MERGED, location=location, note=note())
+    write(frame_in(spark, SCHEMA, [row("a", 2, "y"), row("c", 2, "y")]), table=TableRef(MERGED, location), note=note())
     log = StructType([StructField("op", StringType()), *SCHEMA.fields])
     mode = Merge(changelog=Changelog(operation="op", sequence="n", ignore_nulls=("row rank", "${x}")))
     kept = ("u", "a", 3, None, *("z" for _ in OURS[1:]))
     logged = replace(MERGED, write=mode)
-    write(frame_in(spark, log, [kept, ("d", *row("c", 3, ""))]), dataset=logged, location=location, note=note())
+    write(frame_in(spark, log, [kept, ("d", *row("c", 3, ""))]), table=TableRef(logged, location), note=note())
     expected = ("a", 3, "y", *("z" for _ in OURS[1:]))
     assert [tuple(found) for found in spark.read.format("delta").load(location).collect()] == [expected]
-    table_id = require_table(spark, MERGED, location).table_id
+    table_id = require_table(spark, TableRef(MERGED, location)).table_id
     cursor = Cursor(table_id=table_id, version=first.version)
     with changes_since(
         spark, [at(MERGED, tmp_path.as_uri())], EffectiveCursors(number=1, read_at=1, sources={"named": cursor})

@@ -14,7 +14,7 @@ import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
-from pipeline.dataset import Append, Dataset, Replace
+from pipeline.dataset import Append, Dataset, Replace, TableRef
 from pipeline.delta import sql
 from pipeline.delta.log.mark import (
     FORMAT,
@@ -95,7 +95,7 @@ def test_the_version_is_that_of_our_own_commit_although_another_lands_before_we_
 def test_of_two_writers_that_race_each_reports_the_versions_that_carry_its_own_marks(
     spark: SparkSession, root: str
 ) -> None:
-    open_or_create(spark, APPENDED, APPENDED.location(root))
+    open_or_create(spark, APPENDED.at(root))
     barrier = threading.Barrier(2, timeout=60)
 
     def append_five(number: int) -> list[WriteResult]:
@@ -104,9 +104,7 @@ def test_of_two_writers_that_race_each_reports_the_versions_that_carry_its_own_m
         results = []
         for frame in frames:
             barrier.wait()
-            results.append(
-                write(frame, dataset=APPENDED, location=APPENDED.location(root), note=note(f"writer-{number}"))
-            )
+            results.append(write(frame, table=APPENDED.at(root), note=note(f"writer-{number}")))
         release_session(session)
         return results
 
@@ -156,7 +154,7 @@ def test_the_commit_carries_who_wrote_what_from_what(spark: SparkSession, root: 
         mark=mark, run_id="run-1", asset="days", partitions="day = 2026-01-01", sources={"raw/b": 4, "raw/a": 11}
     )
     location = APPENDED.location(root)
-    result = write(frame_of(spark, APPENDED, [(day(1), 1, "a")]), dataset=APPENDED, location=location, note=said)
+    result = write(frame_of(spark, APPENDED, [(day(1), 1, "a")]), table=TableRef(APPENDED, location), note=said)
 
     metadata = json.loads(commit_info(APPENDED, root, 1)["userMetadata"])
     runtime = metadata.pop("runtime")
@@ -190,7 +188,7 @@ def test_the_commit_carries_who_wrote_what_from_what(spark: SparkSession, root: 
 def test_a_commit_that_cannot_be_found_again_has_an_unknown_outcome(spark: SparkSession, root: str) -> None:
     """The session committed something, but under another mark: claiming 'nothing was committed' would be a lie."""
     location = APPENDED.location(root)
-    open_or_create(spark, APPENDED, location)
+    open_or_create(spark, TableRef(APPENDED, location))
     mark = Mark(writer="w", epoch=3)
     with private_session(spark, {}) as clone:
         insert(clone, APPENDED, root, "(DATE'2026-01-02', 2, 'b')")
@@ -248,7 +246,7 @@ def test_nothing_stays_behind_in_the_callers_session(
     with pytest.raises(FrameFailedError):
         write(
             spark.sql("SELECT DATE'2026-01-01' AS day, 1L DIV (id - id) AS id, 'x' AS text FROM RANGE(2)"),
-            dataset=APPENDED, location=APPENDED.location(root), note=note(),
+            table=APPENDED.at(root), note=note(),
         )  # fmt: skip
 
     assert before["confs"][USER_METADATA] is None

@@ -149,7 +149,7 @@ def write_both(
 
     def run(session: SparkSession, gate: Gate, rows: list[tuple[Any, ...]], within: Slice | None) -> WriteResult:
         frame = gate.frame(session, dataset, rows)
-        return write(frame, dataset=dataset, location=dataset.location(root), note=note(), within=within)
+        return write(frame, table=dataset.at(root), note=note(), within=within)
 
     with two_sessions(spark) as sessions, ThreadPoolExecutor(2) as pool:
         pending = [pool.submit(run, *part) for part in
@@ -206,7 +206,7 @@ def write_around(
     frame = gate.frame(spark, dataset, rows)
 
     def run() -> WriteResult:
-        return write(frame, dataset=dataset, location=dataset.location(root), note=note(), within=within, retry=retry)
+        return write(frame, table=dataset.at(root), note=note(), within=within, retry=retry)
 
     with ThreadPoolExecutor(1) as pool:
         pending = pool.submit(run)

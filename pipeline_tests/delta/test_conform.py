@@ -17,7 +17,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql.types import DateType, IntegerType, LongType, StringType, StructField, StructType, TimestampType
 
 from pipeline.cli import conform as command
-from pipeline.dataset import Append, Check, Dataset, Features, Merge, SchemaPolicy, StoragePolicy
+from pipeline.dataset import Append, Check, Dataset, Features, Merge, SchemaPolicy, StoragePolicy, TableRef
 from pipeline.delta.log.replay import replay
 from pipeline.delta.log.snapshot import checkpoints
 from pipeline.delta.maintain.maintain import optimize
@@ -80,13 +80,13 @@ STORAGE: tuple[tuple[dict[str, Any], str, str], ...] = (
 def conformed(session: SparkSession, dataset: Dataset, root: str) -> TableState:
     """Plan and apply; what was planned is what was done, and a second plan is empty."""
     location = dataset.location(root)
-    planned = plan_of(session, dataset, location)
+    planned = plan_of(session, TableRef(dataset, location))
     assert planned.steps
     assert planned.problems == ()
-    done = conform(session, dataset, location)
+    done = conform(session, TableRef(dataset, location))
     assert done.steps == tuple(map(str, planned.steps))
-    assert not plan_of(session, dataset, location).differs
-    state = require_table(session, dataset, location)
+    assert not plan_of(session, TableRef(dataset, location)).differs
+    state = require_table(session, TableRef(dataset, location))
     assert not set(state.features) - set(planned.features) - {name for step in planned.steps for name in step.gains}
     return state
 
@@ -103,7 +103,7 @@ def test_each_feature_and_property_is_planned_applied_observed_and_then_no_longe
             dataset = replace(dataset, features=replace(dataset.features, **said))
         state = conformed(classic, dataset, root)
         assert {feature for _, feature in FEATURES[: start + at_once]} <= set(state.features)
-        assert state == require_table(classic, dataset, dataset.location(root))
+        assert state == require_table(classic, dataset.at(root))
     assert state.cluster_by == ("id",)
     for policy, _, _ in STORAGE:
         dataset = replace(dataset, storage=replace(dataset.storage, **policy))
@@ -123,7 +123,7 @@ def test_each_feature_and_property_is_planned_applied_observed_and_then_no_longe
 
     # A frame may leave out what has a default; a step is undone by declaring otherwise.
     frame = frame_in(classic, StructType([StructField("id", LongType())]), [(4,)])
-    write(frame, dataset=dataset, location=dataset.location(root), note=note())
+    write(frame, table=dataset.at(root), note=note())
     assert (4, "none") in map(tuple, found.sparkSession.read.format("delta").load(dataset.location(root)).collect())
     less = replace(dataset, storage=StoragePolicy(), checks=(), features=replace(dataset.features, cluster_by=()))
     state = conformed(classic, less, root)
@@ -192,16 +192,16 @@ def test_the_plan_from_the_log_is_that_from_what_spark_observes_and_asks_spark_o
     classic: SparkSession, root: str
 ) -> None:
     location = PLANNED.location(root)
-    open_or_create(classic, PLANNED, location)
-    seen = table_state_with_sizes(classic, PLANNED, location)
+    open_or_create(classic, TableRef(PLANNED, location))
+    seen = table_state_with_sizes(classic, TableRef(PLANNED, location))
     assert seen is not None
     for what, (dataset, kinds, problems) in OTHERWISE.items():
         wanted = plan(dataset, seen)
         assert [step.kind for step in wanted.steps] == kinds, what
         assert [problem.partition(":")[0] for problem in wanted.problems] == problems, what
         asks = bool({"add check", "drop column"} & set(kinds))
-        assert plan_in_log(dataset, location) == (None if asks else wanted), what
-        assert plan_of(classic, dataset, location) == wanted, what
+        assert plan_in_log(TableRef(dataset, location)) == (None if asks else wanted), what
+        assert plan_of(classic, TableRef(dataset, location)) == wanted, what
 
 
 def files_in_log(session: SparkSession, dataset: Dataset, root: str) -> list[str]:
@@ -220,9 +220,9 @@ def test_a_table_is_created_with_every_feature_and_policy_in_one_commit(classic:
         name="all", schema=ROWS, write=Append(), features=Features(**said), storage=StoragePolicy(**policy),
         checks=(Check("positive", "id > 0"),),
     )  # fmt: skip
-    state = open_or_create(classic, dataset, dataset.location(root))
+    state = open_or_create(classic, dataset.at(root))
     assert versions_of(dataset, root) == [0]
-    assert not plan_of(classic, dataset, dataset.location(root)).differs
+    assert not plan_of(classic, dataset.at(root)).differs
     assert {feature for _, feature in FEATURES} <= set(state.features)
     assert state.cluster_by == ("id",)
 
@@ -235,12 +235,12 @@ def test_a_generated_partition_column_is_computed_where_a_frame_leaves_it_out(cl
     )  # fmt: skip
     at = dt.datetime(2026, 1, 2, 3, tzinfo=dt.timezone.utc)
     frame = classic.sql("SELECT TIMESTAMP'2026-01-02 03:00:00Z' AS at")
-    write(frame, dataset=dataset, location=dataset.location(root), note=note())
+    write(frame, table=dataset.at(root), note=note())
     assert rows_of(dataset, root) == [(at, dt.date(2026, 1, 2))]
-    assert not plan_of(classic, dataset, dataset.location(root)).differs
+    assert not plan_of(classic, dataset.at(root)).differs
     other = replace(dataset, features=Features(generated=(("seen_date", "DATE'2026-01-01'"),)))
     with pytest.raises(TableMismatchError) as caught:
-        conform(classic, other, other.location(root))
+        conform(classic, other.at(root))
     assert "generated" in caught.value.differences[0]
 
 
@@ -282,12 +282,12 @@ def test_what_rows_that_are_there_break_is_counted_and_shown_and_nothing_is_chan
     before = versions_of(PLAIN, root)
 
     with pytest.raises(ExistingRowsError) as caught:
-        conform(classic, dataset, dataset.location(root))
+        conform(classic, dataset.at(root))
 
     assert caught.value.counts == {"positive": 2, "not_null_text": 1}
     assert {json.loads(row)["id"] for row in caught.value.examples} == {-2, -3}
     assert versions_of(PLAIN, root) == before
-    assert not [name for name in require_table(classic, PLAIN, PLAIN.location(root)).properties if name == "owner.team"]
+    assert not [name for name in require_table(classic, PLAIN.at(root)).properties if name == "owner.team"]
 
     classic.sql(f"DELETE FROM delta.`{PLAIN.location(root)}` WHERE id < 0").collect()
     state = conformed(classic, dataset, root)
@@ -314,16 +314,16 @@ def test_constraints_whose_names_delta_writes_otherwise_settle_and_are_enforced(
     checks = (Check("Positive", "DayNo>0 AND length('a  b')=4"),)
     strict = replace(loose, schema=schema(nullable=False), checks=checks)
     conformed(classic, strict, root)
-    assert plan_of(classic, strict, strict.location(root)).steps == ()
+    assert plan_of(classic, strict.at(root)).steps == ()
     location = strict.location(root)
     for row in (({"b": None}, 2, 2, 2), ({"b": 2}, None, 2, 2), ({"b": 2}, 2, None, 2), ({"b": 2}, 2, 2, None)):
         with pytest.raises(NullViolationError):
-            write(frame_in(classic, loose.schema, [row]), dataset=strict, location=location, note=note())
+            write(frame_in(classic, loose.schema, [row]), table=TableRef(strict, location), note=note())
     with pytest.raises(CheckViolationError):
-        write(frame_in(classic, loose.schema, [({"b": 2}, -2, 2, 2)]), dataset=strict, location=location, note=note())
-    write(frame_in(classic, loose.schema, [({"b": 2}, 2, 2, 2)]), dataset=strict, location=location, note=note())
+        write(frame_in(classic, loose.schema, [({"b": 2}, -2, 2, 2)]), table=TableRef(strict, location), note=note())
+    write(frame_in(classic, loose.schema, [({"b": 2}, 2, 2, 2)]), table=TableRef(strict, location), note=note())
     conformed(classic, loose, root)
-    assert plan_of(classic, loose, loose.location(root)).steps == ()
+    assert plan_of(classic, loose.at(root)).steps == ()
     put(classic, loose, root, [({"b": None}, None, None, None)])
 
 
@@ -338,9 +338,9 @@ def test_a_check_that_can_not_be_used_is_named_before_anything_is_created_or_cha
     assert not Path(bad.location(root)).exists()
     put(classic, PLAIN, root, [(1, "a")])
     with pytest.raises(DeclarationError):
-        plan_of(classic, bad, bad.location(root))
+        plan_of(classic, bad.at(root))
     with pytest.raises(DeclarationError):
-        conform(classic, bad, bad.location(root))
+        conform(classic, bad.at(root))
     assert versions_of(PLAIN, root) == [0, 1]
 
 
@@ -348,7 +348,7 @@ def test_a_default_that_can_not_be_used_is_named_before_anything_is_changed(clas
     put(classic, PLAIN, root, [(1, "a")])
     bad = replace(PLAIN, features=Features(defaults=(("text", "nothing_of_that_name"),), deletion_vectors=True))
     with pytest.raises(ExpressionError) as caught:
-        conform(classic, bad, bad.location(root))
+        conform(classic, bad.at(root))
     assert (caught.value.part, caught.value.expression) == ("default of 'text'", "nothing_of_that_name")
     assert versions_of(PLAIN, root) == [0, 1]
 
@@ -357,7 +357,7 @@ def test_a_step_that_delta_refuses_is_told_with_the_step(classic: SparkSession, 
     put(classic, PLAIN, root, [(1, "a")])
     bad = replace(PLAIN, properties=(("delta.checkpointInterval", "often"),))
     with pytest.raises(ConformError) as caught:
-        conform(classic, bad, bad.location(root))
+        conform(classic, bad.at(root))
     assert "delta.checkpointInterval" in caught.value.step
 
 
@@ -378,13 +378,13 @@ def test_two_processes_that_apply_at_once_end_with_one_table_as_declared(
         assert child.stdout.readline() == "ready\n"
         child.stdin.write("now\n")
         child.stdin.flush()
-        ours = conform(classic, conforming.RACED, conforming.RACED.location(root))
+        ours = conform(classic, conforming.RACED.at(root))
         assert child.stdout.readline() == "False\n"
         child.communicate(timeout=60)
     finally:
         child.kill()
     assert child.returncode == 0
-    assert not plan_of(classic, conforming.RACED, conforming.RACED.location(root)).differs
+    assert not plan_of(classic, conforming.RACED.at(root)).differs
     assert ours.after.schema.names == conforming.RACED.schema.names
     found = classic.read.format("delta").load(conforming.RACED.location(root)).collect()
     assert list(map(tuple, found)) == [(1, "a", None, None)]
@@ -414,13 +414,13 @@ def test_codec_and_dictionary_hold_through_append_merge_and_optimize(classic: Sp
     assert codecs(dataset, root) == {("GZIP", False)}
     files = files_of(dataset, root)
 
-    done = optimize(classic, dataset, location, note())
+    done = optimize(classic, TableRef(dataset, location), note())
 
     assert (done.files_added, done.files_removed) == (1, len(files))
     assert codecs(dataset, root) == {("GZIP", False)}
     assert commit_info(dataset, root, done.version)["operation"] == "OPTIMIZE"
     assert len(rows_of(dataset, root)) == 16
-    again = optimize(classic, dataset, location, note())
+    again = optimize(classic, TableRef(dataset, location), note())
     assert (again.files_added, again.version) == (0, done.version)
 
 
@@ -432,7 +432,7 @@ def test_opening_a_table_that_needs_nothing_runs_no_spark_job_and_commits_nothin
     tracker = classic.sparkContext.statusTracker()
     classic.sparkContext.setJobGroup("opening", "opening")
     try:
-        state = open_or_create(classic, dataset, dataset.location(root))
+        state = open_or_create(classic, dataset.at(root))
         assert list(tracker.getJobIdsForGroup("opening")) == []
     finally:
         classic.sparkContext.setLocalProperty("spark.jobGroup.id", None)

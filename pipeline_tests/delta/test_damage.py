@@ -16,7 +16,7 @@ import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import SparkSession
 
-from pipeline.dataset import Features
+from pipeline.dataset import Features, TableRef
 from pipeline.delta.inspect.describe import describe, describe_all
 from pipeline.delta.inspect.doctor import examine
 from pipeline.delta.log.mark import Cursor
@@ -39,7 +39,7 @@ def sound(classic: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Pa
     for number in range(1, NEWEST):
         put(classic, REPLACED, str(root), [(day(number), number, "x")], of_values("day", [day(number)]))
         if number == CHECKPOINT:
-            checkpoint(classic, REPLACED, REPLACED.location(str(root)))
+            checkpoint(classic, REPLACED.at(str(root)))
     put(classic, REPLACED, str(root), [(day(4), 44, "y")], of_values("day", [day(4), day(5)]))
     return root
 
@@ -77,10 +77,10 @@ def refused(classic: SparkSession, root: str, cursor: Cursor) -> set[Path]:
     """The files that a read, a write, a consumer and an overview name when they refuse."""
     location, named = REPLACED.location(root), set()
     for attempt in (
-        lambda: read(classic, REPLACED, location).frame,
+        lambda: read(classic, TableRef(REPLACED, location)).frame,
         lambda: put(classic, REPLACED, root, [(day(9), 9, "z")], of_values("day", [day(9)])),
-        lambda: verdict_on(classic, REPLACED, location, cursor),
-        lambda: describe(classic, REPLACED, location),
+        lambda: verdict_on(classic, TableRef(REPLACED, location), cursor),
+        lambda: describe(classic, TableRef(REPLACED, location)),
     ):
         with pytest.raises(DamagedTableError) as caught:
             attempt()
@@ -108,7 +108,7 @@ def test_a_damaged_entry_is_refused_by_reads_writes_consumers_and_overviews(
     classic: SparkSession, root: str, number: int, damage: Callable[[str], object]
 ) -> None:
     location = REPLACED.location(root)
-    cursor = Cursor(table_id=require_table(classic, REPLACED, location).table_id, version=CHECKPOINT)
+    cursor = Cursor(table_id=require_table(classic, TableRef(REPLACED, location)).table_id, version=CHECKPOINT)
     damage(root)
     files = {path: path.read_bytes() for path in Path(location).rglob("*") if path.is_file()}
     assert refused(classic, root, cursor) == {entry(root, number)}
@@ -119,22 +119,25 @@ def test_a_damaged_entry_is_refused_by_reads_writes_consumers_and_overviews(
     assert (Path(found.findings[0].path).name, found.healthy) == (entry(root, number).name, False)
     # What was there before the damage can still be read, unless Delta itself refuses a log with a gap above it.
     if number == NEWEST or entry(root, number).exists():
-        assert read(classic, REPLACED, location, ReadOptions(version=4)).frame.count() == 4
+        assert read(classic, TableRef(REPLACED, location), ReadOptions(version=4)).frame.count() == 4
 
 
 def test_an_entry_below_the_checkpoint_is_refused_to_the_consumer_that_needs_it_and_to_nobody_else(
     classic: SparkSession, root: str
 ) -> None:
     location = REPLACED.location(root)
-    table_id = require_table(classic, REPLACED, location).table_id
+    table_id = require_table(classic, TableRef(REPLACED, location)).table_id
     entry(root, 2).write_bytes(b"")
     with pytest.raises(DamagedTableError) as caught:
-        verdict_on(classic, REPLACED, location, Cursor(table_id=table_id, version=1))
+        verdict_on(classic, TableRef(REPLACED, location), Cursor(table_id=table_id, version=1))
     assert Path(caught.value.file) == entry(root, 2)
-    assert verdict_on(classic, REPLACED, location, Cursor(table_id=table_id, version=3)).kind is VerdictKind.CHANGES
-    assert read(classic, REPLACED, location).frame.count() == 4
+    assert (
+        verdict_on(classic, TableRef(REPLACED, location), Cursor(table_id=table_id, version=3)).kind
+        is VerdictKind.CHANGES
+    )
+    assert read(classic, TableRef(REPLACED, location)).frame.count() == 4
     with pytest.raises(DamagedTableError):
-        read(classic, REPLACED, location, ReadOptions(version=2))
+        read(classic, TableRef(REPLACED, location), ReadOptions(version=2))
 
 
 @pytest.mark.parametrize("damage", first_is_quick(["a copy of another", "cut"]))
@@ -142,16 +145,16 @@ def test_an_entry_below_the_checkpoint_that_is_another_is_refused_to_the_consume
     classic: SparkSession, root: str, damage: str
 ) -> None:
     location = REPLACED.location(root)
-    table_id = require_table(classic, REPLACED, location).table_id
+    table_id = require_table(classic, TableRef(REPLACED, location)).table_id
     if damage == "cut":
         without_metrics(root, 2)
         keep(root, 2, "commitInfo")
     else:
         shutil.copy(entry(root, 1), entry(root, 2))
     with pytest.raises(DamagedTableError) as caught:
-        verdict_on(classic, REPLACED, location, Cursor(table_id=table_id, version=0))
+        verdict_on(classic, TableRef(REPLACED, location), Cursor(table_id=table_id, version=0))
     assert (caught.value.dataset, Path(caught.value.file)) == ("days", entry(root, 2))
-    assert read(classic, REPLACED, location).frame.count() == 4
+    assert read(classic, TableRef(REPLACED, location)).frame.count() == 4
 
 
 @pytest.mark.parametrize("damage", first_is_quick(["no bytes", "gone"]))
@@ -161,8 +164,8 @@ def test_a_file_beside_a_checkpoint_that_is_damaged_is_named(
     dataset = replace(REPLACED, features=Features(v2_checkpoints=True))
     written, root = tmp_path / "written", str(tmp_path / "tables")
     put(classic, dataset, str(written), [(day(1), 1, "x")])
-    table_id = require_table(classic, dataset, dataset.location(str(written))).table_id
-    checkpoint(classic, dataset, dataset.location(str(written)))
+    table_id = require_table(classic, dataset.at(str(written))).table_id
+    checkpoint(classic, dataset.at(str(written)))
     shutil.copytree(written, root)
     (beside,) = Path(dataset.location(root)).glob("_delta_log/_sidecars/*.parquet")
     beside.write_bytes(b"") if damage == "no bytes" else beside.unlink()
@@ -203,11 +206,11 @@ def test_a_checkpoint_of_no_bytes_is_done_without_while_the_entries_below_it_are
     location = REPLACED.location(root)
     (path,) = Path(location).glob("_delta_log/*.checkpoint*.parquet")
     path.write_bytes(b"")
-    cursor = Cursor(table_id=require_table(classic, REPLACED, location).table_id, version=CHECKPOINT)
-    assert verdict_on(classic, REPLACED, location, cursor).kind is VerdictKind.CHANGES
-    assert read(classic, REPLACED, location).frame.count() == 4
+    cursor = Cursor(table_id=require_table(classic, TableRef(REPLACED, location)).table_id, version=CHECKPOINT)
+    assert verdict_on(classic, TableRef(REPLACED, location), cursor).kind is VerdictKind.CHANGES
+    assert read(classic, TableRef(REPLACED, location)).frame.count() == 4
     assert put(classic, REPLACED, root, [(day(9), 9, "z")], of_values("day", [day(9)])).version == NEWEST + 1
-    assert describe(classic, REPLACED, location).rows == 5
+    assert describe(classic, TableRef(REPLACED, location)).rows == 5
     for number in range(CHECKPOINT):
         entry(root, number).unlink()
     assert refused(classic, root, cursor) == {path}
@@ -216,14 +219,14 @@ def test_a_checkpoint_of_no_bytes_is_done_without_while_the_entries_below_it_are
 def test_a_checkpoint_that_can_t_be_read_is_refused_by_name(classic: SparkSession, root: str) -> None:
     """Delta finds it out in the middle of a query, and for some queries never."""
     location = REPLACED.location(root)
-    cursor = Cursor(table_id=require_table(classic, REPLACED, location).table_id, version=CHECKPOINT)
+    cursor = Cursor(table_id=require_table(classic, TableRef(REPLACED, location)).table_id, version=CHECKPOINT)
     (path,) = Path(location).glob("_delta_log/*.checkpoint*.parquet")
     path.write_bytes(b"PAR1 and no more")
     assert refused(classic, root, cursor) == {path}
     # Which the doctor says to do.
     path.unlink()
     log(root, "_last_checkpoint").unlink()
-    assert read(classic, REPLACED, location).frame.count() == 4
+    assert read(classic, TableRef(REPLACED, location)).frame.count() == 4
 
 
 def test_an_overview_names_the_data_file_that_can_t_be_read(classic: SparkSession, root: str) -> None:
@@ -231,6 +234,6 @@ def test_an_overview_names_the_data_file_that_can_t_be_read(classic: SparkSessio
     (path,) = Path(location).glob("day=2026-01-02/*.parquet")
     path.write_bytes(path.read_bytes()[:-20])
     with pytest.raises(DamagedTableError) as caught:
-        describe(classic, REPLACED, location)
+        describe(classic, TableRef(REPLACED, location))
     assert path.name in caught.value.file
     assert "PIPELINE_ROOT" not in str(caught.value)

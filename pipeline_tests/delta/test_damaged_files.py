@@ -9,7 +9,7 @@ import pytest
 from pyspark.sql import SparkSession
 from pyspark.sql.types import LongType, StringType, StructField, StructType
 
-from pipeline.dataset import Append, Check, Dataset, ErrorIfExists, Merge, Replace, SchemaPolicy, WriteMode
+from pipeline.dataset import Append, Check, Dataset, ErrorIfExists, Merge, Replace, SchemaPolicy, TableRef, WriteMode
 from pipeline.delta.log.mark import CommitNote, Mark
 from pipeline.delta.maintain.maintain import optimize
 from pipeline.delta.maintain.restore import plan_restore, restore
@@ -84,7 +84,7 @@ def test_an_optimize_that_meets_a_missing_file_names_it(classic: SparkSession, r
     put(classic, APPENDED, root, [(2, 2)])
     file.unlink()
     location = APPENDED.location(root)
-    refusal(APPENDED, root, file, lambda: optimize(classic, APPENDED, location, note()))
+    refusal(APPENDED, root, file, lambda: optimize(classic, TableRef(APPENDED, location), note()))
 
 
 @pytest.mark.exhaustive
@@ -95,10 +95,10 @@ def test_rows_that_can_not_be_taken_out_of_a_damaged_quarantine_are_told_with_it
     apart = judged.quarantine
     assert apart is not None
     batch = CommitNote(mark=Mark(writer="w", epoch=1))
-    write(frame_of(classic, judged, [(7, 7)]), dataset=judged, location=judged.location(root), note=batch)
+    write(frame_of(classic, judged, [(7, 7)]), table=judged.at(root), note=batch)
     file = file_of(apart, root)
     file.unlink()
-    refusal(apart, root, file, lambda: remove_batch(classic, apart, apart.location(root), batch))
+    refusal(apart, root, file, lambda: remove_batch(classic, apart.at(root), batch))
 
 
 @pytest.mark.exhaustive
@@ -106,7 +106,7 @@ def test_a_restore_whose_file_goes_in_the_meantime_commits_nothing(classic: Spar
     put(classic, REPLACED, root, [(1, 1)])
     file = file_of(REPLACED, root)
     put(classic, REPLACED, root, [(2, 2)])
-    plan = plan_restore(classic, REPLACED, REPLACED.location(root), ReadOptions(version=1))
+    plan = plan_restore(classic, REPLACED.at(root), ReadOptions(version=1))
     file.unlink()
     before = versions_of(REPLACED, root)
     with pytest.raises(VersionVacuumedError) as caught:
@@ -128,7 +128,7 @@ def test_an_overwrite_that_fails_behind_the_end_of_an_old_check_is_told_as_a_fai
     frame = classic.read.format("delta").load(location).selectExpr("k", "CAST(n AS STRING) AS n")
     file.unlink()
     with pytest.raises(DamagedTableError) as caught:
-        write(frame, dataset=replaced, location=location, note=note())
+        write(frame, table=TableRef(replaced, location), note=note())
     assert caught.value.file.rpartition("/")[2] == file.name
 
 
@@ -141,5 +141,5 @@ def test_a_damaged_file_of_another_table_that_the_frame_reads_is_not_told_as_dam
     file_of(read, root).unlink()
     frame = classic.read.format("delta").load(read.location(root))
     with pytest.raises(FrameFailedError):
-        write(frame, dataset=APPENDED, location=APPENDED.location(root), note=note())
+        write(frame, table=APPENDED.at(root), note=note())
     assert versions_of(APPENDED, root) == [0]

@@ -21,7 +21,7 @@ from pyspark.errors import ArithmeticException
 from pyspark.sql import SparkSession
 from pyspark.sql.types import LongType, StructField, StructType
 
-from pipeline.dataset import Append, Dataset, Features
+from pipeline.dataset import Append, Dataset, Features, TableRef
 from pipeline.delta import sql
 from pipeline.delta.inspect.describe import TableDescription, describe, describe_all, describe_at, described_in_log
 from pipeline.delta.inspect.history import history, history_in_log
@@ -82,7 +82,7 @@ def written(classic: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> 
     frame = frame_of(classic, REPLACED, [(day(2), 4, "d"), (day(2), 5, "e")])
     within = slices.of_values("day", [day(2)])
     said = note(writer="days/step", run_id="run-7", asset="days", partitions=str(within), sources={"landing": 3})
-    result = write(frame, dataset=REPLACED, location=REPLACED.location(root), note=said, within=within)
+    result = write(frame, table=REPLACED.at(root), note=said, within=within)
     put(classic, NESTED, root, [(day(1), 1, "a")])
     kept = "'delta.logRetentionDuration' = 'interval 60 days'"
     classic.sql(f"ALTER TABLE {sql.path_table(NESTED.location(root))} SET TBLPROPERTIES ({kept})")
@@ -103,7 +103,7 @@ def told(written: tuple[str, WriteResult]) -> str:
 
 @pytest.mark.both_modes
 def test_a_description_says_what_another_engine_counts(spark: SparkSession, told: str) -> None:
-    found = describe(spark, REPLACED, REPLACED.location(told))
+    found = describe(spark, REPLACED.at(told))
     table = deltalake.DeltaTable(REPLACED.location(told))
     sizes = pa.table(table.get_add_actions(flatten=True)).column("size_bytes").to_pylist()
     assert (found.standing, found.differences, found.rows, found.partitions) == ("ok", (), 4, 3)
@@ -122,7 +122,7 @@ def test_a_description_says_what_another_engine_counts(spark: SparkSession, told
 
 
 def test_the_last_write_is_the_last_commit_that_changed_rows(spark: SparkSession, told: str) -> None:
-    found = describe(spark, NESTED, NESTED.location(told))
+    found = describe(spark, NESTED.at(told))
     assert found.table is not None
     assert found.last_write is not None
     assert (found.table.version, found.last_write.version, found.last_write.operation) == (2, 1, "WRITE")
@@ -137,7 +137,7 @@ def test_an_unpartitioned_table_has_no_count_of_partitions_and_many_commits_are_
 ) -> None:
     copy = str(tmp_path / "copy")
     shutil.copytree(LOG.location(told), copy)
-    found = describe(spark, LOG, copy)
+    found = describe(spark, TableRef(LOG, copy))
     assert (found.rows, found.partitions, found.standing) == (9, None, "ok")
     assert found.health is not None
     assert (found.health.checkpoint_version, found.health.commits_since_checkpoint) == (None, 9)
@@ -146,8 +146,8 @@ def test_an_unpartitioned_table_has_no_count_of_partitions_and_many_commits_are_
     assert "OPTIMIZE" in found.health.remarks[1]
 
     if not is_connect(spark):  # over Connect the checkpoint is a child process's
-        checkpoint(spark, LOG, copy)
-        after = describe(spark, LOG, copy).health
+        checkpoint(spark, TableRef(LOG, copy))
+        after = describe(spark, TableRef(LOG, copy)).health
         assert after is not None
         assert (after.checkpoint_version, after.commits_since_checkpoint, len(after.remarks)) == (8, 0, 1)
 
@@ -173,7 +173,7 @@ def test_an_overview_has_every_dataset_whatever_became_of_its_table(
     assert len(found["days"].differences) == 2
     assert found["days"].rows == 4
     with pytest.raises(StorageError):
-        describe(spark, NESTED, NESTED.location(root))
+        describe(spark, NESTED.at(root))
 
 
 @pytest.mark.both_modes
@@ -206,7 +206,7 @@ def test_the_log_says_of_a_table_what_spark_says(classic: SparkSession, told: st
         location = dataset.location(told)
         for limit in (None, 2):
             assert history_in_log(dataset.name, location, limit) == history(classic, dataset.name, location, limit)
-        assert described_in_log(dataset.name, location, dataset) == describe(classic, dataset, location)
+        assert described_in_log(dataset.name, location, dataset) == describe(classic, TableRef(dataset, location))
         undeclared = described_in_log(dataset.name, location, None)
         assert undeclared == describe_at(classic, dataset.name, location, None)
         assert undeclared is not None
@@ -240,9 +240,9 @@ def test_the_log_says_what_spark_says_of_a_table_with_mapped_columns_deleted_row
     put(classic, dataset, root, [(day(1), number, "a") for number in range(6)])
     put(classic, dataset, root, [(None, 9, "b"), (day(2), 10, "c")])
     location = dataset.location(root)
-    checkpoint(classic, dataset, location)
+    checkpoint(classic, TableRef(dataset, location))
     classic.sql(f"DELETE FROM delta.`{location}` WHERE id IN (1, 10)").collect()
-    found, wanted = described_in_log(dataset.name, location, dataset), describe(classic, dataset, location)
+    found, wanted = described_in_log(dataset.name, location, dataset), describe(classic, TableRef(dataset, location))
     assert found is not None
     assert found.table is not None
     assert wanted.table is not None
@@ -375,7 +375,7 @@ def test_the_changes_of_a_dataset_are_a_view_too_over_a_window_with_both_ends(sp
     early = ask(spark, told, statement, pins={"days": ReadOptions(version=1)})
     assert (list(late.rows), list(early.rows)) == (every[3:], every[:3])
     options = ReadOptions(changes=Window(last=1), columns=("id", "_change_type"))
-    found = read(spark, REPLACED, REPLACED.location(told), options)
+    found = read(spark, REPLACED.at(told), options)
     assert (found.first, found.version, sorted(map(tuple, found.frame.collect()))) == (
         1, 1, [(1, "insert"), (2, "insert"), (3, "insert")],
     )  # fmt: skip

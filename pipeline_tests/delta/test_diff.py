@@ -20,7 +20,7 @@ REPLACED = Dataset(name="replaced", schema=ROWS, write=Replace(), keys=("id",))
 
 def differing(session: SparkSession, dataset: Dataset, root: str, first: int) -> tuple[Reason | None, list[Any]]:
     last = versions_of(dataset, root)[-1]
-    found = diff(session, dataset, dataset.location(root), first=first, last=last, limit=100)
+    found = diff(session, dataset.at(root), first=first, last=last, limit=100)
     rows = [tuple(row) for row in found.answer.rows]
     assert sum(found.counts.values()) == len(rows)
     return found.verdict.reason, rows

@@ -25,7 +25,7 @@ def eleven(classic: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> P
     root = str(tmp_path_factory.mktemp("eleven"))
     for number in range(1, VERSIONS):
         put(classic, APPENDED, root, [(day(number), number, "x")])
-    checkpoint(classic, APPENDED, APPENDED.location(root))
+    checkpoint(classic, APPENDED.at(root))
     return Path(root)
 
 

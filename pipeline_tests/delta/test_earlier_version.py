@@ -19,7 +19,6 @@ from pyspark.sql import SparkSession
 
 from pipeline.delta.inspect.manifest import manifest, runs
 from pipeline.delta.inspect.record import verify
-from pipeline.delta.read.changes import SourceTable
 from pipeline.delta.read.verdict import VerdictKind
 from pipeline.delta.sink.receiver import SinkSettings
 from pipeline.delta.sink.sink import DeltaSink
@@ -51,7 +50,7 @@ def day(number: int) -> dt.date:
 def test_tables_are_as_declared_and_their_records_are_verified(kept: Path) -> None:
     root = str(kept / "root")
     for dataset in datasets:
-        plan = plan_in_log(dataset, dataset.location(root))
+        plan = plan_in_log(dataset.at(root))
         assert plan is not None
         assert [step for step in plan.steps if step.needed] == []
     assert len(rows_of(ORDERS, root)) == 6
@@ -65,12 +64,12 @@ def test_tables_are_as_declared_and_their_records_are_verified(kept: Path) -> No
 
 def test_a_consumer_goes_on_from_its_cursor(classic: SparkSession, kept: Path) -> None:
     root = str(kept / "root")
-    source = SourceTable(dataset=ORDERS, location=ORDERS.location(root))
+    source = ORDERS.at(root)
     assert rows_of(TOTALS, root) == [(day(1), 30.0), (day(2), 30.0)]
 
     def run() -> tuple[VerdictKind, tuple[int, int] | None, bool]:
         consumed = consume(
-            classic, TOTALS, TOTALS.location(root), sources=[source], note=note("totals"),
+            classic, TOTALS.at(root), sources=[source], note=note("totals"),
             compute=lambda changes: Touched(
                 changes["orders"].rows_in(days := changes["orders"].touched("day")).groupBy("day")
                 .agg({"amount": "sum"}).toDF("day", "total"), within=days,
@@ -98,7 +97,7 @@ def test_a_stream_repeats_the_batch_whose_end_it_does_not_know_and_goes_on(class
     folder, checkpoint = str(kept / "in"), str(kept / "checkpoint")
     (kept / "in" / "c.json").write_text(json.dumps({"arrival": 4, "update_id": 4}) + "\n", encoding="utf-8")
     stream = classic.readStream.schema(EVENTS.schema).option("maxFilesPerTrigger", 1).json(folder)
-    results = write_available(stream, dataset=EVENTS, location=EVENTS.location(root), checkpoint=checkpoint)
+    results = write_available(stream, table=EVENTS.at(root), checkpoint=checkpoint)
     assert [(result.mark.epoch, result.skipped) for result in results] == [(1, True), (2, False)]
     assert rows_of(EVENTS, root) == [(1, 1), (2, 2), (3, 3), (4, 4)]
 

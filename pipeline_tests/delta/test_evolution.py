@@ -31,7 +31,7 @@ from pyspark.sql.types import (
     StructType,
 )
 
-from pipeline.dataset import Append, Check, Dataset, Features, Merge, Replace, SchemaPolicy
+from pipeline.dataset import Append, Check, Dataset, Features, Merge, Replace, SchemaPolicy, TableRef
 from pipeline.delta.read.verdict import Reason, VerdictKind, verdict_on
 from pipeline.delta.read.version import read
 from pipeline.delta.table.open_table import conform, plan_of, require_table, shape_differences
@@ -86,7 +86,7 @@ def test_after_a_rename_and_a_drop_a_new_column_of_the_old_name_has_none_of_the_
     )  # fmt: skip
     with pytest.raises(TableMismatchError):  # a drop is nothing that a write does by itself
         put(classic, dropped, root, [(3, (7,))])
-    conform(classic, dropped, dropped.location(root))
+    conform(classic, dropped.at(root))
     assert rows(classic, dropped, root) == [(1, (None,)), (2, (None,))]
 
     again = replace(
@@ -109,7 +109,7 @@ def test_an_undeclared_rename_is_never_guessed(classic: SparkSession, root: str)
         put(classic, new, root, [(2, 20)])
     assert "column qty: the table has it, the declaration does not" in caught.value.differences
     with pytest.raises(TableMismatchError):
-        conform(classic, new, new.location(root))
+        conform(classic, new.at(root))
     assert versions_of(old, root) == [0, 1]
 
 
@@ -123,17 +123,17 @@ def test_a_rename_or_a_drop_and_a_new_column_of_that_name_make_a_consumer_read_e
     renamed = replace(
         source, schema=fields(id=LongType(), b=LongType()), schema_policy=SchemaPolicy(renames=(("a", "b"),))
     )
-    conform(classic, renamed, location)
-    verdict = verdict_on(classic, renamed, location, before)
+    conform(classic, TableRef(renamed, location))
+    verdict = verdict_on(classic, TableRef(renamed, location), before)
     assert (verdict.kind, verdict.reason) == (VerdictKind.FULL, Reason.SCHEMA_CHANGED)
 
     at_rename = cursor(source, root, versions_of(source, root)[-1])
     dropped = replace(source, schema=fields(id=LongType()), schema_policy=SchemaPolicy(drops=("b",)))
-    conform(classic, dropped, location)
+    conform(classic, TableRef(dropped, location))
     back = replace(source, schema=fields(id=LongType(), b=LongType()), schema_policy=SchemaPolicy(mode="add columns"))
     put(classic, back, root, [(2, 20)])
     # The names and types are those of before, and the values of the rows that were there are not.
-    verdict = verdict_on(classic, back, location, at_rename)
+    verdict = verdict_on(classic, TableRef(back, location), at_rename)
     assert (verdict.kind, verdict.reason) == (VerdictKind.FULL, Reason.SCHEMA_CHANGED)
 
 
@@ -166,7 +166,7 @@ def test_names_that_parquet_refuses_are_written_and_read_where_columns_are_mappe
     day = dt.date(2026, 1, 1)
     placed(classic, dataset, root, [(1, (2,), day), (3, None, None)])
     put(classic, dataset, root, [(3, (4,), day)])
-    found = read(classic, dataset, dataset.location(root)).frame
+    found = read(classic, dataset.at(root)).frame
     assert found.schema.names == schema.names
     assert sorted(map(tuple, found.collect())) == [(1, (2,), day), (3, (4,), day)]
 
@@ -239,7 +239,7 @@ def test_only_a_replacement_of_the_whole_table_overwrites_schema_and_layout_and_
     assert result.fingerprint_before == old.fingerprint
     assert any("partition columns" in change for change in result.schema_changes)
     assert rows_of(new, root) == [(3, "three", dt.date(2026, 1, 1)), (4, None, None)]
-    state = require_table(classic, new, new.location(root))
+    state = require_table(classic, new.at(root))
     assert state.partition_by == ("b",)
     assert state.schema["a"].metadata["comment"] == "a"
     assert shape_differences(new, state) == []
@@ -413,11 +413,11 @@ def check_pair(session: SparkSession, root: str, pair: tuple[StructType, StructT
     features = Features(type_widening=True) if "widen" in kinds else Features()
     dataset = Dataset(name="pair", schema=old, write=Append(), change_feed=False, features=features)
     one, two = tuple(value(f.dataType, 1) for f in old.fields), tuple(value(f.dataType, 3) for f in new.fields)
-    write(frame_of(session, dataset, [one]), dataset=dataset, location=dataset.location(root), note=note())
+    write(frame_of(session, dataset, [one]), table=dataset.at(root), note=note())
     wanted = replace(dataset, schema=new, schema_policy=SchemaPolicy(mode=mode))
     verdict = kinds <= RULES[mode]
-    state = require_table(session, dataset, dataset.location(root))
-    found = plan_of(session, wanted, dataset.location(root))
+    state = require_table(session, dataset.at(root))
+    found = plan_of(session, TableRef(wanted, dataset.location(root)))
     assert found.is_automatic is verdict
     assert bool(shape_differences(wanted, state)) is bool(kinds) is found.differs
     if not verdict:
@@ -426,7 +426,7 @@ def check_pair(session: SparkSession, root: str, pair: tuple[StructType, StructT
         assert versions_of(dataset, root) == [0, 1]
         return "refused"
     put(session, wanted, root, [two])
-    assert not plan_of(session, wanted, dataset.location(root)).differs
+    assert not plan_of(session, TableRef(wanted, dataset.location(root))).differs
     expected = sorted([carried(old, new, one), two], key=str)
     seen = session.read.format("delta").load(dataset.location(root)).collect()
     assert sorted((plain(tuple(row)) for row in seen), key=str) == expected

@@ -13,7 +13,18 @@ import pytest
 from pyspark.sql import SparkSession
 from pyspark.sql.types import LongType, StringType, StructField, StructType
 
-from pipeline.dataset import Append, Changelog, Dataset, ErrorIfExists, Ignore, InsertNew, Merge, Replace, WriteMode
+from pipeline.dataset import (
+    Append,
+    Changelog,
+    Dataset,
+    ErrorIfExists,
+    Ignore,
+    InsertNew,
+    Merge,
+    Replace,
+    TableRef,
+    WriteMode,
+)
 from pipeline.delta import sql
 from pipeline.delta.log.commits import commit_file, commit_token
 from pipeline.delta.log.mark import CommitNote, Mark, clone_session, release_session
@@ -48,7 +59,7 @@ def deliver(
     is_log = isinstance(dataset.write, Merge) and dataset.write.changelog is not None
     schema = StructType([*ROW.fields, StructField("op", StringType())]) if is_log else ROW
     said = CommitNote(mark=Mark(writer=writer, epoch=epoch))
-    return write(frame_in(spark, schema, rows), dataset=dataset, location=dataset.location(root), note=said)
+    return write(frame_in(spark, schema, rows), table=dataset.at(root), note=said)
 
 
 def rows_in(dataset: Dataset, root: str) -> list[tuple[Any, ...]]:
@@ -170,7 +181,7 @@ def by_sql(spark: SparkSession, dataset: Dataset, root: str, version: int) -> No
 
 
 def by_us(spark: SparkSession, dataset: Dataset, root: str, version: int) -> None:
-    plan = plan_restore(spark, dataset, dataset.location(root), ReadOptions(version=version))
+    plan = plan_restore(spark, dataset.at(root), ReadOptions(version=version))
     restore(spark, dataset, plan, note("operator"))
 
 
@@ -178,7 +189,7 @@ def by_us_and_then_the_log_is_cleaned(spark: SparkSession, dataset: Dataset, roo
     """As Delta's clean-up leaves it: commits before the checkpoint are gone, the restore among them."""
     by_us(spark, dataset, root, version)
     location = dataset.location(root)
-    checkpoint(spark, dataset, location)
+    checkpoint(spark, TableRef(dataset, location))
     for number in versions_of(dataset, root)[:-1]:
         Path(commit_file(location, number)).unlink()
 

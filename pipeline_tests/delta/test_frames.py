@@ -146,11 +146,11 @@ def refused(obj: Any, dataset: Dataset, root: Path) -> tuple[str, ...]:
 
 def put_frame(spark: SparkSession, obj: Any, dataset: Dataset, root: str) -> None:
     with to_spark(obj, dataset, lambda: spark, f"{root}/{STAGING}") as frame:
-        write(frame, dataset=dataset, location=dataset.location(root), note=note())
+        write(frame, table=dataset.at(root), note=note())
 
 
 def got(spark: SparkSession, dataset: Dataset, root: str, kind: str, max_bytes: int = GIB) -> Any:
-    frame = read(spark, dataset, dataset.location(root)).frame
+    frame = read(spark, dataset.at(root)).frame
     return from_spark(frame, kind, dataset, max_bytes=max_bytes, staging=f"{root}/{STAGING}")
 
 

@@ -26,11 +26,10 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from pipeline.dataset import Append, Changelog, Check, Dataset, Features, Merge, Replace, Unique
+from pipeline.dataset import Append, Changelog, Check, Dataset, Features, Merge, Replace, TableRef, Unique
 from pipeline.delta.frames.convert import ARROW_READER, from_spark
 from pipeline.delta.inspect.check import check_table
 from pipeline.delta.log.mark import clone_session, release_session
-from pipeline.delta.read.changes import SourceTable
 from pipeline.delta.read.version import ReadOptions, read
 from pipeline.delta.read.window import Window
 from pipeline.delta.sql import slices
@@ -159,11 +158,11 @@ def test_a_session_that_would_misread_a_dataset_is_refused_by_the_name_of_the_co
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # over Connect Spark says of some that they will go
         hostile.conf.unset(name)
-        assert read(hostile, dataset, location).frame.count() == 1
+        assert read(hostile, TableRef(dataset, location)).frame.count() == 1
         hostile.conf.set(name, value)
     for options in (ReadOptions(), ReadOptions(changes=Window())):
         with pytest.raises(SessionConfError) as caught:
-            read(hostile, dataset, location, options)
+            read(hostile, TableRef(dataset, location), options)
         assert caught.value.problems == (f"{name} is {value}",)
 
 
@@ -180,8 +179,8 @@ def test_a_consumer_is_refused_at_its_first_run_in_a_session_that_passes_over_mi
     for full_refresh in (False, True):
         with pytest.raises(SessionConfError) as caught:
             consume(
-                hostile, consumer, consumer.location(root),
-                sources=[SourceTable(dataset=source, location=source.location(root))],
+                hostile, consumer.at(root),
+                sources=[source.at(root)],
                 compute=lambda changes: changes["source"].whole, note=note(), full_refresh=full_refresh,
             )  # fmt: skip
         assert caught.value.dataset == "source"
@@ -215,14 +214,14 @@ def test_a_day_that_is_computed_is_the_one_of_utc_and_a_read_in_another_zone_is_
     instant = dt.datetime(2026, 10, 24, 22, 30, tzinfo=UTC)
     frame = frame_in(hostile, StructType(schema.fields[:1]), [(instant,)])
 
-    write(frame, dataset=dataset, location=dataset.location(root), note=note())
+    write(frame, table=dataset.at(root), note=note())
 
     assert rows_of(dataset, root) == [(instant, dt.date(2026, 10, 24))]
     with pytest.raises(SessionConfError) as caught:
-        read(hostile, dataset, dataset.location(root))
+        read(hostile, dataset.at(root))
     assert "spark.sql.session.timeZone is Europe/Amsterdam" in caught.value.problems[0]
     hostile.conf.set("spark.databricks.delta.generatedColumn.partitionFilterOptimization.enabled", "false")
-    found = read(hostile, dataset, dataset.location(root)).frame
+    found = read(hostile, dataset.at(root)).frame
     assert found.filter("key >= TIMESTAMP'2026-10-24 22:30:00Z'").count() == 1
 
 
@@ -290,7 +289,7 @@ def test_a_replaced_slice_is_in_the_feed_with_its_new_rows_and_counted_whatever_
     put(hostile, source, root, [(1, 1), (2, 2)])
     result = put(hostile, source, root, [(1, 5)], slices.of_values("k", [1, 2]))
     assert (result.rows_written, result.rows_deleted) == (1, 2)
-    feed = read(hostile, source, source.location(root), ReadOptions(changes=Window(first=result.version))).frame
+    feed = read(hostile, source.at(root), ReadOptions(changes=Window(first=result.version))).frame
     found = feed.select("k", "n", "_change_type").collect()
     assert sorted(map(tuple, found)) == [(1, 1, "delete"), (1, 5, "insert"), (2, 2, "delete")]
 
@@ -310,7 +309,7 @@ def test_days_that_only_one_calendar_has_are_read_in_a_session_with_the_old_date
     put(hostile, dataset, root, [(key(10, 4), 1), (key(10, 10), 2), (key(10, 15), 3), (None, 4)])
 
     def numbers(within: slices.Slice) -> list[int]:
-        found = read(hostile, dataset, dataset.location(root), within=within).frame
+        found = read(hostile, dataset.at(root), within=within).frame
         return sorted(row["n"] for row in found.select("n").collect())
 
     assert numbers(slices.of_values("key", [key(10, 10), None])) == [2, 4]
@@ -338,7 +337,7 @@ def test_a_truncation_takes_the_rows_before_it_and_none_after_it_in_any_zone(
     log = StructType([StructField("op", StringType()), *schema.fields])
     before, truncated, after = places
     for changes in ([("c", 1, before), ("c", 2, after)], [("t", None, truncated)]):
-        write(frame_in(hostile, log, changes), dataset=dataset, location=dataset.location(root), note=note())
+        write(frame_in(hostile, log, changes), table=dataset.at(root), note=note())
     assert [row[0] for row in rows_of(dataset, root)] == [2]
 
 
@@ -350,6 +349,6 @@ def test_a_stream_of_batches_has_the_days_of_the_table_whatever_calendar_the_ses
     dataset = Dataset(name="old", schema=schema)
     rows = [(dt.date(year, 1, 1), dt.datetime(year, 1, 1, 12, tzinfo=UTC)) for year in (1, 1000, 1850)]
     put(hostile, dataset, root, rows)
-    frame = read(hostile, dataset, dataset.location(root)).frame
+    frame = read(hostile, dataset.at(root)).frame
     reader = from_spark(frame, ARROW_READER, dataset, max_bytes=0, staging=f"{root}/_staging")
     assert sorted(tuple(row.values()) for row in reader.read_all().to_pylist()) == rows

@@ -18,7 +18,7 @@ import pytest
 from pyspark.sql import SparkSession
 from pyspark.sql.types import DoubleType, LongType, StringType, StructField, StructType, TimestampType
 
-from pipeline.dataset import Append, Dataset
+from pipeline.dataset import Append, Dataset, TableRef
 from pipeline.delta.frames import convert
 from pipeline.delta.log.mark import clone_session
 from pipeline.delta.maintain.maintain import vacuum
@@ -69,7 +69,7 @@ def columns(location: str) -> dict[str, dict[str, list[Any]]]:
 
 def handed_out(classic: SparkSession, dataset: Dataset, root: str) -> dict[str, dict[str, list[Any]]]:
     """By kind of local frame, the columns of a table as our own loader hands them out."""
-    frame = read(classic, dataset, dataset.location(root)).frame
+    frame = read(classic, dataset.at(root)).frame
     found = {}
     for kind in (convert.PANDAS, convert.POLARS, convert.ARROW):
         given = convert.from_spark(frame, kind, dataset, max_bytes=1 << 20, staging=f"{root}/_staging")
@@ -138,7 +138,7 @@ def test_a_partitioned_table_without_files_keeps_its_columns_for_other_engines(
 def test_an_instant_is_stored_as_the_same_microsecond_for_other_engines(classic: SparkSession, root: str) -> None:
     instant = dt.datetime(2026, 1, 1, 0, 0, 0, 1, UTC)
     frame = classic.createDataFrame([(instant, instant)], INSTANTS.schema)
-    write(frame, dataset=INSTANTS, location=INSTANTS.location(root), note=note())
+    write(frame, table=INSTANTS.at(root), note=note())
     location = INSTANTS.location(root)
     (file,) = files_of(INSTANTS, root)
     (stored,) = Path(location).rglob(file.rsplit("/", 1)[-1])
@@ -187,14 +187,16 @@ def test_an_instant_is_one_partition_whatever_zone_it_is_written_and_read_under(
     for zone, session in sessions.items():
         session.conf.set("spark.sql.session.timeZone", zone)
         frame = session.sql("SELECT TIMESTAMP'2020-05-05 00:00:00Z' AS p, TIMESTAMP'2020-05-05 00:00:00Z' AS d")
-        write(frame, dataset=INSTANTS, location=location, note=note())
+        write(frame, table=TableRef(INSTANTS, location), note=note())
     assert rows_of(INSTANTS, root) == [(instant, instant)] * 3
     spelled = {a["add"]["partitionValues"]["p"] for n in (1, 2, 3) for a in actions_of(INSTANTS, root, n) if "add" in a}
     assert len(spelled) == 1
     micros = int(instant.timestamp()) * 1_000_000
     within = slices.of_values("p", [instant])
     for zone, session in sessions.items():
-        found = read(session, INSTANTS, location, within=within).frame.selectExpr("unix_micros(p)", "unix_micros(d)")
+        found = read(session, TableRef(INSTANTS, location), within=within).frame.selectExpr(
+            "unix_micros(p)", "unix_micros(d)"
+        )
         assert [tuple(row) for row in found.collect()] == [(micros, micros)] * 3, zone
 
 
@@ -218,7 +220,7 @@ def test_stale_files_of_a_partition_column_with_an_underscore_go_and_a_folder_be
     kept = folder / "_dates_backup" / "keep.txt"
     kept.parent.mkdir()
     kept.write_text("of somebody else", encoding="utf-8")
-    vacuum(classic, dataset, str(folder), apply=True)
+    vacuum(classic, TableRef(dataset, str(folder)), apply=True)
     assert not (folder / stale).exists()
     assert {str(path.relative_to(folder)) for path in folder.glob("_date=*/*.parquet")} == files_of(dataset, root)
     assert kept.read_text(encoding="utf-8") == "of somebody else"

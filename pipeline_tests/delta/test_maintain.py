@@ -11,10 +11,9 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from pipeline.dataset import Append, Replace
+from pipeline.dataset import Append, Replace, TableRef
 from pipeline.delta.maintain.checkpoint import CheckpointFailedError, Checkpoints
 from pipeline.delta.maintain.maintain import checkpoint, vacuum
-from pipeline.delta.read.changes import SourceTable
 from pipeline.delta.sql.slices import of_values
 from pipeline.errors import TableNotFoundError
 from pipeline.settings import SparkSettings
@@ -41,13 +40,13 @@ def test_a_vacuum_lists_what_it_would_remove_and_removes_it_only_when_asked(spar
     assert parquet_files(location) == live | {stale}
     versions = versions_of(FORGETFUL, root)
 
-    dry = vacuum(spark, FORGETFUL, location)
+    dry = vacuum(spark, TableRef(FORGETFUL, location))
     assert (dry.dataset, dry.applied, dry.version) == ("days", False, versions[-1])
     assert [name.split("/days/", maxsplit=1)[1] for name in dry.files if name.endswith(".parquet")] == [stale]
     assert parquet_files(location) == live | {stale}
     assert versions_of(FORGETFUL, root) == versions
 
-    applied = vacuum(spark, FORGETFUL, location, apply=True)
+    applied = vacuum(spark, TableRef(FORGETFUL, location), apply=True)
     assert applied.applied
     assert applied.files == dry.files
     assert applied.version == versions_of(FORGETFUL, root)[-1]
@@ -64,7 +63,7 @@ def test_a_vacuum_leaves_what_the_tables_own_retention_protects(classic: SparkSe
     before = parquet_files(location)
     assert len(before) == 2
 
-    result = vacuum(classic, REPLACED, location, apply=True)
+    result = vacuum(classic, TableRef(REPLACED, location), apply=True)
 
     assert result.files == ()
     assert parquet_files(location) == before
@@ -94,9 +93,9 @@ def test_a_checkpoint_writes_its_file_and_the_pointer_and_commits_nothing(
     for path in log.glob("*"):
         os.utime(path, (time.time() - DAYS_40,) * 2)
     follower = replace(REPLACED, name="follower")  # it never ran, so that it needs all of the log
-    consumers = [SourceTable(dataset=follower, location=follower.location(root))]
+    consumers = [follower.at(root)]
 
-    result = checkpoint(spark, APPENDED, location, consumers=consumers)
+    result = checkpoint(spark, TableRef(APPENDED, location), consumers=consumers)
 
     assert (result.dataset, result.version) == ("days", 2)
     assert [(needed.consumer, needed.version) for needed in result.log_kept_for] == [("follower", 0)]
@@ -121,7 +120,7 @@ def test_a_vacuum_takes_files_that_no_commit_ever_named(classic: SparkSession, r
     orphan.write_bytes((Path(location) / live).read_bytes())
     outside = Path(root) / "beside.parquet"
     outside.write_bytes(b"not of the table")
-    result = vacuum(classic, dataset, location, apply=True)
+    result = vacuum(classic, TableRef(dataset, location), apply=True)
 
     assert [name.split("/days/", maxsplit=1)[1] for name in result.files] == ["day=2026-01-01/part-killed.parquet"]
     assert parquet_files(location) == {live}
@@ -141,12 +140,12 @@ def test_over_connect_one_child_writes_the_checkpoints_of_all_tables_and_says_wh
     session = connect(remote_url)
     try:
         with Checkpoints(session) as checkpoints:
-            first = checkpoint(session, datasets[0], datasets[0].location(root), within=checkpoints)
+            first = checkpoint(session, datasets[0].at(root), within=checkpoints)
             child = checkpoints._child
             assert child is not None
             with pytest.raises(CheckpointFailedError, match=r"\w"):
                 checkpoints.write(f"{root}/broken", None)
-            second = checkpoint(session, datasets[1], datasets[1].location(root), within=checkpoints)
+            second = checkpoint(session, datasets[1].at(root), within=checkpoints)
             assert checkpoints._child is child
         assert child.returncode == 0
     finally:

@@ -73,7 +73,7 @@ def test_four_clients_that_merge_and_append_lose_and_double_nothing(
 ) -> None:
     work = {"counters": 3, "append": 1}
     for kind in work:
-        open_or_create(classic, DATASETS[kind], DATASETS[kind].location(root))
+        open_or_create(classic, DATASETS[kind].at(root))
     children = run_writers(root, remote_url, spark_settings, work)
     assert_as_if_one_after_the_other(root, children, work)
     assert_alone_means_at_once(children)

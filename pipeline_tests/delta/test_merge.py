@@ -56,7 +56,7 @@ PLAIN = merged(Merge())
 
 
 def merge_query(spark: SparkSession, dataset: Dataset, root: str, query: str, **arguments: Any) -> WriteResult:
-    return write(spark.sql(query), dataset=dataset, location=dataset.location(root), note=note(), **arguments)
+    return write(spark.sql(query), table=dataset.at(root), note=note(), **arguments)
 
 
 def copies(classic: SparkSession, since: int) -> int:
@@ -80,7 +80,7 @@ def test_a_merge_of_files_that_nobody_changes_copies_none_of_them_first(
         put(classic, dataset, root, [(1, 1, "a"), (2, 5, "b")])
         rows = classic.read.schema(ROW).parquet(str(tmp_path / "in"))
         before = jobs(classic)
-        write(rows, dataset=dataset, location=dataset.location(root), note=note(), source_is_stable=source_is_stable)
+        write(rows, table=dataset.at(root), note=note(), source_is_stable=source_is_stable)
         made[source_is_stable] = copies(classic, before)
         assert rows_of(dataset, root) == [(1, 3, "AA"), (2, 5, "b"), (3, 1, "c")]
     assert made[False] > 0
@@ -108,7 +108,7 @@ def test_files_that_nobody_changes_are_merged_also_where_their_rows_are_looked_a
     frame_in(classic, ROW, [(1, 2, "a"), (2, 3, "b")]).write.parquet(str(tmp_path / "in"))
     for _ in range(2):
         rows = classic.read.schema(ROW).parquet(str(tmp_path / "in"))
-        write(rows, dataset=dataset, location=dataset.location(root), note=note(), source_is_stable=True)
+        write(rows, table=dataset.at(root), note=note(), source_is_stable=True)
     assert rows_of(dataset, root) == [(1, 2, "a"), (2, 3, "b")]
 
 
@@ -219,9 +219,9 @@ def test_a_frame_made_from_the_table_itself_deletes_its_rows_and_leaves_all_othe
     dataset = merged(Merge(delete_when="flag", frame_columns=("flag",)))
     schema = StructType([*ROW.fields, StructField("flag", BooleanType())])
     rows = frame_in(spark, schema, [(n, n, f"v{n}", False) for n in (1, 2, 3)])
-    write(rows, dataset=dataset, location=dataset.location(root), note=note())
+    write(rows, table=dataset.at(root), note=note())
     same = spark.read.format("delta").load(dataset.location(root)).filter("k = 1").selectExpr("*", "TRUE AS flag")
-    result = write(same, dataset=dataset, location=dataset.location(root), note=note())
+    result = write(same, table=dataset.at(root), note=note())
     assert rows_of(dataset, root) == [(2, 2, "v2"), (3, 3, "v3")]
     assert (result.rows_deleted, result.rows_written) == (1, 0)
 

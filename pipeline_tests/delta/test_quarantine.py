@@ -14,9 +14,20 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812  the name that everybody knows it by
 from pyspark.sql.types import LongType, StringType, StructField, StructType
 
-from pipeline.dataset import Append, Changelog, Check, Dataset, ErrorIfExists, InsertNew, Merge, Replace, WriteMode
+from pipeline.dataset import (
+    Append,
+    Changelog,
+    Check,
+    Dataset,
+    ErrorIfExists,
+    InsertNew,
+    Merge,
+    Replace,
+    TableRef,
+    WriteMode,
+)
 from pipeline.delta.log.mark import CommitNote, Mark
-from pipeline.delta.read.changes import SourceChanges, SourceTable
+from pipeline.delta.read.changes import SourceChanges
 from pipeline.delta.spark.session import embedded_environment
 from pipeline.delta.sql.slices import of_values
 from pipeline.delta.table.apply import Applied
@@ -59,7 +70,7 @@ def test_many_rows_are_judged_in_one_pass_and_each_row_is_somewhere(classic: Spa
         judging = jobs(classic) - before  # the rows are held, added up by task, and added up
     assert not found.is_refused
     before = jobs(classic)
-    result = write(frame, dataset=dataset, location=dataset.location(root), note=note())
+    result = write(frame, table=dataset.at(root), note=note())
     writing = jobs(classic) - before
     print(f"{MANY_ROWS} rows: {judging} jobs to judge, {writing} in all")
     assert judging <= 3
@@ -148,7 +159,7 @@ def test_a_row_that_deletes_is_not_judged_and_an_update_that_is_set_apart_delete
 
     def apply(*changes: tuple[Any, ...]) -> WriteResult:
         frame = frame_in(classic, schema, changes)
-        return write(frame, dataset=dataset, location=dataset.location(root), note=note())
+        return write(frame, table=dataset.at(root), note=note())
 
     apply((1, 1, "a", "c", 1), (2, 2, "a", "c", 1), (3, 3, "a", "c", 1))
     result = apply(
@@ -177,7 +188,7 @@ def test_a_later_batch_of_a_writer_leaves_in_quarantine_what_its_earlier_ones_ha
     for epoch in (1, 2):
         frame = frame_of(classic, dataset, [(epoch, 10, "a"), (epoch, -1, "a")])
         batch = CommitNote(mark=Mark(writer="batches", epoch=epoch))
-        write(frame, dataset=dataset, location=dataset.location(root), note=batch)
+        write(frame, table=dataset.at(root), note=batch)
     assert [row[0] for row in apart(dataset, root)] == [1, 2]
     assert [row[0] for row in rows_of(dataset, root)] == [1, 2]
 
@@ -193,7 +204,7 @@ def test_a_replay_after_a_kill_between_the_commits_writes_neither_twice(
 
     def replay() -> WriteResult:
         frame, same = frame_of(classic, dataset, good + bad), CommitNote(mark=Mark(writer="child", epoch=1))
-        return write(frame, dataset=dataset, location=dataset.location(root), note=same)
+        return write(frame, table=dataset.at(root), note=same)
 
     for _ in range(2):
         replay()
@@ -232,8 +243,8 @@ def test_a_consumer_that_is_killed_or_overtaken_leaves_each_bad_row_in_quarantin
     consumer = Dataset(**vars(orders(Append())) | {"reads": ("source",)})
 
     def run(compute: Callable[[SourceChanges], DataFrame] = of_source) -> None:
-        at = SourceTable(dataset=source, location=source.location(root))
-        consume(classic, consumer, consumer.location(root), sources=[at], compute=compute, note=note("consumer"))
+        at = source.at(root)
+        consume(classic, consumer.at(root), sources=[at], compute=compute, note=note("consumer"))
 
     put(classic, source, root, [(1, 1, "a"), (2, -2, "a")])
     run()
@@ -273,10 +284,10 @@ def dies_at(location: str) -> Callable[..., Any]:
     """In place of the statement of a write to that table the process ends, as far as the tables can tell."""
     real = write_module._run
 
-    def run(statement: str, frame: DataFrame, dataset: Dataset, table: Applied, **arguments: Any) -> Any:
-        if table.after.location == location:
+    def run(statement: str, frame: DataFrame, table: TableRef, opened: Applied, **arguments: Any) -> Any:
+        if table.location == location:
             raise Killed
-        return real(statement, frame, dataset, table, **arguments)
+        return real(statement, frame, table, opened, **arguments)
 
     return run
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
-from pipeline.dataset import Append, Dataset, InsertNew, Merge, WriteMode
+from pipeline.dataset import Append, Dataset, InsertNew, Merge, TableRef, WriteMode
 from pipeline.delta.log.mark import CommitNote, Mark
 from pipeline.delta.write import write as write_module
 from pipeline.delta.write.result import WriteResult
@@ -29,7 +29,7 @@ def deliver(spark: SparkSession, root: str, epoch: int, *rows: tuple[Any, ...], 
     if parts > 1:
         frame = frame.repartitionByRange(parts, "id").sortWithinPartitions("id")
     carried = CommitNote(mark=Mark(writer="w", epoch=epoch))
-    return write(frame, dataset=DATASET, location=DATASET.location(root), note=carried)
+    return write(frame, table=DATASET.at(root), note=carried)
 
 
 def orphans(root: str, dataset: Dataset | None = APART) -> set[str]:
@@ -73,7 +73,7 @@ def test_a_merge_of_which_every_row_is_kept_out_leaves_no_file_that_no_commit_na
 
     def merge(epoch: int, *rows: tuple[Any, ...]) -> WriteResult:
         note = CommitNote(mark=Mark(writer="w", epoch=epoch))
-        return write(frame_of(classic, dataset, rows), dataset=dataset, location=location, note=note)
+        return write(frame_of(classic, dataset, rows), table=TableRef(dataset, location), note=note)
 
     first = merge(0, GOOD)
     second = merge(1, BAD, (3, 1, "unknown"))

@@ -14,7 +14,7 @@ import pytest
 from pyspark.sql import SparkSession
 from pyspark.sql.types import LongType, StringType, StructField, StructType
 
-from pipeline.dataset import Append, Dataset
+from pipeline.dataset import Append, Dataset, TableRef
 from pipeline.delta import sql
 from pipeline.delta.log.mark import clone_session, release_session
 from pipeline.delta.read.version import Read, ReadOptions, read
@@ -59,7 +59,7 @@ def told(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Itera
 
 
 def ask(spark: SparkSession, told: Told, **options: Any) -> Read:
-    return read(spark, REPLACED, told.location, ReadOptions(**options))
+    return read(spark, TableRef(REPLACED, told.location), ReadOptions(**options))
 
 
 def collected(found: Read) -> list[tuple[Any, ...]]:
@@ -80,12 +80,12 @@ def test_a_read_is_of_the_newest_version_unless_a_version_is_pinned(spark: Spark
 @pytest.mark.both_modes
 def test_a_frame_does_not_change_when_somebody_commits_afterwards(spark: SparkSession, root: str) -> None:
     put(spark, APPENDED, root, [(day(1), 1, "a")])
-    held = read(spark, APPENDED, APPENDED.location(root))
+    held = read(spark, APPENDED.at(root))
     put(spark, APPENDED, root, [(day(1), 2, "b")])
 
     assert held.version == 1
     assert collected(held) == [(day(1), 1, "a")]
-    assert collected(read(spark, APPENDED, APPENDED.location(root))) == [(day(1), 1, "a"), (day(1), 2, "b")]
+    assert collected(read(spark, APPENDED.at(root))) == [(day(1), 1, "a"), (day(1), 2, "b")]
 
 
 def committed(told: Told, version: int) -> dt.datetime:
@@ -118,9 +118,11 @@ def test_a_time_picks_the_newest_version_at_or_before_it_whatever_the_sessions_z
             # The zone that the caller thinks in does not matter either.
             (t2.astimezone(zoneinfo.ZoneInfo("America/New_York")), 2),
         ]:
-            assert read(session, REPLACED, told.location, ReadOptions(timestamp=instant)).version == version, instant
+            assert (
+                read(session, TableRef(REPLACED, told.location), ReadOptions(timestamp=instant)).version == version
+            ), instant
         with pytest.raises(VersionNotFoundError) as caught:
-            read(session, REPLACED, told.location, ReadOptions(timestamp=t0 - MILLISECOND))
+            read(session, TableRef(REPLACED, told.location), ReadOptions(timestamp=t0 - MILLISECOND))
     finally:
         release_session(session)
     assert caught.value.dataset == "days"
@@ -242,21 +244,24 @@ def test_a_file_list_finds_files_in_folders_with_escaped_names(classic: SparkSes
     put(classic, dataset, root, [(n, value, n % 2) for n, value in enumerate(VALUES)])
     location = dataset.location(root)
     named = {
-        row.n: row.file for row in read(classic, dataset, location, ReadOptions(file_column="file")).frame.collect()
+        row.n: row.file
+        for row in read(classic, TableRef(dataset, location), ReadOptions(file_column="file")).frame.collect()
     }
     assert len(set(named.values())) == len(VALUES)
 
     chosen = range(0, len(VALUES), 2)
-    found = read(classic, dataset, location, ReadOptions(columns=("n",), files=tuple(named[n] for n in chosen)))
+    found = read(
+        classic, TableRef(dataset, location), ReadOptions(columns=("n",), files=tuple(named[n] for n in chosen))
+    )
     assert sorted(row.n for row in found.frame.collect()) == list(chosen)
-    (last,) = read(classic, dataset, location, ReadOptions(files=(named[11],))).frame.collect()
+    (last,) = read(classic, TableRef(dataset, location), ReadOptions(files=(named[11],))).frame.collect()
     assert last.value == VALUES[11]
 
 
 def test_within_restricts_a_read_to_its_slice(spark: SparkSession, told: Told) -> None:
     within = slices.of_values("day", [day(2), None])
 
-    found = read(spark, REPLACED, told.location, ReadOptions(columns=("id",)), within=within)
+    found = read(spark, TableRef(REPLACED, told.location), ReadOptions(columns=("id",)), within=within)
 
     assert collected(found) == [(20,), (21,), (4,)]
 
@@ -287,10 +292,10 @@ def test_a_version_whose_log_is_gone_is_not_found(spark: SparkSession, root: str
         (log / f".{version:020d}.crc.crc").unlink(missing_ok=True)
 
     with pytest.raises(VersionNotFoundError) as caught:
-        read(spark, APPENDED, APPENDED.location(root), ReadOptions(version=1))
+        read(spark, APPENDED.at(root), ReadOptions(version=1))
 
     assert caught.value.asked == "version 1"
-    assert collected(read(spark, APPENDED, APPENDED.location(root))) == rows_of(APPENDED, root)
+    assert collected(read(spark, APPENDED.at(root))) == rows_of(APPENDED, root)
 
 
 @pytest.mark.parametrize("there", ["nothing", "an empty folder", "an empty log"])
@@ -307,7 +312,7 @@ def test_a_table_that_was_never_written_is_not_found(
         (Path(location) / ("_delta_log" if there == "an empty log" else "")).mkdir(parents=True)
 
     with pytest.raises(TableNotFoundError) as caught:
-        read(spark, APPENDED, location, options)
+        read(spark, TableRef(APPENDED, location), options)
 
     assert (caught.value.dataset, caught.value.location) == ("days", location)
 
@@ -316,9 +321,9 @@ def test_a_location_with_spaces_and_quotes_is_read_as_it_is_written(classic: Spa
     root = str(tmp_path / "a b'c`d%20é#")
     put(classic, APPENDED, root, [(day(1), 1, "a")])
 
-    whole = read(classic, APPENDED, APPENDED.location(root), ReadOptions(file_column="file")).frame
+    whole = read(classic, APPENDED.at(root), ReadOptions(file_column="file")).frame
     named = [row.file for row in whole.collect()]
-    found = read(classic, APPENDED, APPENDED.location(root), ReadOptions(files=tuple(named)))
+    found = read(classic, APPENDED.at(root), ReadOptions(files=tuple(named)))
 
     # By Spark alone: delta-rs decodes what looks escaped in a path, and finds no table.
     assert collected(found) == [(day(1), 1, "a")]

@@ -11,7 +11,7 @@ import deltalake
 import pytest
 from pyspark.sql import SparkSession
 
-from pipeline.dataset import Check, Dataset, Features
+from pipeline.dataset import Check, Dataset, Features, TableRef
 from pipeline.delta.inspect.doctor import examine
 from pipeline.delta.maintain.exchange import Exchange, PartitionExchange
 from pipeline.delta.maintain.maintain import vacuum
@@ -28,7 +28,7 @@ CHECKED = replace(APPENDED, name="checked", checks=(Check("id_positive", "id > 0
 
 
 def to(session: SparkSession, dataset: Dataset, root: str, pin: ReadOptions) -> RestoreResult:
-    plan = plan_restore(session, dataset, dataset.location(root), pin)
+    plan = plan_restore(session, dataset.at(root), pin)
     return restore(session, dataset, plan, note(writer="restore"))
 
 
@@ -39,7 +39,7 @@ def at(version: int) -> ReadOptions:
 def test_a_plan_says_what_would_change_and_changes_nothing(spark: SparkSession, root: str) -> None:
     put(spark, APPENDED, root, [(day(1), 1, "a")])
     put(spark, APPENDED, root, [(day(2), 2, "b")])
-    plan = plan_restore(spark, APPENDED, APPENDED.location(root), at(1))
+    plan = plan_restore(spark, APPENDED.at(root), at(1))
     assert (plan.version, plan.target, plan.changes) == (2, 1, True)
     assert plan.exchange == Exchange(
         files_back=0, files_gone=1, rows_back=0, rows_gone=1, rows_now=2, rows_then=1,
@@ -61,7 +61,7 @@ def test_a_restore_brings_back_the_rows_in_a_commit_of_its_own_with_our_mark(spa
     assert (result.version, result.latest) == (3, 4)
     assert commit_info(APPENDED, root, 3)["operation"] == "RESTORE"
     assert '"writer": "restore"' in commit_info(APPENDED, root, 3)["userMetadata"]
-    assert require_table(spark, APPENDED, APPENDED.location(root)).properties[INCARNATION] == "3"
+    assert require_table(spark, APPENDED.at(root)).properties[INCARNATION] == "3"
 
 
 def test_what_a_restore_has_done_is_what_its_plan_has_told_deleted_rows_included(
@@ -94,14 +94,14 @@ def test_a_check_that_was_dropped_comes_back_with_the_version_and_one_that_is_de
     classic.sql(f"ALTER TABLE delta.`{location}` ADD CONSTRAINT id_positive CHECK (id > 0)")
     classic.sql(f"ALTER TABLE delta.`{location}` UNSET TBLPROPERTIES ('delta.enableChangeDataFeed')")
     # Back to before the check: it is declared now, so it is planned, and set again together with the feed.
-    plan = plan_restore(classic, CHECKED, location, at(1))
+    plan = plan_restore(classic, TableRef(CHECKED, location), at(1))
     assert plan.flips == {
         "delta.constraints.id_positive": ("id > 0", None),
         "delta.enableChangeDataFeed": (None, "true"),
     }
     assert plan.reapplied == {"delta.constraints.id_positive": "id > 0"}
     result = to(classic, CHECKED, root, at(1))
-    state = require_table(classic, CHECKED, location)
+    state = require_table(classic, TableRef(CHECKED, location))
     assert (shape_differences(CHECKED, state), result.latest) == ([], state.version)
     with pytest.raises(SPARK_ERRORS, match="id_positive"):
         classic.sql(f"INSERT INTO delta.`{location}` VALUES (DATE'2026-01-01', -1, 'x')").collect()
@@ -129,7 +129,7 @@ def test_a_restore_to_what_is_there_changes_nothing_whatever_the_session_s_zone(
                 result = to(classic, APPENDED, root, pin)
                 assert (result.plan.changes, result.version, result.latest) == (False, 2, 2)
             before = ReadOptions(timestamp=second.timestamp - millisecond)
-            assert plan_restore(classic, APPENDED, APPENDED.location(root), before).target == 1
+            assert plan_restore(classic, APPENDED.at(root), before).target == 1
             with pytest.raises(VersionNotFoundError):
                 to(classic, APPENDED, root, ReadOptions(timestamp=tomorrow - dt.timedelta(days=2)))
     assert versions_of(APPENDED, root) == [0, 1, 2]
@@ -157,14 +157,14 @@ def test_a_version_whose_files_were_vacuumed_is_refused_by_name_before_anything_
     classic.sql(f"DELETE FROM delta.`{location}`").collect()
     classic.conf.set("spark.databricks.delta.retentionDurationCheck.enabled", "false")
     try:
-        vacuum(classic, dataset, location, apply=True)
+        vacuum(classic, TableRef(dataset, location), apply=True)
     finally:
         classic.conf.unset("spark.databricks.delta.retentionDurationCheck.enabled")
     with pytest.raises(VersionVacuumedError) as old:
         to(classic, dataset, root, at(1))
     assert (old.value.version, old.value.missing) == (1, ())
     with pytest.raises(VersionVacuumedError):
-        read(classic, dataset, location, at(1))
+        read(classic, TableRef(dataset, location), at(1))
     classic.sql(f"ALTER TABLE delta.`{location}` UNSET TBLPROPERTIES ('delta.deletedFileRetentionDuration')")
     versions = versions_of(dataset, root)
     with pytest.raises(VersionVacuumedError) as gone:

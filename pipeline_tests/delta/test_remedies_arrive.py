@@ -21,7 +21,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import LongType, StringType, StructField, StructType
 
 from pipeline.assets.codegraph.assets import files_of_tree, modules_of_files
-from pipeline.dataset import Append, Check, Dataset, Merge, Replace, SchemaPolicy
+from pipeline.dataset import Append, Check, Dataset, Merge, Replace, SchemaPolicy, TableRef
 from pipeline.delta.frames import convert
 from pipeline.delta.frames.convert import from_spark, to_spark
 from pipeline.delta.frames.source_files import read_csv_files
@@ -272,7 +272,7 @@ def test_a_frame_that_can_t_be_staged_is_returned_as_spark_s_or_staged_below_ano
 
     refused(StagingError, lambda: stage("wasb://container@account/_staging"), "Return a Spark DataFrame")
     frame = operator.session.createDataFrame(table)
-    write(frame, dataset=NUMBERS, location=NUMBERS.location(operator.root), note=note())
+    write(frame, table=NUMBERS.at(operator.root), note=note())
     (operator.folder / "file").touch()
     refused(StagingError, lambda: stage(f"{operator.folder}/file/_staging"), "choose another PIPELINE_ROOT")
     assert stage(f"{operator.root}/_staging") == [(1,)]
@@ -347,13 +347,13 @@ def test_a_dataset_is_read_without_the_conf_or_in_another_session(operator: Oper
     name = "spark.sql.files.ignoreMissingFiles"
     hostile.conf.set(name, "true")
     error = refused(
-        SessionConfError, lambda: read(hostile, NUMBERS, location), "Unset them where the session is created",
+        SessionConfError, lambda: read(hostile, TableRef(NUMBERS, location)), "Unset them where the session is created",
         "read in another session",
     )  # fmt: skip
     assert error.problems == (f"{name} is true",)
-    assert read(operator.session, NUMBERS, location).frame.count() == 1
+    assert read(operator.session, TableRef(NUMBERS, location)).frame.count() == 1
     hostile.conf.unset(name)
-    assert read(hostile, NUMBERS, location).frame.count() == 1
+    assert read(hostile, TableRef(NUMBERS, location)).frame.count() == 1
     release_session(hostile)
 
 
@@ -390,7 +390,7 @@ def test_a_table_is_read_by_another_process_than_the_one_whose_jvm_has_died(
     error = SparkUnavailableError(where="this process", reason="")
     advises(error, SparkUnavailableError, "Run the command again: a new process starts a new JVM.")
     assert done.stdout.splitlines() == [SparkUnavailableError.__name__, error.remedy()]
-    assert read(operator.session, NUMBERS, location).frame.count() == 1
+    assert read(operator.session, TableRef(NUMBERS, location)).frame.count() == 1
 
 
 @exhaustive

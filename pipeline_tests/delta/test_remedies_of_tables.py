@@ -15,7 +15,7 @@ from pyspark.errors import PySparkRuntimeError
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import LongType, StringType, StructField, StructType
 
-from pipeline.dataset import Append, Check, Dataset, ErrorIfExists, Features, Replace, SchemaPolicy
+from pipeline.dataset import Append, Check, Dataset, ErrorIfExists, Features, Replace, SchemaPolicy, TableRef
 from pipeline.delta.log import mark as commit_module
 from pipeline.delta.log.retry import NO_RETRY
 from pipeline.delta.read.changes import Changes
@@ -85,7 +85,7 @@ def filled(operator: Operator) -> Iterator[Operator]:
 
 
 def count(operator: Operator, dataset: Dataset = NUMBERS, **options: Any) -> int:
-    found = read(operator.session, dataset, dataset.location(operator.root), ReadOptions(**options))
+    found = read(operator.session, dataset.at(operator.root), ReadOptions(**options))
     return found.frame.count()
 
 
@@ -230,7 +230,7 @@ def test_a_check_is_as_declared_once_its_plan_is_applied_however_it_is_spaced(fi
 def test_a_default_is_applied_once_its_expression_is_corrected(filled: Operator) -> None:
     def apply(expression: str) -> None:
         dataset = replace(WIDER, features=Features(defaults=(("text", expression),)))
-        conform(filled.session, dataset, dataset.location(filled.root))
+        conform(filled.session, dataset.at(filled.root))
 
     refused(ExpressionError, lambda: apply("no_such_column"), "Correct that expression in the declaration of 'numbers'")
     apply("'none'")
@@ -318,7 +318,7 @@ def test_a_consumer_runs_once_the_feed_is_on_or_it_reads_the_whole_table_without
     consume = partial(run, operator.session, operator.root, source)
     error = refused(ChangeFeedOffError, consume, "ALTER TABLE ", "declare full_without_feed for 'consumer'")
     whole = consume_changes(
-        operator.session, replace(COPY, full_without_feed=True), COPY.location(operator.root),
+        operator.session, TableRef(replace(COPY, full_without_feed=True), COPY.location(operator.root)),
         sources=[at(source, operator.root)], compute=lambda changes: changes["source"].frame, note=note("consumer"),
     )  # fmt: skip
     assert "the change feed was off" in str(whole.verdicts["source"])

@@ -140,7 +140,7 @@ def test_of_many_stray_values_the_most_frequent_are_named_and_all_are_counted(sp
 
     with pytest.raises(StrayRowsError) as caught:
         write(
-            frame.unionByName(more), dataset=REPLACED, location=REPLACED.location(filled), note=note(),
+            frame.unionByName(more), table=REPLACED.at(filled), note=note(),
             within=slices.of_values("day", [day(2)]),
         )  # fmt: skip
 
@@ -156,7 +156,7 @@ def test_a_frame_that_does_not_fit_empties_nothing(spark: SparkSession, filled: 
     with pytest.raises(FrameMismatchError):
         write(
             spark.sql("SELECT DATE'2026-01-02' AS day, 'x' AS id, 'x' AS text"),
-            dataset=REPLACED, location=REPLACED.location(filled), note=note(),
+            table=REPLACED.at(filled), note=note(),
             within=slices.of_values("day", [day(2)]),
         )  # fmt: skip
 
@@ -232,7 +232,7 @@ def test_partition_columns_that_stand_first_keep_their_values_over_three_replace
         # The frame's order is another one each time; values go by name.
         names = dataset.schema.names[turn:] + dataset.schema.names[:turn]
         frame = frame_of(classic, dataset, rows).select(*names)
-        result = write(frame, dataset=dataset, location=dataset.location(root), note=note())
+        result = write(frame, table=dataset.at(root), note=note())
         assert result.version == turn + 1
         assert rows_of(dataset, root) == ordered(rows)
 
@@ -287,7 +287,7 @@ def one_by_one(classic: SparkSession, root: str, values: tuple[str, ...]) -> lis
     """For each value, the rows that a read of exactly its slice gives."""
 
     def of(value: str) -> DataFrame:
-        found = read(classic, NAMED, NAMED.location(root), within=slices.of_values("value", [value])).frame
+        found = read(classic, NAMED.at(root), within=slices.of_values("value", [value])).frame
         return found.select(F.lit(value).alias("asked"), "value", "n")
 
     return [tuple(row) for row in reduce(DataFrame.union, map(of, values)).collect()]

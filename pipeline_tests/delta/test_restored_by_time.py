@@ -16,7 +16,7 @@ from pyspark.sql.types import LongType, StringType, StructField, StructType
 from pipeline.dataset import Append, Dataset
 from pipeline.delta.log.commits import commit_file
 from pipeline.delta.log.mark import CommitNote, Mark
-from pipeline.delta.read.changes import SourceChanges, SourceTable
+from pipeline.delta.read.changes import SourceChanges
 from pipeline.delta.read.verdict import Reason, VerdictKind
 from pipeline.delta.write import transaction
 from pipeline.delta.write.consume import Consumed, consume
@@ -54,7 +54,7 @@ def by_delta_rs(_: SparkSession, dataset: Dataset, root: str, hours: float) -> N
 def deliver(spark: SparkSession, dataset: Dataset, root: str, epoch: int) -> WriteResult:
     frame = frame_in(spark, ROWS, [(epoch, "x")])
     carried = CommitNote(mark=Mark(writer="w", epoch=epoch))
-    result = write(frame, dataset=dataset, location=dataset.location(root), note=carried)
+    result = write(frame, table=dataset.at(root), note=carried)
     settle(dataset, root)
     return result
 
@@ -93,8 +93,8 @@ def run(spark: SparkSession, root: str) -> Consumed:
     def rows(changes: SourceChanges) -> DataFrame:
         return changes["source"].frame.select("id", "text")
 
-    found = SourceTable(dataset=SOURCE, location=SOURCE.location(root))
-    return consume(spark, CONSUMER, CONSUMER.location(root), sources=[found], compute=rows, note=note("consumer"))
+    found = SOURCE.at(root)
+    return consume(spark, CONSUMER.at(root), sources=[found], compute=rows, note=note("consumer"))
 
 
 @pytest.mark.parametrize(

@@ -11,10 +11,9 @@ import pytest
 from pyspark.sql import SparkSession
 from pyspark.sql.types import LongType, StringType, StructField, StructType
 
-from pipeline.dataset import Append, Dataset, Merge
+from pipeline.dataset import Append, Dataset, Merge, TableRef
 from pipeline.delta.maintain.maintain import checkpoint, vacuum
 from pipeline.delta.maintain.retention import Unread, unread_files
-from pipeline.delta.read.changes import SourceTable
 from pipeline.delta.write.consume import consume
 from pipeline.errors import ConsumerBehindError, CursorUnreadableError
 from pipeline_tests.delta.sample import actions_of, note, placed, put, rows_of, versions_of
@@ -30,14 +29,14 @@ def source(**properties: str) -> Dataset:
     return Dataset(name="source", schema=ROWS, write=Append(), keys=("id",), properties=named)
 
 
-def at(dataset: Dataset, root: str) -> SourceTable:
-    return SourceTable(dataset=dataset, location=dataset.location(root))
+def at(dataset: Dataset, root: str) -> TableRef:
+    return dataset.at(root)
 
 
 def run(session: SparkSession, root: str, dataset: Dataset) -> str:
     """Bring the consumer up to date; what the verdict said."""
     done = consume(
-        session, CONSUMER, CONSUMER.location(root), sources=[at(dataset, root)],
+        session, CONSUMER.at(root), sources=[at(dataset, root)],
         compute=lambda changes: changes["source"].frame, note=note("consumer"),
     )  # fmt: skip
     return str(done.verdicts["source"])
@@ -59,7 +58,7 @@ def test_a_vacuum_waits_for_the_consumers_of_what_it_would_remove_unless_it_is_f
     location, consumers = dataset.location(root), [at(CONSUMER, root)]
     placed(classic, dataset, root, [(1, "a"), (2, "b"), (3, "c")])
     sql(classic, dataset, root, "UPDATE {} SET text = 'B' WHERE id = 2")
-    never = vacuum(classic, dataset, location, consumers=consumers)
+    never = vacuum(classic, TableRef(dataset, location), consumers=consumers)
     read = change_files(dataset, root, 2)
     assert [(found.consumer, found.version, found.files[1:]) for found in never.needed] == [("consumer", 0, read)]
     assert never.needed[0].files[0].startswith("part-"), "what the first commit added and the second removed"
@@ -71,18 +70,18 @@ def test_a_vacuum_waits_for_the_consumers_of_what_it_would_remove_unless_it_is_f
     (needed,) = unread_files(classic, at(dataset, root), consumers)
     assert needed == Unread(consumer="consumer", version=2, files=missed)
     with pytest.raises(ConsumerBehindError) as behind:
-        vacuum(classic, dataset, location, consumers=consumers, apply=True)
+        vacuum(classic, TableRef(dataset, location), consumers=consumers, apply=True)
     assert (behind.value.behind, behind.value.version) == ({"consumer": 2}, 4)
     assert (versions_of(dataset, root)[-1], all((Path(location) / file).exists() for file in missed)) == (4, True)
     assert run(classic, root, dataset) == "changes"
     assert rows_of(CONSUMER, root) == rows_of(dataset, root) == [(1, "A"), (2, "B")]
 
     put(classic, dataset, root, [(4, "d")])  # not read yet, and in no danger: the file stays in the table
-    done = vacuum(classic, dataset, location, consumers=consumers, apply=True)
+    done = vacuum(classic, TableRef(dataset, location), consumers=consumers, apply=True)
     assert done.needed == ()
     assert not any((Path(location) / file).exists() for file in (*read, *missed))
     sql(classic, dataset, root, "UPDATE {} SET text = 'D' WHERE id = 4")
-    assert vacuum(classic, dataset, location, consumers=consumers, apply=True, force=True).applied
+    assert vacuum(classic, TableRef(dataset, location), consumers=consumers, apply=True, force=True).applied
     # The update has taken the file of version 5 out of the table, too.
     assert run(classic, root, dataset) == "full snapshot: change files vacuumed (versions 5, 8)"
     assert rows_of(CONSUMER, root) == rows_of(dataset, root) == [(1, "A"), (2, "B"), (4, "D")]
@@ -98,12 +97,12 @@ def test_nothing_is_removed_where_it_is_not_known_what_a_consumer_has_read(class
     newest.write_text(newest.read_text(encoding="utf-8")[:200], encoding="utf-8")
 
     with pytest.raises(CursorUnreadableError) as caught:
-        vacuum(classic, dataset, location, consumers=consumers, apply=True)
+        vacuum(classic, TableRef(dataset, location), consumers=consumers, apply=True)
     assert (caught.value.dataset, caught.value.consumer) == ("source", "consumer")
     with pytest.raises(CursorUnreadableError):
-        checkpoint(classic, dataset, location, consumers=consumers)
+        checkpoint(classic, TableRef(dataset, location), consumers=consumers)
     assert versions_of(dataset, root) == [0, 1]
-    assert vacuum(classic, dataset, location, consumers=consumers, force=True).needed == ()
+    assert vacuum(classic, TableRef(dataset, location), consumers=consumers, force=True).needed == ()
 
 
 def test_a_checkpoint_keeps_the_log_from_the_cursors_of_consumers_on(classic: SparkSession, root: str) -> None:
@@ -116,13 +115,13 @@ def test_a_checkpoint_keeps_the_log_from_the_cursors_of_consumers_on(classic: Sp
     for path in (Path(location) / "_delta_log").glob("*"):
         os.utime(path, (time.time() - DAYS_40,) * 2)
 
-    kept = checkpoint(classic, dataset, location, consumers=consumers)
+    kept = checkpoint(classic, TableRef(dataset, location), consumers=consumers)
     (behind,) = kept.log_kept_for
     assert (kept.version, behind.consumer, behind.version, len(behind.files)) == (3, "consumer", 1, 2)
     assert versions_of(dataset, root) == [0, 1, 2, 3]
     assert (Path(location) / "_delta_log" / "_last_checkpoint").is_file()
     assert unread_files(classic, at(dataset, root), consumers) == (behind,)
     # Without anybody to keep it for, the log is cleaned, and the consumer has to read all of it.
-    assert checkpoint(classic, dataset, location).log_kept_for == ()
+    assert checkpoint(classic, TableRef(dataset, location)).log_kept_for == ()
     assert versions_of(dataset, root) == [3]
     assert unread_files(classic, at(dataset, root), consumers) == ()

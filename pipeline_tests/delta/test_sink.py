@@ -29,11 +29,11 @@ from pyspark.sql.types import LongType, StringType, StructField, StructType
 from pipeline.assets.portfolio.assets import newest_of
 from pipeline.assets.portfolio.datasets import POSITION_UPDATES, POSITIONS, POSITIONS_FROM_UPDATES, SYMBOLS
 from pipeline.assets.portfolio.updates import newest_positions, position_of, stored_updates, updates
-from pipeline.dataset import Append, Changelog, Check, Dataset, Features, Merge, Replace
+from pipeline.dataset import Append, Changelog, Check, Dataset, Features, Merge, Replace, TableRef
 from pipeline.delta.log.commits import commit_versions
 from pipeline.delta.log.epochs import epochs
 from pipeline.delta.maintain.maintain import optimize
-from pipeline.delta.read.changes import SourceChanges, SourceTable
+from pipeline.delta.read.changes import SourceChanges
 from pipeline.delta.sink.journal import Journal
 from pipeline.delta.sink.sink import DeltaSink, SinkSettings, sink_folders
 from pipeline.delta.write.consume import consume
@@ -324,7 +324,7 @@ def run_many_flushes(spark: SparkSession, settings: Settings, flushes: int, opti
     size, root, seconds, files = 25, settings.root, list[float](), list[int]()
     stream = list(updates(8, flushes * size))
     allowed = {frozenset(stored_updates(stream[: n * size])) for n in range(flushes + 1)}
-    source = SourceTable(dataset=POSITION_UPDATES, location=POSITION_UPDATES.location(root))
+    source = POSITION_UPDATES.at(root)
     read_rows = 0
 
     def newest(changes: SourceChanges) -> DataFrame:
@@ -334,7 +334,7 @@ def run_many_flushes(spark: SparkSession, settings: Settings, flushes: int, opti
         return newest_of(frame)
 
     def follow() -> None:
-        consume(spark, POSITIONS_FROM_UPDATES, POSITIONS_FROM_UPDATES.location(root), sources=[source], compute=newest,
+        consume(spark, POSITIONS_FROM_UPDATES.at(root), sources=[source], compute=newest,
                 note=note("consumer"))  # fmt: skip
 
     with Reading(root, allowed) as reader, DeltaSink(POSITION_UPDATES, WRITER, settings, options) as sink:
@@ -379,7 +379,7 @@ def test_a_compaction_by_schedule_beside_a_live_sink_loses_nothing_and_stops_nob
     def compact() -> None:
         while not over.is_set():
             try:
-                result = optimize(classic.newSession(), POSITIONS, location, note("schedule"))
+                result = optimize(classic.newSession(), TableRef(POSITIONS, location), note("schedule"))
                 joined.append(result.files_removed)
             except CommitConflictError as error:
                 conflicts.append(error)

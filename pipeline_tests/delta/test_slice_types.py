@@ -31,7 +31,7 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from pipeline.dataset import Dataset, Replace
+from pipeline.dataset import Dataset, Replace, TableRef
 from pipeline.delta import sql
 from pipeline.delta.sql.slices import Box, Slice, Unaddressable, Values, of_rows, of_values
 from pipeline.delta.write.write import write
@@ -133,11 +133,11 @@ def test_the_slice_of_a_frames_rows_has_its_values_and_a_replace_of_it_leaves_th
         *(rows_with(c, {0, len(VALUES[c]) - 1}) & rows_with("flag", {0, 2}) for c in ODD if c != "flag")
     )
     location = DATASET.location(tmp_path.as_uri())
-    write(rows, dataset=DATASET, location=location, note=note())
+    write(rows, table=TableRef(DATASET, location), note=note())
     flagged = of_values("flag", [True, None]).boxes[0].columns
     within = Slice(tuple(Box((*flagged, *box.columns)) for box in boxes if box.columns != flagged))
     again = odd_rows(spark, n=2).filter(f"i IN ({', '.join(map(str, replaced))})")
-    write(again, dataset=DATASET, location=location, note=note(), within=within)
+    write(again, table=TableRef(DATASET, location), note=note(), within=within)
     after = spark.read.format("delta").load(location).select("i", "n").collect()
     assert sorted((row["i"], row["n"]) for row in after) == [(i, 2 if i in replaced else 1) for i in range(ROWS)]
     rows.unpersist()

@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
-from pipeline.dataset import Check, Replace
+from pipeline.dataset import Check, Replace, TableRef
 from pipeline.delta.log.commits import commit_versions
 from pipeline.delta.log.epochs import epochs
 from pipeline.delta.maintain.checkpoint import Checkpoints
@@ -44,7 +44,7 @@ def test_each_batch_is_an_epoch_and_one_that_is_repeated_is_skipped(spark: Spark
 
     def run() -> list[tuple[int | None, bool]]:
         results = write_available(
-            source(spark, str(folder)), dataset=ARRIVALS, location=location, checkpoint=str(checkpoint)
+            source(spark, str(folder)), table=TableRef(ARRIVALS, location), checkpoint=str(checkpoint)
         )
         return [(result.mark.epoch, result.skipped) for result in results]
 
@@ -87,7 +87,7 @@ def test_a_query_whose_process_is_killed_is_gone_on_with_and_no_row_is_doubled(
             child.kill()
     spark = connect(remote_url) if kind == "connect" else classic
     with connect_mode() if kind == "connect" else nullcontext():
-        write_available(source(spark, str(folder)), dataset=ARRIVALS, location=location, checkpoint=checkpoint)
+        write_available(source(spark, str(folder)), table=TableRef(ARRIVALS, location), checkpoint=checkpoint)
     if kind == "connect":
         close(spark)
     assert rows_of(ARRIVALS, root) == [(n, n) for n in sorted(range(2 * files), key=str)]
@@ -106,7 +106,7 @@ def test_a_batch_that_is_refused_is_told_as_it_is_and_begun_with_the_next_time(
 
     def run() -> int:
         return len(write_available(
-            source(spark, str(folder)), dataset=checked, location=checked.location(root), checkpoint=str(checkpoint)
+            source(spark, str(folder)), table=checked.at(root), checkpoint=str(checkpoint)
         ))  # fmt: skip
 
     for _ in range(2):
@@ -123,12 +123,12 @@ def test_a_frame_that_is_no_stream_and_a_checkpoint_that_is_no_folder_are_refuse
     arrive(tmp_path / "in", "a.json", 1)
     with pytest.raises(StreamError):
         write_available(
-            source(spark, str(tmp_path / "in")), dataset=ARRIVALS, location=str(tmp_path / "table"),
+            source(spark, str(tmp_path / "in")), table=TableRef(ARRIVALS, str(tmp_path / "table")),
             checkpoint=str(tmp_path / "file"),
         )  # fmt: skip
     with pytest.raises(StreamError, match="not a streaming one"):
         write_available(
-            spark.range(1).toDF("arrival"), dataset=ARRIVALS, location=str(tmp_path), checkpoint=str(tmp_path)
+            spark.range(1).toDF("arrival"), table=TableRef(ARRIVALS, str(tmp_path)), checkpoint=str(tmp_path)
         )
 
 
@@ -136,8 +136,9 @@ def test_a_write_that_would_undo_the_batches_before_it_is_refused(classic: Spark
     arrive(tmp_path / "in", "a.json", 1)
     with pytest.raises(DeclarationError, match="no batch may undo those before it"):
         write_available(
-            source(classic, str(tmp_path / "in")), dataset=replace(ARRIVALS, write=Replace()),
-            location=str(tmp_path / "table"), checkpoint=str(tmp_path / "checkpoint"),
+            source(classic, str(tmp_path / "in")),
+            table=TableRef(replace(ARRIVALS, write=Replace()), str(tmp_path / "table")),
+            checkpoint=str(tmp_path / "checkpoint"),
         )  # fmt: skip
     assert not (tmp_path / "checkpoint").exists()
 
@@ -151,11 +152,11 @@ def test_where_a_server_s_worker_can_not_write_the_error_says_what_it_needs(
     (folder / "a.json").write_text('{"arrival": "x"}\n', encoding="utf-8")
     frame = spark.readStream.schema(ARRIVALS.schema).option("mode", "FAILFAST").json(str(folder))
     with pytest.raises(FrameFailedError):
-        write_available(frame, dataset=ARRIVALS, location=str(tmp_path / "table"), checkpoint=str(tmp_path / "other"))
+        write_available(frame, table=TableRef(ARRIVALS, str(tmp_path / "table")), checkpoint=str(tmp_path / "other"))
     (tmp_path / "checkpoint").write_text("no folder", encoding="utf-8")
     with pytest.raises(StreamError) as caught:
         write_available(
-            frame, dataset=ARRIVALS, location=str(tmp_path / "table"), checkpoint=str(tmp_path / "checkpoint")
+            frame, table=TableRef(ARRIVALS, str(tmp_path / "table")), checkpoint=str(tmp_path / "checkpoint")
         )
     assert ("needs this package" in caught.value.reason) == is_connect(spark)
 
@@ -170,8 +171,7 @@ def test_what_several_batches_did_is_told_with_the_sums_and_the_newest_version(
     arrive(folder, "b.json", 3, 12, 13)
     results = write_available(
         source(classic, str(folder)),
-        dataset=small,
-        location=small.location(root),
+        table=small.at(root),
         checkpoint=str(tmp_path / "checkpoint"),
     )
     told = combined_result(results)

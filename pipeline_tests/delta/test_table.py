@@ -37,7 +37,7 @@ from pyspark.sql.types import (
     VarcharType,
 )
 
-from pipeline.dataset import Append, Check, Dataset, Replace
+from pipeline.dataset import Append, Check, Dataset, Replace, TableRef
 from pipeline.dataset.schema import schema_fingerprint
 from pipeline.delta.log.mark import clone_session, release_session
 from pipeline.delta.table import open_table
@@ -120,7 +120,7 @@ def test_the_table_is_created_on_the_first_write_with_every_declared_column_and_
 
 
 def test_creation_is_one_commit_with_properties_checks_and_comments(spark: SparkSession, root: str) -> None:
-    state = open_or_create(spark, EVERYTHING, EVERYTHING.location(root))
+    state = open_or_create(spark, EVERYTHING.at(root))
 
     assert state.version == 0
     assert versions_of(EVERYTHING, root) == [0]
@@ -152,8 +152,8 @@ def test_creation_is_one_commit_with_properties_checks_and_comments(spark: Spark
 def test_opening_a_table_twice_commits_nothing_and_leaves_the_version_at_0(spark: SparkSession, root: str) -> None:
     location = APPENDED.location(root)
 
-    created = open_or_create(spark, APPENDED, location)
-    opened = [open_or_create(spark, APPENDED, location) for _ in range(2)]
+    created = open_or_create(spark, TableRef(APPENDED, location))
+    opened = [open_or_create(spark, TableRef(APPENDED, location)) for _ in range(2)]
 
     assert created.version == 0
     assert opened == [created, created]
@@ -179,7 +179,7 @@ def described(classic: SparkSession, tmp_path_factory: pytest.TempPathFactory) -
         properties=(("delta.appendOnly", "false"),),
     )
     root = str(tmp_path_factory.mktemp("described"))
-    open_or_create(classic, dataset, dataset.location(root))
+    open_or_create(classic, dataset.at(root))
     return dataset, root
 
 
@@ -198,7 +198,7 @@ def test_a_table_that_differs_from_its_declaration_is_described_difference_by_di
     classic: SparkSession, described: tuple[Dataset, str]
 ) -> None:
     dataset, root = described
-    state = table_state_with_sizes(classic, dataset, dataset.location(root))
+    state = table_state_with_sizes(classic, dataset.at(root))
     assert state is not None
     assert shape_differences(dataset, state) == []
 
@@ -250,7 +250,7 @@ def test_a_mismatch_names_all_differences_at_once_and_commits_nothing(
     )
 
     with pytest.raises(TableMismatchError) as caught:
-        open_or_create(classic, other, other.location(root))
+        open_or_create(classic, other.at(root))
 
     assert caught.value.dataset == "described"
     assert caught.value.version == 0
@@ -271,7 +271,7 @@ def test_a_write_under_other_partition_columns_is_refused_and_commits_nothing(cl
     one = Dataset(name="one", schema=schema, partition_by=("a",), write=Append())
     two = replace(one, name="two", partition_by=("a", "b"))
     for dataset in (one, two):
-        open_or_create(classic, dataset, dataset.location(root))
+        open_or_create(classic, dataset.at(root))
 
     for dataset, partition_by in [(one, ("b",)), (one, ()), (one, ("a", "b")), (two, ("b", "a"))]:
         for mode in (Append(), Replace()):
@@ -318,8 +318,8 @@ def test_an_empty_folder_is_no_table_and_becomes_one(spark: SparkSession, root: 
     location = APPENDED.location(root)
     (Path(location) / folder).mkdir(parents=True)
 
-    assert table_state_with_sizes(spark, APPENDED, location) is None
-    assert open_or_create(spark, APPENDED, location).version == 0
+    assert table_state_with_sizes(spark, TableRef(APPENDED, location)) is None
+    assert open_or_create(spark, TableRef(APPENDED, location)).version == 0
     assert versions_of(APPENDED, root) == [0]
 
 
@@ -360,11 +360,7 @@ def test_two_threads_that_create_at_once_make_one_table_and_both_append(
     frames = [frame_of(clone, APPENDED, [(day(i + 1), i, "t")]) for i, clone in enumerate(clones)]
 
     with ThreadPoolExecutor(2) as pool:
-        results = list(
-            pool.map(
-                lambda f: write(f, dataset=APPENDED, location=APPENDED.location(root), note=note()), frames, timeout=120
-            )
-        )
+        results = list(pool.map(lambda f: write(f, table=APPENDED.at(root), note=note()), frames, timeout=120))
     for clone in clones:
         release_session(clone)
 
@@ -390,7 +386,7 @@ def test_a_table_that_another_process_is_about_to_create_is_waited_for(
         if len(looks) == 3:
             unnamed.unlink()
             monkeypatch.setattr(open_table, "has_log_folder", look)
-            open_or_create(classic, APPENDED, location)
+            open_or_create(classic, TableRef(APPENDED, location))
         return look(place)
 
     monkeypatch.setattr(open_table, "has_log_folder", done_at_the_third_look)
@@ -496,7 +492,7 @@ def test_the_fingerprint_of_a_table_that_another_engine_wrote_is_that_of_the_dec
     location = declared.location(root)
     deltalake.DeltaTable.create(location, schema=schema, partition_by=["day"])
 
-    state = open_or_create(classic, declared, location)
+    state = open_or_create(classic, TableRef(declared, location))
 
     assert state.version == 0
     assert state.fingerprint == declared.fingerprint

@@ -15,7 +15,7 @@ import pytest
 from pyspark.sql import SparkSession
 from pyspark.sql.types import LongType, StringType, StructField, StructType, TimestampNTZType
 
-from pipeline.dataset import Append, Check, Dataset, Features, Merge, Replace, SchemaPolicy
+from pipeline.dataset import Append, Check, Dataset, Features, Merge, Replace, SchemaPolicy, TableRef
 from pipeline.delta.frames.convert import to_spark
 from pipeline.delta.inspect.describe import describe
 from pipeline.delta.read.version import ReadOptions, read
@@ -51,7 +51,7 @@ RATIO = "1 / n > 0"
 
 
 def put(spark: SparkSession, dataset: Dataset, root: str, query: str) -> WriteResult:
-    return write(spark.sql(query), dataset=dataset, location=dataset.location(root), note=note())
+    return write(spark.sql(query), table=dataset.at(root), note=note())
 
 
 def refused(spark: SparkSession, dataset: Dataset, root: str, query: str, kind: type[PipelineError]) -> Any:
@@ -132,8 +132,8 @@ def test_a_root_that_is_read_only_is_told_by_every_write_and_still_read(spark: S
     for dataset in (NUMBERS, replace(NUMBERS, name="new")):
         assert "mounted read-only" in refused(spark, dataset, root, "SELECT 2L AS n", StorageError).remedy()
     with pytest.raises(StorageError, match="mounted read-only"):
-        conform(spark, replace(NUMBERS, checks=(Check("small", "n < 5"),)), NUMBERS.location(root))
-    assert read(spark, NUMBERS, NUMBERS.location(root)).frame.count() == 1
+        conform(spark, TableRef(replace(NUMBERS, checks=(Check("small", "n < 5"),)), NUMBERS.location(root)))
+    assert read(spark, NUMBERS.at(root)).frame.count() == 1
 
 
 def test_a_root_below_a_file_is_told_as_such(classic: SparkSession, tmp_path: Path) -> None:
@@ -213,9 +213,9 @@ def test_a_type_in_the_log_that_spark_has_not_is_told_and_no_frame_is_blamed(
         file.unlink(missing_ok=True)
     location = NUMBERS.location(root)
     for act in (
-        lambda: read(classic, NUMBERS, location),
+        lambda: read(classic, TableRef(NUMBERS, location)),
         lambda: put(classic, NUMBERS, root, "SELECT 2L AS n"),
-        lambda: describe(classic, NUMBERS, location),
+        lambda: describe(classic, TableRef(NUMBERS, location)),
     ):
         with pytest.raises(StatementError, match=kind.partition("(")[0]):
             act()
@@ -227,8 +227,8 @@ def test_half_of_a_surrogate_pair_is_told_as_a_text_and_not_as_a_lost_connection
     within = of_values("p", ["a\ud800"])
     with pytest.raises(TextError) as caught:
         write(
-            classic.sql("SELECT 'a' AS p, 1L AS n"), dataset=replace(PARTED, write=Replace()),
-            location=PARTED.location(root), note=note(), within=within,
+            classic.sql("SELECT 'a' AS p, 1L AS n"),
+            table=TableRef(replace(PARTED, write=Replace()), PARTED.location(root)), note=note(), within=within,
         )  # fmt: skip
     assert "\ud800" in caught.value.text
     assert classic.sql("SELECT 1 AS one").collect()[0].one == 1
@@ -243,11 +243,11 @@ def test_another_partition_layout_has_no_step_and_its_remedy_leads_to_a_table_of
     put(classic, PARTED, root, "SELECT 'a' AS p, 1L AS n")
     flat = replace(PARTED, partition_by=())
     error = refused(classic, flat, root, "SELECT 'b' AS p, 2L AS n", TableMismatchError)
-    assert (error.is_settled_by_steps, plan_of(classic, flat, flat.location(root)).steps) == (False, ())
+    assert (error.is_settled_by_steps, plan_of(classic, flat.at(root)).steps) == (False, ())
     assert "conform" not in error.remedy()
     replace_all = replace(flat, write=Replace(), schema_policy=SchemaPolicy(mode="overwrite"))
     put(classic, replace_all, root, "SELECT 'b' AS p, 2L AS n")
-    state = table_state(classic, replace_all, replace_all.location(root))
+    state = table_state(classic, replace_all.at(root))
     assert (rows_of(replace_all, root), state.partition_by if state else None) == ([("b", 2)], ())
 
 
@@ -265,10 +265,10 @@ def test_a_time_without_a_zone_is_added_to_a_table_together_with_its_feature(
         put(classic, replace(wider, schema_policy=SchemaPolicy(mode="add columns")), root, query)
     else:
         assert refused(classic, wider, root, query, TableMismatchError).is_settled_by_steps
-        assert [str(step) for step in plan_of(classic, wider, wider.location(root)).steps] == [
+        assert [str(step) for step in plan_of(classic, wider.at(root)).steps] == [
             "feature timestampNtz: enabled", "column at: added as timestamp_ntz",
         ]  # fmt: skip
-        conform(classic, wider, wider.location(root))
+        conform(classic, wider.at(root))
         put(classic, wider, root, query)
     assert [row[0] for row in rows_of(NUMBERS, root)] == [1, 2]
 
@@ -281,6 +281,6 @@ def test_the_versions_that_are_said_to_be_there_can_be_read(classic: SparkSessio
     for number in range(4):
         (log / f"{number:020d}.json").unlink()
     with pytest.raises(VersionNotFoundError) as caught:
-        read(classic, NUMBERS, location, ReadOptions(version=5)).frame.collect()
+        read(classic, TableRef(NUMBERS, location), ReadOptions(version=5)).frame.collect()
     assert (caught.value.asked, caught.value.available) == ("version 5", "10 to 12")
-    assert read(classic, NUMBERS, location, ReadOptions(version=10)).frame.count() == 10
+    assert read(classic, TableRef(NUMBERS, location), ReadOptions(version=10)).frame.count() == 10

@@ -71,7 +71,7 @@ def shop(
     commits = []
     for run_id, within, rows in (("first-run", None, FIRST), ("second-run", slice_, SECOND)):
         result = write(
-            classic.sql(rows), dataset=orders, location=orders.location(root), within=within,
+            classic.sql(rows), table=orders.at(root), within=within,
             note=CommitNote(mark=Mark(writer="orders/step"), run_id=run_id, partitions=within and str(within)),
         )  # fmt: skip
         write_record(

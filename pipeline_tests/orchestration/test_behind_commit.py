@@ -11,7 +11,7 @@ from dagster import RetryPolicy
 from pyspark.sql import SparkSession
 from pyspark.sql.types import LongType, StructField, StructType
 
-from pipeline.dataset import Append, Check, Dataset, InsertNew, Replace, SchemaPolicy
+from pipeline.dataset import Append, Check, Dataset, InsertNew, Replace, SchemaPolicy, TableRef
 from pipeline.delta.log.mark import AfterCommit
 from pipeline.delta.maintain import restore
 from pipeline.delta.read.version import ReadOptions
@@ -93,12 +93,12 @@ def test_a_table_that_is_replaced_and_can_not_be_conformed_behind_it_names_the_v
 ) -> None:
     first = Dataset(name="replaced", schema=NUMBERS, write=Replace())
     location = first.location(root)
-    write_module.write(frame_in(classic, NUMBERS, [(1,)]), dataset=first, location=location, note=note())
+    write_module.write(frame_in(classic, NUMBERS, [(1,)]), table=TableRef(first, location), note=note())
     wider = StructType([*NUMBERS.fields, StructField("more", LongType())])
     second = Dataset(name="replaced", schema=wider, write=Replace(), schema_policy=SchemaPolicy(mode="overwrite"))
     monkeypatch.setattr(write_module, "conform", failing(RuntimeError("no")))
     with pytest.raises(AfterCommitError) as caught:
-        write_module.write(frame_in(classic, wider, [(2, 3)]), dataset=second, location=location, note=note())
+        write_module.write(frame_in(classic, wider, [(2, 3)]), table=TableRef(second, location), note=note())
     assert caught.value.version == 2
     assert rows_of(second, root) == [(2, 3)]
 
@@ -110,8 +110,8 @@ def test_a_restore_whose_declaration_can_not_be_applied_again_names_the_version_
     dataset = Dataset(name="restored", schema=NUMBERS, write=Append(), checks=(Check("positive", "n > 0"),))
     location = dataset.location(root)
     for number in (1, 2):
-        write_module.write(frame_in(classic, NUMBERS, [(number,)]), dataset=dataset, location=location, note=note())
-    plan = restore.plan_restore(classic, dataset, location, ReadOptions(version=1))
+        write_module.write(frame_in(classic, NUMBERS, [(number,)]), table=TableRef(dataset, location), note=note())
+    plan = restore.plan_restore(classic, TableRef(dataset, location), ReadOptions(version=1))
     conflict = CommitConflictError(dataset="restored", location=location, condition="DELTA_METADATA_CHANGED")
     monkeypatch.setattr(restore, "_apply_declared", failing(conflict))
     with pytest.raises(AfterCommitError) as caught:

@@ -10,7 +10,7 @@ import pytest
 from dagster import AssetKey, DagsterInstance
 from pyspark.sql.types import LongType, StructField, StructType
 
-from pipeline.dataset import Dataset
+from pipeline.dataset import Dataset, TableRef
 from pipeline.definitions import shipped_definitions
 from pipeline.errors import RegistryError, SettingsError
 from pipeline.orchestration import DeltaSparkResource, build_definitions, dataset_asset
@@ -170,7 +170,7 @@ def test_the_maintenance_jobs_do_their_work_on_real_tables(settings: Settings, c
     location = there.location(settings.root)
     for count in (3, 2):
         frame = classic.range(count).withColumnRenamed("id", "n")
-        write(frame, dataset=there, location=location, note=CommitNote(mark=Mark(writer="test")))
+        write(frame, table=TableRef(there, location), note=CommitNote(mark=Mark(writer="test")))
     files = list(Path(location).glob("*.parquet"))
     spark = DeltaSparkResource.from_settings(settings.spark)
     built = build_definitions(settings, datasets=[there, never], resources={"spark": spark})

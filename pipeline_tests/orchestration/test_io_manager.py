@@ -232,7 +232,7 @@ def test_nothing_returned_is_a_clear_error_and_no_table(project: Project) -> Non
     with refused(FrameMismatchError) as caught:
         project.run(nothing)
     assert "None" in caught.value.differences[0]
-    assert table_state_with_sizes(project.spark.spark_session, TOTAL, TOTAL.location(project.root)) is None
+    assert table_state_with_sizes(project.spark.spark_session, TOTAL.at(project.root)) is None
 
 
 @pytest.mark.case("D-NONE-OUTPUT")

@@ -19,13 +19,12 @@ from click.testing import CliRunner
 from pyspark.sql.types import LongType, StringType, StructField, StructType
 
 from pipeline.cli import main
-from pipeline.dataset import Dataset, Replace
+from pipeline.dataset import Dataset, Replace, TableRef
 from pipeline.delta.inspect.doctor import Diagnosis, examine
 from pipeline.delta.log.entry import actions_of
 from pipeline.delta.log.integrity import require_sound
 from pipeline.delta.log.mark import Cursor, Cursors
 from pipeline.delta.log.snapshot import checkpoints, transaction_version
-from pipeline.delta.read.changes import SourceTable
 from pipeline.delta.read.cursors import effective_cursors
 from pipeline.delta.table.open_table import state_from_log
 from pipeline.errors import DamagedTableError
@@ -273,7 +272,7 @@ def test_changes_that_were_cleaned_away_before_a_consumer_has_read_them_are_told
     assert "consumer has read to version 0" in told[0].detail
 
 
-def consumed(folder: Path, source: Path, version: int) -> SourceTable:
+def consumed(folder: Path, source: Path, version: int) -> TableRef:
     """A table of a consumer that has read its source up to a version."""
     cursor = Cursor(table_id=str(deltalake.DeltaTable(source).metadata().id), version=version)
     cursors = Cursors(number=1, read_at=-1, sources={"source": cursor})
@@ -283,7 +282,7 @@ def consumed(folder: Path, source: Path, version: int) -> SourceTable:
         commit_properties=deltalake.CommitProperties(custom_metadata={"userMetadata": json.dumps(note)}),
     )  # fmt: skip
     assert effective_cursors(None, state_from_log(str(folder))).sources == cursors.sources
-    return SourceTable(dataset=CONSUMER, location=str(folder))
+    return TableRef(CONSUMER, str(folder))
 
 
 def test_an_empty_entry_of_a_consumer_is_not_taken_for_one_without_cursors(table: Path, tmp_path: Path) -> None:

@@ -22,7 +22,7 @@ from pyspark.errors import PySparkRuntimeError, PythonException
 from pyspark.errors.exceptions.connect import AnalysisException, SparkRuntimeException
 from pyspark.sql.types import LongType, StructField, StructType
 
-from pipeline.dataset import Append, Dataset, Replace
+from pipeline.dataset import Append, Dataset, Replace, TableRef
 from pipeline.delta.frames.convert import to_spark
 from pipeline.delta.inspect import manifest, record
 from pipeline.delta.inspect.check import check_table, rows_per_partition
@@ -34,7 +34,6 @@ from pipeline.delta.log.mark import CommitNote, Mark
 from pipeline.delta.maintain.maintain import checkpoint, optimize, vacuum
 from pipeline.delta.maintain.restore import RestorePlan, plan_restore, restore
 from pipeline.delta.maintain.retention import unread_files
-from pipeline.delta.read.changes import SourceTable
 from pipeline.delta.read.version import ReadOptions, read, resolve_version
 from pipeline.delta.spark import doors
 from pipeline.delta.spark.doors import disk_problem, door, door_of_block, foreign
@@ -138,7 +137,7 @@ READING: Any = SimpleNamespace(
     changes=SimpleNamespace(nothing_new=False, is_full=False, versions={}, cursors={}),
     cursors=SimpleNamespace(followed_by=lambda _: None), is_late=False,
 )  # fmt: skip
-SOURCE = SourceTable(dataset=D, location=ELSEWHERE)
+SOURCE = TableRef(D, ELSEWHERE)
 
 
 def entered(block: Any) -> None:
@@ -152,34 +151,34 @@ def opens(error: Exception) -> Any:
 
 # By the function, a call of it with what fails in the place of Spark.
 DOORS: Mapping[str, Callable[[Any, Path], Any]] = {
-    "observe": lambda s, _: table_state_with_sizes(s, D, ELSEWHERE),
-    "look": lambda s, _: table_state(s, D, ELSEWHERE),
+    "observe": lambda s, _: table_state_with_sizes(s, TableRef(D, ELSEWHERE)),
+    "look": lambda s, _: table_state(s, TableRef(D, ELSEWHERE)),
     "look_at": lambda s, _: state_at_location(s, "d", ELSEWHERE),
-    "existing": lambda s, _: require_table(s, D, ELSEWHERE),
-    "plan_of": lambda s, _: plan_of(s, D, ELSEWHERE),
-    "conform": lambda s, _: conform(s, D, ELSEWHERE),
-    "opened": lambda s, _: open_with_steps(s, D, ELSEWHERE),
-    "open_or_create": lambda s, _: open_or_create(s, D, ELSEWHERE),
-    "read": lambda s, _: read(s, D, ELSEWHERE),
-    "resolve": lambda s, _: resolve_version(s, D, ELSEWHERE, ReadOptions(version=3)),
-    "describe": lambda s, _: describe(s, D, ELSEWHERE),
+    "existing": lambda s, _: require_table(s, TableRef(D, ELSEWHERE)),
+    "plan_of": lambda s, _: plan_of(s, TableRef(D, ELSEWHERE)),
+    "conform": lambda s, _: conform(s, TableRef(D, ELSEWHERE)),
+    "opened": lambda s, _: open_with_steps(s, TableRef(D, ELSEWHERE)),
+    "open_or_create": lambda s, _: open_or_create(s, TableRef(D, ELSEWHERE)),
+    "read": lambda s, _: read(s, TableRef(D, ELSEWHERE)),
+    "resolve": lambda s, _: resolve_version(s, TableRef(D, ELSEWHERE), ReadOptions(version=3)),
+    "describe": lambda s, _: describe(s, TableRef(D, ELSEWHERE)),
     "history": lambda s, _: history(s, D.name, ELSEWHERE),
-    "vacuum": lambda s, _: vacuum(s, D, ELSEWHERE),
-    "optimize": lambda s, _: optimize(s, D, ELSEWHERE, NOTE),
-    "checkpoint": lambda s, _: checkpoint(s, D, ELSEWHERE),
-    "plan_restore": lambda s, _: plan_restore(s, D, ELSEWHERE, ReadOptions(version=1)),
+    "vacuum": lambda s, _: vacuum(s, TableRef(D, ELSEWHERE)),
+    "optimize": lambda s, _: optimize(s, TableRef(D, ELSEWHERE), NOTE),
+    "checkpoint": lambda s, _: checkpoint(s, TableRef(D, ELSEWHERE)),
+    "plan_restore": lambda s, _: plan_restore(s, TableRef(D, ELSEWHERE), ReadOptions(version=1)),
     "restore": lambda s, _: restore(s, D, PLAN, NOTE),
     "findings": lambda s, _: check_table(s, D, ELSEWHERE),
-    "rows_per_partition": lambda s, _: rows_per_partition(lambda: s, D, ELSEWHERE, 1),
-    "diff": lambda s, _: diff(s, D, ELSEWHERE, first=0, last=1, limit=3),
+    "rows_per_partition": lambda s, _: rows_per_partition(lambda: s, TableRef(D, ELSEWHERE), 1),
+    "diff": lambda s, _: diff(s, TableRef(D, ELSEWHERE), first=0, last=1, limit=3),
     "query": lambda s, _: query(
         s, "SELECT 1", datasets=[D], root=ELSEWHERE, pins={}, everything=ReadOptions(), limit=1
     ),
     "unread": lambda s, _: unread_files(s, SOURCE, []),
-    "reading": lambda s, _: entered(read_sources(s, consumer(), ELSEWHERE, [SOURCE])),
-    "write": lambda s, _: write(s, dataset=D, location=ELSEWHERE, note=NOTE),
-    "write_consumed": lambda s, _: write_consumed(s, s, READING, dataset=D, location=ELSEWHERE, note=NOTE),
-    "write_available": lambda s, _: write_available(s, dataset=D, location=ELSEWHERE, checkpoint="/c"),
+    "reading": lambda s, _: entered(read_sources(s, TableRef(consumer(), ELSEWHERE), [SOURCE])),
+    "write": lambda s, _: write(s, table=TableRef(D, ELSEWHERE), note=NOTE),
+    "write_consumed": lambda s, _: write_consumed(s, s, READING, table=TableRef(D, ELSEWHERE), note=NOTE),
+    "write_available": lambda s, _: write_available(s, table=TableRef(D, ELSEWHERE), checkpoint="/c"),
     "to_spark": lambda s, folder: entered(to_spark(pa.table({"n": [1]}), D, lambda: opens(s.error), str(folder))),
     "write_record": lambda s, _: record.write_record(
         s, D, RESULT, root=ELSEWHERE, run_id="r", sources={}, options={}

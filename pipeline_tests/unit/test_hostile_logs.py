@@ -15,7 +15,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from pyspark.sql.types import LongType, StringType, StructField, StructType
 
-from pipeline.dataset import Dataset
+from pipeline.dataset import Dataset, TableRef
 from pipeline.delta.inspect.doctor import examine
 from pipeline.delta.inspect.history import history_in_log
 from pipeline.delta.log.commits import commit_note, commit_versions, entry_identity_at, read_commit_file
@@ -104,7 +104,7 @@ def readers(table: Path) -> dict[str, Callable[[], object]]:
         "commit": lambda: read_commit_file(location, 1, ("part",)),
         "identity": lambda: entry_identity_at(location, 1),
         "history": lambda: [entry.document() for entry in history_in_log(DATASET, location, None) or ()],
-        "plan": lambda: plan_in_log(DATASET, location),
+        "plan": lambda: plan_in_log(TableRef(DATASET, location)),
         "rows": lambda: table_rows(location, 1),
         "replay": lambda: replay(location),
         "epochs": lambda: (epochs(location), last_epoch(location, "w")),

@@ -34,7 +34,7 @@ from pyspark.sql.types import (
     VarcharType,
 )
 
-from pipeline.dataset import Dataset
+from pipeline.dataset import Dataset, TableRef
 from pipeline.delta import sql
 
 UTC = dt.timezone.utc
@@ -201,7 +201,7 @@ def test_a_table_is_created_by_one_statement_that_says_everything() -> None:
         partition_by=("d",),
         description="it's",
     )
-    statement = sql.create_table(dataset, "/lake/a/b", {"k'1": "v", "a": "b"})
+    statement = sql.create_table(TableRef(dataset, "/lake/a/b"), {"k'1": "v", "a": "b"})
     assert statement.split("\n") == [
         "CREATE TABLE delta.`/lake/a/b` (",
         "  `d` date,",
@@ -213,4 +213,4 @@ def test_a_table_is_created_by_one_statement_that_says_everything() -> None:
         "TBLPROPERTIES ('a' = 'b', 'k\\'1' = 'v')",
     ]
     plain = Dataset(name="a", schema=dataset.schema)
-    assert sql.create_table(plain, "x", {}).endswith(")\nUSING delta")
+    assert sql.create_table(TableRef(plain, "x"), {}).endswith(")\nUSING delta")

@@ -12,7 +12,7 @@ import pytest
 from pyspark.sql import SparkSession
 from pyspark.sql.types import LongType, StructField, StructType
 
-from pipeline.dataset import Append, Changelog, Dataset, Ignore, InsertNew, Merge, Replace, WriteMode
+from pipeline.dataset import Append, Changelog, Dataset, Ignore, InsertNew, Merge, Replace, TableRef, WriteMode
 from pipeline.delta.log.mark import StreamBatch
 from pipeline.delta.stream.batches import refuse_lost_checkpoint, refuse_other_input
 from pipeline.delta.stream.query_log import batch_content, name_beside
@@ -56,11 +56,11 @@ class Stream:
     def check(self, number: int, writer: str = "stream/q") -> None:
         batch = StreamBatch(checkpoint=self.name, content=batch_content(str(self.checkpoint), number))
         refuse_other_input(
-            NO_SESSION, DATASET, self.location, str(self.checkpoint), writer=writer, epoch=number, batch=batch
+            NO_SESSION, TableRef(DATASET, self.location), str(self.checkpoint), writer=writer, epoch=number, batch=batch
         )
 
     def begin(self) -> None:
-        refuse_lost_checkpoint(NO_SESSION, DATASET, self.location, str(self.checkpoint), self.name)
+        refuse_lost_checkpoint(NO_SESSION, TableRef(DATASET, self.location), str(self.checkpoint), self.name)
 
 
 @pytest.fixture
@@ -123,7 +123,9 @@ def test_a_query_that_begins_anew_is_refused_as_long_as_the_table_holds_what_the
             begin()
         assert (caught.value.epoch, caught.value.version, caught.value.before) == (1, 3, 0)
     other = StreamBatch(checkpoint="../another checkpoint", content="c")
-    refuse_other_input(NO_SESSION, DATASET, stream.location, "/c", writer="stream/another", epoch=0, batch=other)
+    refuse_other_input(
+        NO_SESSION, TableRef(DATASET, stream.location), "/c", writer="stream/another", epoch=0, batch=other
+    )
     deltalake.DeltaTable(stream.location).restore(caught.value.before)
     stream.begin()
 

@@ -22,6 +22,7 @@ from pipeline.dataset import (
     References,
     RowCount,
     Severity,
+    TableRef,
     Unique,
     table_location,
 )
@@ -156,10 +157,10 @@ def check_table(
 
 
 def _outcomes(session: SparkSession, dataset: Dataset, root: str, now: dt.datetime) -> list[CheckOutcome]:
-    location = dataset.location(root)
-    description = describe(session, dataset, location)
+    table = dataset.at(root)
+    description = describe(session, table)
     if description.table is None:
-        raise TableNotFoundError(dataset=dataset.name, location=location)
+        raise table.error(TableNotFoundError)
     version = description.table.version
     differences = description.differences
     return [
@@ -167,9 +168,9 @@ def _outcomes(session: SparkSession, dataset: Dataset, root: str, now: dt.dateti
             dataset, version, "schema", not differences, "; ".join(differences) or "as declared",
             severity=dataset.schema_check.severity,
         ),
-        *_of_constraints(session, dataset, location, version),
-        *_of_expectations(session, dataset, location, version, root),
-        *_of_rows(session, dataset, location, description),
+        *_of_constraints(session, table, version),
+        *_of_expectations(session, table, version, root),
+        *_of_rows(session, table, description),
         *_of_age(dataset, description, now),
     ]  # fmt: skip
 
@@ -184,67 +185,63 @@ def _outcome(
     )  # fmt: skip
 
 
-def _of_constraints(session: SparkSession, dataset: Dataset, location: str, version: int) -> Iterator[CheckOutcome]:
-    conditions = {null_label(path): text for path, text in constraints.null_conditions(dataset.schema).items()}
-    conditions |= constraints.check_conditions(dataset)
-    severities = {constraint_name(constraint): constraint.severity for constraint in dataset.constraints}
-    broken_rows = constraints.count_broken(rows_at(session, location, version), dataset, conditions)
+def _of_constraints(session: SparkSession, table: TableRef, version: int) -> Iterator[CheckOutcome]:
+    conditions = {null_label(path): text for path, text in constraints.null_conditions(table.dataset.schema).items()}
+    conditions |= constraints.check_conditions(table.dataset)
+    severities = {constraint_name(constraint): constraint.severity for constraint in table.dataset.constraints}
+    broken_rows = constraints.count_broken(rows_at(session, table.location, version), table.dataset, conditions)
     for name in conditions:
         broken = broken_rows.get(name, BrokenRows(0))
         yield _outcome(
-            dataset, version, name, not broken.rows, "no row breaks it" if not broken.rows else "rows break it",
+            table.dataset, version, name, not broken.rows, "no row breaks it" if not broken.rows else "rows break it",
             severity=severities.get(name, "error"), broken=broken,
         )  # fmt: skip
 
 
-def _of_expectations(
-    session: SparkSession, dataset: Dataset, location: str, version: int, root: str
-) -> Iterator[CheckOutcome]:
-    for expectation in dataset.expectations:
+def _of_expectations(session: SparkSession, table: TableRef, version: int, root: str) -> Iterator[CheckOutcome]:
+    for expectation in table.dataset.expectations:
         name, severity = expectation_name(expectation), expectation.severity
         try:
-            broken, other = _broken_by(session, location, version, expectation, root=root)
+            broken, other = _broken_by(session, table.location, version, expectation, root=root)
         except TableNotFoundError as error:
-            yield _outcome(dataset, version, name, False, error.message(), severity=severity)
+            yield _outcome(table.dataset, version, name, False, error.message(), severity=severity)
             continue
         detail = "no row breaks it" if not broken.rows else "rows break it"
         if isinstance(expectation, References):
             detail += f", compared with {expectation.dataset} at version {other}"
-        yield _outcome(dataset, version, name, not broken.rows, detail, severity=severity, broken=broken)
+        yield _outcome(table.dataset, version, name, not broken.rows, detail, severity=severity, broken=broken)
 
 
-def _of_rows(
-    session: SparkSession, dataset: Dataset, location: str, description: TableDescription
-) -> Iterator[CheckOutcome]:
+def _of_rows(session: SparkSession, table: TableRef, description: TableDescription) -> Iterator[CheckOutcome]:
     """Check the rows of the newest write, or of the table after it, by partition if the write addressed partitions."""
-    declared, newest = dataset.row_count, description.last_write
+    declared, newest = table.dataset.row_count, description.last_write
     if declared is None or newest is None:
         return
     rows: dict[str, int | None] = {"": newest.rows_written}
     addressed = newest.note is not None and newest.note.get("partitions") is not None
-    if addressed or not counts_written_rows(dataset):
-        by_partition = _counted(session, dataset, location, newest.version)
+    if addressed or not counts_written_rows(table.dataset):
+        by_partition = _counted(session, table, newest.version)
         rows = {"": sum(by_partition.values())}
         if addressed:
             rows = {"/".join(str(value) for value in values): count for values, count in by_partition.items()}
     outside = {name: count for name, count in rows.items() if not is_within(declared, count)}
     detail = listed((f"{name or 'in all'}: {count}" for name, count in outside.items()), EXAMPLES)
     yield _outcome(
-        dataset, newest.version, "row_count", not outside and bool(rows), detail or "as many as declared",
+        table.dataset, newest.version, "row_count", not outside and bool(rows), detail or "as many as declared",
         severity=declared.severity,
     )  # fmt: skip
 
 
-def _counted(session: SparkSession, dataset: Dataset, location: str, version: int) -> Mapping[tuple[Any, ...], int]:
+def _counted(session: SparkSession, table: TableRef, version: int) -> Mapping[tuple[Any, ...], int]:
     """By partition, the rows that a commit added, or the rows after it in each partition that it changed."""
-    state = state_at_location(session, dataset.name, location)
+    state = state_at_location(session, table.name, table.location)
     if state is None:
-        raise TableNotFoundError(dataset=dataset.name, location=location)
-    commit = read_commit(session, location, version, state.log_partition_by)
-    if counts_written_rows(dataset):
+        raise table.error(TableNotFoundError)
+    commit = read_commit(session, table.location, version, state.log_partition_by)
+    if counts_written_rows(table.dataset):
         return commit.rows_by_partition or {}
-    rows = rows_per_partition(lambda: session, dataset, location, version)
-    changed = [typed_values(dataset, values) for values in commit.partitions or {}]
+    rows = rows_per_partition(lambda: session, table, version)
+    changed = [typed_values(table.dataset, values) for values in commit.partitions or {}]
     return {values: rows.get(values, 0) for values in changed} if commit.partitions is not None else rows
 
 
@@ -258,17 +255,17 @@ def counts_written_rows(dataset: Dataset) -> bool:
 
 @door
 def rows_per_partition(
-    session: Callable[[], SparkSession], dataset: Dataset, location: str, version: int
+    session: Callable[[], SparkSession], table: TableRef, version: int
 ) -> Mapping[tuple[Any, ...], int]:
     """The number of rows of a version by typed partition values. A partition without rows may be missing.
 
     The numbers come from the log, if it has them. Otherwise a Spark job counts the rows; it reads no row of a file with
     statistics.
     """
-    rows = table_rows(location, version)
+    rows = table_rows(table.location, version)
     if rows is not None:
-        return {typed_values(dataset, values): count for values, count in rows.by_partition.items()}
-    counts = rows_by_values(rows_at(session(), location, version), dataset.partition_by, ("TRUE",))
+        return {typed_values(table.dataset, values): count for values, count in rows.by_partition.items()}
+    counts = rows_by_values(rows_at(session(), table.location, version), table.dataset.partition_by, ("TRUE",))
     return {values: count for values, (count,) in counts.items()}
 
 

@@ -16,7 +16,7 @@ from urllib.parse import unquote
 
 from pyspark.sql import DataFrame, SparkSession
 
-from pipeline.dataset import Dataset
+from pipeline.dataset import Dataset, TableRef
 from pipeline.delta import sql
 from pipeline.delta.inspect.history import HistoryEntry, entries, history_in_log
 from pipeline.delta.log.commits import live_rows, partition_values
@@ -116,14 +116,14 @@ def _iso(value: dt.datetime) -> str:
 
 
 @door
-def describe(session: SparkSession, dataset: Dataset, location: str) -> TableDescription:
+def describe(session: SparkSession, table: TableRef) -> TableDescription:
     """The newest version of the dataset's table. One Spark job counts its rows and partitions.
 
     Raises:
         DamagedTableError: the table is damaged.
         StorageError: the storage can't be read.
     """
-    return describe_at(session, dataset.name, location, dataset)
+    return describe_at(session, table.name, table.location, table.dataset)
 
 
 @door

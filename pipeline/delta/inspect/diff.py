@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from pyspark.sql import DataFrame, SparkSession
 
-from pipeline.dataset import Dataset
+from pipeline.dataset import TableRef
 from pipeline.dataset.write_mode import is_comparable
 from pipeline.delta import sql
 from pipeline.delta.inspect.query import Answer, answer_of, query_session
@@ -18,7 +18,6 @@ from pipeline.delta.read.changes import (
     COMMIT_VERSION,
     DELETE,
     INSERT,
-    SourceTable,
     net_changes,
     net_rows,
     read_changes,
@@ -50,7 +49,7 @@ class Diff:
 
 
 @door
-def diff(session: SparkSession, dataset: Dataset, location: str, *, first: int, last: int, limit: int) -> Diff:
+def diff(session: SparkSession, table: TableRef, *, first: int, last: int, limit: int) -> Diff:
     """The net changes from the version `first` to the version `last`, which is not before it.
 
     Raises:
@@ -58,44 +57,40 @@ def diff(session: SparkSession, dataset: Dataset, location: str, *, first: int, 
         VersionNotFoundError, VersionVacuumedError: a version is gone, and the feed alone is not enough.
     """
     with query_session(session) as clone:
-        state = require_table(clone, dataset, location)
+        state = require_table(clone, table)
         if last > state.version:
-            raise VersionNotFoundError(
-                dataset=dataset.name, location=location, asked=f"version {last}", available=f"up to {state.version}"
-            )
-        verdict = verdict_on(clone, dataset, location, Cursor(table_id=state.table_id, version=first), up_to=last)
-        with _net(clone, dataset, location, verdict, first) as (read, frame):
+            raise table.error(VersionNotFoundError, asked=f"version {last}", available=f"up to {state.version}")
+        verdict = verdict_on(clone, table, Cursor(table_id=state.table_id, version=first), up_to=last)
+        with _net(clone, table, verdict, first) as (read, frame):
             counts = {row[CHANGE_TYPE]: row["count"] for row in frame.groupBy(CHANGE_TYPE).count().collect()}
-            by = dataset.keys or tuple(f.name for f in frame.schema.fields if is_comparable(f.dataType))
+            by = table.dataset.keys or tuple(f.name for f in frame.schema.fields if is_comparable(f.dataType))
             names = [name for name in frame.columns if name != CHANGE_TYPE]
             ordered = frame.orderBy(*map(sql.identifier, by)).selectExpr(CHANGE_TYPE, *map(sql.identifier, names))
-            answer = answer_of(ordered, {dataset.name: last}, limit)
-    return Diff(dataset=dataset.name, first=first, last=last, verdict=read, counts=counts, answer=answer)
+            answer = answer_of(ordered, {table.name: last}, limit)
+    return Diff(dataset=table.name, first=first, last=last, verdict=read, counts=counts, answer=answer)
 
 
 @contextmanager
-def _net(
-    clone: SparkSession, dataset: Dataset, location: str, verdict: Verdict, first: int
-) -> Iterator[tuple[Verdict, DataFrame]]:
+def _net(clone: SparkSession, table: TableRef, verdict: Verdict, first: int) -> Iterator[tuple[Verdict, DataFrame]]:
     """The net changes, and the final verdict on the feed."""
     if verdict.reason is None:
-        changes = read_changes(clone, SourceTable(dataset=dataset, location=location), verdict)
+        changes = read_changes(clone, table, verdict)
         try:
             if not changes.is_full:
-                rows = changes.frame if dataset.keys or changes.feed is None else net_rows(changes.feed)
+                rows = changes.frame if table.dataset.keys or changes.feed is None else net_rows(changes.feed)
                 yield changes.verdict, rows.drop(COMMIT_VERSION)
                 return
             verdict = changes.verdict
         finally:
             release_changes(changes)
-    raw = _at(clone, dataset, location, first, DELETE).unionByName(
-        _at(clone, dataset, location, verdict.version, INSERT), allowMissingColumns=True
+    raw = _at(clone, table, first, DELETE).unionByName(
+        _at(clone, table, verdict.version, INSERT), allowMissingColumns=True
     )
-    yield verdict, net_changes(raw, dataset.keys) if dataset.keys else net_rows(raw)
+    yield verdict, net_changes(raw, table.dataset.keys) if table.dataset.keys else net_rows(raw)
 
 
-def _at(clone: SparkSession, dataset: Dataset, location: str, version: int, change: str) -> DataFrame:
+def _at(clone: SparkSession, table: TableRef, version: int, change: str) -> DataFrame:
     """The rows of a version as changes of that type by its commit."""
-    number = resolve_version(clone, dataset, location, ReadOptions(version=version))
-    rows = rows_at(clone, location, number)
+    number = resolve_version(clone, table, ReadOptions(version=version))
+    rows = rows_at(clone, table.location, number)
     return rows.selectExpr("*", f"'{change}' AS {CHANGE_TYPE}", f"{number}L AS {COMMIT_VERSION}")

@@ -9,11 +9,11 @@ import datetime as dt
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+from pipeline.dataset import TableRef
 from pipeline.delta.inspect.data_files import problem_of, problem_of_vector, vector_file
 from pipeline.delta.log.commits import commit_file, commit_versions, file_system, list_folder
 from pipeline.delta.log.replay import LogFault, Replay, replay
 from pipeline.delta.log.snapshot import local_folder, table_facts
-from pipeline.delta.read.changes import SourceTable
 from pipeline.delta.read.cursors import effective_cursors
 from pipeline.delta.spark.doors import door
 from pipeline.delta.table.open_table import state_from_log
@@ -61,7 +61,7 @@ class _OnDisk:
 
 
 @door
-def examine(name: str, location: str, *, consumers: Sequence[SourceTable] = (), deep: bool = False) -> Diagnosis:
+def examine(name: str, location: str, *, consumers: Sequence[TableRef] = (), deep: bool = False) -> Diagnosis:
     """Search for damage of the log, for missing or damaged data files, and for orphan files.
 
     Args:
@@ -98,7 +98,7 @@ def examine(name: str, location: str, *, consumers: Sequence[SourceTable] = (), 
     )
 
 
-def _unread(name: str, location: str, consumers: Iterable[SourceTable]) -> dict[str, int]:
+def _unread(name: str, location: str, consumers: Iterable[TableRef]) -> dict[str, int]:
     """The last version of this table that each consumer has read. A consumer without one will read the full table."""
     folder = local_folder(location)
     versions = commit_versions(location) if folder is not None else []

@@ -177,7 +177,7 @@ def _register(clone: SparkSession, name: str, dataset: Dataset, root: str, optio
     if options.changes is not None:
         # Delta would refuse a change feed for its age alone. The window's verdict reports files that are gone.
         clone.conf.set(WITHIN_RETENTION, "false")
-    rows = read(clone, dataset, dataset.location(root), options)
+    rows = read(clone, dataset.at(root), options)
     rows.frame.createOrReplaceTempView(sql.identifier(name))
     if options.changes is None:
         return ReadFacts(name=name, dataset=dataset.name, kind="view", version=rows.version)

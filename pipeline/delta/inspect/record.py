@@ -24,7 +24,7 @@ from urllib.parse import quote
 from pyspark.sql import SparkSession
 
 from pipeline.arguments import type_problems
-from pipeline.dataset import Dataset
+from pipeline.dataset import Dataset, TableRef
 from pipeline.delta.log.commits import Commit, commit_note, read_commit_file
 from pipeline.delta.log.mark import Mark, read_commit, runtime_profile
 from pipeline.delta.log.snapshot import TableFacts, local_folder, table_facts
@@ -229,7 +229,7 @@ def _observed(session: SparkSession, dataset: Dataset, result: WriteResult) -> t
     facts = None if folder is None else table_facts(folder, result.version)
     if facts is not None:
         return facts, read_commit_file(str(folder), result.version, dataset.partition_by)
-    state = require_table(session, dataset, result.location)
+    state = require_table(session, TableRef(dataset, result.location))
     facts = TableFacts(
         table_id=state.table_id,
         reader_version=state.reader_version,

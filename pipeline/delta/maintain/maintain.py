@@ -14,14 +14,13 @@ from dataclasses import dataclass
 
 from pyspark.sql import SparkSession
 
-from pipeline.dataset import Dataset
+from pipeline.dataset import Dataset, TableRef
 from pipeline.dataset.policy import storage_confs
 from pipeline.delta import sql
 from pipeline.delta.log.entry import as_count
 from pipeline.delta.log.mark import CommitNote, Mark, private_session, write_confs
 from pipeline.delta.maintain.checkpoint import CheckpointFailedError, Checkpoints
 from pipeline.delta.maintain.retention import Unread, blocked_by, unread_files
-from pipeline.delta.read.changes import SourceTable
 from pipeline.delta.spark.doors import door, storage_failure
 from pipeline.delta.spark.failures import SPARK_ERRORS, failure_of
 from pipeline.delta.table.open_table import TableState, require_table
@@ -69,8 +68,8 @@ class OptimizeResult:
 
 @door
 def vacuum(
-    session: SparkSession, dataset: Dataset, location: str, *,
-    consumers: Sequence[SourceTable] = (), apply: bool = False, force: bool = False,
+    session: SparkSession, table: TableRef, *,
+    consumers: Sequence[TableRef] = (), apply: bool = False, force: bool = False,
 ) -> VacuumResult:  # fmt: skip
     """List the files that no version within the table's retention needs. With `apply`, remove them.
 
@@ -87,35 +86,30 @@ def vacuum(
         ConsumerBehindError: consumers need some of the files to remove.
         CursorUnreadableError: the files that a consumer needs are not known.
     """
-    require_table(session, dataset, location)
-    source = SourceTable(dataset=dataset, location=location)
+    require_table(session, table)
     try:
-        listed = [row["path"] for row in session.sql(f"VACUUM {sql.path_table(location)} DRY RUN").collect()]
-        needed = () if force else blocked_by(unread_files(session, source, consumers), listed)
+        listed = [row["path"] for row in session.sql(f"VACUUM {sql.path_table(table.location)} DRY RUN").collect()]
+        needed = () if force else blocked_by(unread_files(session, table, consumers), listed)
         if apply:
-            _refuse(session, source, needed)
-            note = CommitNote(mark=Mark(writer=f"{dataset.name}/vacuum"))
-            with private_session(session, write_confs(note, session, dataset.fingerprint)) as clone:
-                clone.sql(f"VACUUM {sql.path_table(location)}").collect()
+            _refuse(session, table, needed)
+            note = CommitNote(mark=Mark(writer=f"{table.name}/vacuum"))
+            with private_session(session, write_confs(note, session, table.dataset.fingerprint)) as clone:
+                clone.sql(f"VACUUM {sql.path_table(table.location)}").collect()
     except SPARK_ERRORS as error:
-        raise storage_failure(dataset.name, location, failure_of(error)) from error
-    version = require_table(session, dataset, location).version
-    return VacuumResult(dataset=dataset.name, version=version, applied=apply, files=tuple(listed), needed=needed)
+        raise storage_failure(table.name, table.location, failure_of(error)) from error
+    version = require_table(session, table).version
+    return VacuumResult(dataset=table.name, version=version, applied=apply, files=tuple(listed), needed=needed)
 
 
-def _refuse(session: SparkSession, source: SourceTable, needed: Sequence[Unread]) -> None:
+def _refuse(session: SparkSession, table: TableRef, needed: Sequence[Unread]) -> None:
     if needed:
-        raise ConsumerBehindError(
-            dataset=source.dataset.name,
-            location=source.location,
-            version=require_table(session, source.dataset, source.location).version,
-            behind={consumer.consumer: consumer.version for consumer in needed},
-        )
+        behind = {consumer.consumer: consumer.version for consumer in needed}
+        raise table.error(ConsumerBehindError, version=require_table(session, table).version, behind=behind)
 
 
 @door
 def optimize(
-    session: SparkSession, dataset: Dataset, location: str, note: CommitNote, *, below_bytes: int | None = None
+    session: SparkSession, table: TableRef, note: CommitNote, *, below_bytes: int | None = None
 ) -> OptimizeResult:
     """Compact small files into files of the storage policy's target size. If clustering is declared, cluster the rows.
 
@@ -130,21 +124,19 @@ def optimize(
         DamagedTableError: a file is missing or damaged; nothing was committed.
         CommitConflictError: another commit has changed the same files; nothing was committed.
     """
-    state = require_table(session, dataset, location)
-    confs = write_confs(note, session, dataset.fingerprint) | storage_confs(state.properties)
+    state = require_table(session, table)
+    confs = write_confs(note, session, table.dataset.fingerprint) | storage_confs(state.properties)
     confs |= {} if below_bytes is None else {_SMALL_FILE: str(below_bytes)}
     with private_session(session, confs) as clone:
         try:
-            row = clone.sql(f"OPTIMIZE {sql.path_table(location)}").select("metrics.*").collect()[0]
+            row = clone.sql(f"OPTIMIZE {sql.path_table(table.location)}").select("metrics.*").collect()[0]
         except SPARK_ERRORS as error:
             failure = failure_of(error)
             if failure.is_conflict:
-                raise CommitConflictError(
-                    dataset=dataset.name, location=location, condition=failure.condition
-                ) from error
-            raise storage_failure(dataset.name, location, failure, nothing_committed=True) from error
+                raise table.error(CommitConflictError, condition=failure.condition) from error
+            raise storage_failure(table.name, table.location, failure, nothing_committed=True) from error
     return OptimizeResult(
-        dataset=dataset.name, version=require_table(session, dataset, location).version,
+        dataset=table.name, version=require_table(session, table).version,
         files_added=row["numFilesAdded"], files_removed=row["numFilesRemoved"],
     )  # fmt: skip
 
@@ -152,10 +144,9 @@ def optimize(
 @door
 def checkpoint(
     session: SparkSession,
-    dataset: Dataset,
-    location: str,
+    table: TableRef,
     *,
-    consumers: Sequence[SourceTable] = (),
+    consumers: Sequence[TableRef] = (),
     within: Checkpoints | None = None,
 ) -> CheckpointResult:
     """Write a checkpoint of the newest version, so that opening the table reads one file in place of many.
@@ -172,16 +163,16 @@ def checkpoint(
         StorageError: the checkpoint could not be written.
         CursorUnreadableError: the entries that a consumer needs are not known.
     """
-    _keep_incarnation(session, dataset, require_table(session, dataset, location))
-    needed = unread_files(session, SourceTable(dataset=dataset, location=location), consumers)
+    _keep_incarnation(session, table.dataset, require_table(session, table))
+    needed = unread_files(session, table, consumers)
     keep = min((consumer.version for consumer in needed), default=None)
     try:
         with nullcontext(within) if within is not None else Checkpoints(session) as checkpoints:
-            version, kept = checkpoints.write(location, keep)
+            version, kept = checkpoints.write(table.location, keep)
     except (*SPARK_ERRORS, CheckpointFailedError) as error:
         reason = str(error) if isinstance(error, CheckpointFailedError) else failure_of(error).summary
-        raise StorageError(dataset=dataset.name, location=location, reason=reason) from error
-    return CheckpointResult(dataset=dataset.name, version=version, log_kept_for=needed if kept else ())
+        raise table.error(StorageError, reason=reason) from error
+    return CheckpointResult(dataset=table.name, version=version, log_kept_for=needed if kept else ())
 
 
 def _keep_incarnation(session: SparkSession, dataset: Dataset, state: TableState) -> None:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 from pyspark.sql import SparkSession
 
-from pipeline.dataset import Dataset
+from pipeline.dataset import Dataset, TableRef
 from pipeline.delta import sql
 from pipeline.delta.log.mark import (
     AfterCommit,
@@ -76,7 +76,7 @@ class RestoreResult:
 
 
 @door
-def plan_restore(session: SparkSession, dataset: Dataset, location: str, pin: ReadOptions) -> RestorePlan:
+def plan_restore(session: SparkSession, table: TableRef, pin: ReadOptions) -> RestorePlan:
     """The plan of a restore to the pinned version, or to the newest at or before the pinned time. No commit.
 
     Raises:
@@ -84,15 +84,15 @@ def plan_restore(session: SparkSession, dataset: Dataset, location: str, pin: Re
         VersionNotFoundError: the log does not have such a version.
         VersionVacuumedError: files of the version were removed.
     """
-    state = require_table(session, dataset, location)
-    target = resolve_version(session, dataset, location, pin)
+    state = require_table(session, table)
+    target = resolve_version(session, table, pin)
     if target == state.version:
-        return RestorePlan(dataset=dataset.name, location=location, version=state.version, target=target)
+        return RestorePlan(dataset=table.name, location=table.location, version=state.version, target=target)
     then: Mapping[str, str | None] | None = None
-    folder = local_folder(location)
+    folder = local_folder(table.location)
     if folder is not None:
-        old = replay(location, target)
-        vacuumed = None if old is None else _vacuumed(dataset, location, old)
+        old = replay(table.location, target)
+        vacuumed = None if old is None else _vacuumed(table, old)
         if vacuumed is not None:
             raise vacuumed
         facts = table_facts(folder, target)
@@ -105,18 +105,19 @@ def plan_restore(session: SparkSession, dataset: Dataset, location: str, pin: Re
         if now.get(name) != old and (old is not None or not name.startswith(_FEATURE))  # a protocol is never lowered
     }
     return RestorePlan(
-        dataset=dataset.name, location=location, version=state.version, target=target, flips=flips,
-        reapplied={} if then is None else _missing(dataset, then), exchange=exchange(location, state.version, target),
+        dataset=table.name, location=table.location, version=state.version, target=target, flips=flips,
+        reapplied={} if then is None else _missing(table.dataset, then),
+        exchange=exchange(table.location, state.version, target),
     )  # fmt: skip
 
 
-def _vacuumed(dataset: Dataset, location: str, old: Replay) -> VersionVacuumedError | None:
+def _vacuumed(table: TableRef, old: Replay) -> VersionVacuumedError | None:
     """The error with the missing files of a version. If none is missing, or the table is not on this machine, None."""
-    folder = local_folder(location)
+    folder = local_folder(table.location)
     missing = tuple(p for p in old.files if folder is not None and "://" not in p and not (folder / p).exists())
     if not missing:
         return None
-    return VersionVacuumedError(dataset=dataset.name, location=location, version=old.version, missing=missing)
+    return table.error(VersionVacuumedError, version=old.version, missing=missing)
 
 
 def _missing(dataset: Dataset, properties: Mapping[str, str | None]) -> dict[str, str]:
@@ -140,22 +141,22 @@ def restore(session: SparkSession, dataset: Dataset, plan: RestorePlan, note: Co
     """
     if not plan.changes:
         return RestoreResult(plan=plan, version=plan.version, latest=plan.version)
-    table = sql.path_table(plan.location)
+    table = TableRef(dataset, plan.location)
     with private_session(session, write_confs(note, session, dataset.fingerprint)) as clone:
         try:
-            clone.sql(f"RESTORE TABLE {table} TO VERSION AS OF {plan.target}").collect()
+            clone.sql(f"RESTORE TABLE {sql.path_table(table.location)} TO VERSION AS OF {plan.target}").collect()
         except LOST_OR_REFUSED as error:
             reason = failure_of(error).summary
             commit = marked_commit(session, dataset.name, plan.location, note.mark, dataset.partition_by, reason=reason)
             if commit is None:
-                raise _translated(error, dataset, plan) from error
+                raise _translated(error, table, plan.target) from error
         else:
             commit = own_commit(clone, dataset.name, plan.location, note.mark, dataset.partition_by)
     if commit is None:  # another restore to the same version came first, so Delta had nothing to commit
-        latest = require_table(session, dataset, plan.location).version
+        latest = require_table(session, table).version
         return RestoreResult(plan=plan, version=latest, latest=latest)
     with AfterCommit(dataset.name, plan.location, commit.version):
-        state = _apply_declared(session, dataset, plan, commit.version, note)
+        state = _apply_declared(session, table, commit.version, note)
         written = commit_result(dataset, state, note.mark, commit)
         return RestoreResult(
             plan=plan, version=commit.version, latest=state.version, written=written,
@@ -163,31 +164,29 @@ def restore(session: SparkSession, dataset: Dataset, plan: RestorePlan, note: Co
         )  # fmt: skip
 
 
-def _apply_declared(
-    session: SparkSession, dataset: Dataset, plan: RestorePlan, restored: int, note: CommitNote
-) -> TableState:
-    table = sql.path_table(plan.location)
-    missing = _missing(dataset, require_table(session, dataset, plan.location).properties)
+def _apply_declared(session: SparkSession, table: TableRef, restored: int, note: CommitNote) -> TableState:
+    path = sql.path_table(table.location)
+    missing = _missing(table.dataset, require_table(session, table).properties)
     checks = {n.removeprefix(CONSTRAINT_PREFIX): v for n, v in missing.items() if n.startswith(CONSTRAINT_PREFIX)}
     properties = {n: v for n, v in missing.items() if not n.startswith(CONSTRAINT_PREFIX)} | {
         INCARNATION: str(restored)
     }
     pairs = ", ".join(f"{sql.string(name)} = {sql.string(value)}" for name, value in properties.items())
     after = CommitNote(mark=Mark(writer=note.mark.writer), run_id=note.run_id)
-    with private_session(session, write_confs(after, session, dataset.fingerprint)) as clone:
-        clone.sql(f"ALTER TABLE {table} SET TBLPROPERTIES ({pairs})").collect()
+    with private_session(session, write_confs(after, session, table.dataset.fingerprint)) as clone:
+        clone.sql(f"ALTER TABLE {path} SET TBLPROPERTIES ({pairs})").collect()
         for name, condition in checks.items():
-            clone.sql(f"ALTER TABLE {table} ADD CONSTRAINT {sql.identifier(name)} CHECK ({condition})").collect()
-    return require_table(session, dataset, plan.location)
+            clone.sql(f"ALTER TABLE {path} ADD CONSTRAINT {sql.identifier(name)} CHECK ({condition})").collect()
+    return require_table(session, table)
 
 
-def _translated(error: Exception, dataset: Dataset, plan: RestorePlan) -> PipelineError:
+def _translated(error: Exception, table: TableRef, target: int) -> PipelineError:
     failure = failure_of(error)
     if failure.is_conflict:
-        return CommitConflictError(dataset=dataset.name, location=plan.location, condition=failure.condition)
+        return table.error(CommitConflictError, condition=failure.condition)
     # Delta's error does not name the missing files.
-    old = None if local_folder(plan.location) is None else replay(plan.location, plan.target)
-    vacuumed = None if old is None else _vacuumed(dataset, plan.location, old)
+    old = None if local_folder(table.location) is None else replay(table.location, target)
+    vacuumed = None if old is None else _vacuumed(table, old)
     if vacuumed is not None:
         return vacuumed
-    return storage_failure(dataset.name, plan.location, failure, nothing_committed=True)
+    return storage_failure(table.name, table.location, failure, nothing_committed=True)

@@ -14,9 +14,8 @@ from dataclasses import dataclass
 
 from pyspark.sql import SparkSession
 
-from pipeline.dataset import Dataset
+from pipeline.dataset import Dataset, TableRef
 from pipeline.delta.log.mark import Cursor
-from pipeline.delta.read.changes import SourceTable
 from pipeline.delta.read.cursors import effective_cursors
 from pipeline.delta.read.verdict import Reason, VerdictKind, verdict_on, window_files
 from pipeline.delta.spark.doors import door
@@ -37,33 +36,33 @@ class Unread:
     files: tuple[str, ...] = ()
 
 
-def consumers_of(name: str, datasets: Iterable[Dataset], root: str) -> tuple[SourceTable, ...]:
+def consumers_of(name: str, datasets: Iterable[Dataset], root: str) -> tuple[TableRef, ...]:
     """The datasets that read the changes of the named dataset, with the locations of their tables."""
     consumers = (dataset for dataset in datasets if name in dataset.reads_changes_of)
-    return tuple(SourceTable(dataset=consumer, location=consumer.location(root)) for consumer in consumers)
+    return tuple(consumer.at(root) for consumer in consumers)
 
 
 @door
-def unread_files(session: SparkSession, source: SourceTable, consumers: Sequence[SourceTable]) -> tuple[Unread, ...]:
+def unread_files(session: SparkSession, source: TableRef, consumers: Sequence[TableRef]) -> tuple[Unread, ...]:
     """The files that each consumer has yet to read. A consumer that needs nothing is left out.
 
     Raises:
         TableNotFoundError: the source was never written.
         CursorUnreadableError: a log can't be read, so the needed files are not known.
     """
-    state = require_table(session, source.dataset, source.location)
+    state = require_table(session, source)
     unread = (_unread(session, source, state, consumer) for consumer in consumers)
     return tuple(needed for needed in unread if needed is not None)
 
 
-def _unread(session: SparkSession, source: SourceTable, state: TableState, consumer: SourceTable) -> Unread | None:
+def _unread(session: SparkSession, source: TableRef, state: TableState, consumer: TableRef) -> Unread | None:
     name = source.dataset.name
     try:
-        in_force = effective_cursors(session, table_state(session, consumer.dataset, consumer.location))
+        in_force = effective_cursors(session, table_state(session, consumer))
         cursor = in_force.sources.get(name)
         if cursor is None and in_force.missing is Reason.FIRST_RUN:
             cursor = Cursor(table_id=state.table_id, version=0)
-        verdict = verdict_on(session, source.dataset, source.location, cursor, in_force.missing)
+        verdict = verdict_on(session, source, cursor, in_force.missing)
         if cursor is None or verdict.kind is VerdictKind.FULL:
             return None
         files = window_files(session, source.location, verdict)

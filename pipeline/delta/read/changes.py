@@ -14,7 +14,7 @@ from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
 
-from pipeline.dataset import Dataset
+from pipeline.dataset import TableRef
 from pipeline.dataset.schema import free_name
 from pipeline.delta import sql
 from pipeline.delta.log.mark import Cursor, commit_identity
@@ -52,14 +52,6 @@ ONE_TASK_BYTES = 4 * 1024 * 1024
 
 
 @dataclass(frozen=True, kw_only=True)
-class SourceTable:
-    """A source that is read as changes, and the location of its table."""
-
-    dataset: Dataset
-    location: str
-
-
-@dataclass(frozen=True, kw_only=True)
 class Changes:
     """The rows that have changed in a source, or all of its rows.
 
@@ -72,7 +64,7 @@ class Changes:
     are None and empty.
     """
 
-    source: SourceTable
+    source: TableRef
     verdict: Verdict
     frame: DataFrame
     feed: DataFrame | None = None
@@ -175,7 +167,7 @@ class SourceChanges:
 
 @contextmanager
 def changes_since(
-    session: SparkSession, sources: Sequence[SourceTable], cursors: EffectiveCursors, *, full_refresh: bool = False
+    session: SparkSession, sources: Sequence[TableRef], cursors: EffectiveCursors, *, full_refresh: bool = False
 ) -> Iterator[SourceChanges]:
     """Read the changes of the sources since the cursors. The change frames stay persisted until the block ends.
 
@@ -190,9 +182,7 @@ def changes_since(
     for source in sources:
         refuse_misreading(session, source.dataset)
     verdicts = {
-        source.dataset.name: verdict_on(
-            session, source.dataset, source.location, cursors.sources.get(source.dataset.name), cursors.missing
-        )
+        source.dataset.name: verdict_on(session, source, cursors.sources.get(source.dataset.name), cursors.missing)
         for source in sources
     }
     if full_refresh:
@@ -234,7 +224,7 @@ def _past_retention(session: SparkSession) -> Iterator[None]:
 
 
 def _snapshots(
-    session: SparkSession, sources: Sequence[SourceTable], verdicts: Mapping[str, Verdict]
+    session: SparkSession, sources: Sequence[TableRef], verdicts: Mapping[str, Verdict]
 ) -> dict[str, Changes]:
     """Full snapshots of all sources. If one source needs one, all are read as one."""
     snapshots = {}
@@ -246,7 +236,7 @@ def _snapshots(
 
 
 @door
-def read_changes(session: SparkSession, source: SourceTable, verdict: Verdict) -> Changes:
+def read_changes(session: SparkSession, source: TableRef, verdict: Verdict) -> Changes:
     """Read the source as the verdict says. Two Spark jobs for changes, else none.
 
     The rows of changes stay persisted until `release_changes`. If the files show that changes can't be read, the result
@@ -291,7 +281,7 @@ def release_changes(changes: Changes) -> None:
             changes.feed.unpersist()
 
 
-def _feed(session: SparkSession, source: SourceTable, window: tuple[int, int], columns: Sequence[str]) -> DataFrame:
+def _feed(session: SparkSession, source: TableRef, window: tuple[int, int], columns: Sequence[str]) -> DataFrame:
     """The raw rows of the feed from the first to the last commit of the window, with the given columns."""
     return load_feed(session, source.location, *window).selectExpr(
         *map(sql.identifier, columns), sql.identifier(CHANGE_TYPE), sql.identifier(COMMIT_VERSION)
@@ -304,7 +294,7 @@ def load_feed(session: SparkSession, location: str, first: int, last: int) -> Da
     return reader.option("startingVersion", first).option("endingVersion", last).load(location)
 
 
-def _snapshot(session: SparkSession, source: SourceTable, verdict: Verdict) -> Changes:
+def _snapshot(session: SparkSession, source: TableRef, verdict: Verdict) -> Changes:
     """All rows as inserts. If the verdict is "nothing new", no rows."""
     if verdict.kind is not VerdictKind.FULL:
         whole = session.createDataFrame([], verdict.schema)
@@ -312,7 +302,7 @@ def _snapshot(session: SparkSession, source: SourceTable, verdict: Verdict) -> C
         try:
             whole = rows_at(session, source.location, verdict.version)
         except SPARK_ERRORS as error:
-            newest = require_table(session, source.dataset, source.location)
+            newest = require_table(session, source)
             if newest.version == verdict.version or not failure_of(error).has(BEYOND_RETENTION | VERSION_GONE):
                 raise
             entry = commit_identity(session, source.location, newest.version)

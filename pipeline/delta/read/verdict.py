@@ -18,7 +18,7 @@ from urllib.parse import unquote
 from pyspark.sql import SparkSession
 from pyspark.sql.types import ArrayType, DataType, MapType, StructField, StructType
 
-from pipeline.dataset import Dataset
+from pipeline.dataset import TableRef
 from pipeline.delta import sql
 from pipeline.delta.log.commits import commit_file, commit_versions, read_entry
 from pipeline.delta.log.entry import Action, actions_of, info_of, of_dataset
@@ -108,7 +108,7 @@ class Verdict:
 
 
 def verdict_on(
-    session: SparkSession, dataset: Dataset, location: str, cursor: Cursor | None,
+    session: SparkSession, table: TableRef, cursor: Cursor | None,
     missing: Reason = Reason.FIRST_RUN, *, up_to: int | None = None,
 ) -> Verdict:  # fmt: skip
     """What must be read of a source to get from the cursor to its newest version, or to the version `up_to`.
@@ -117,13 +117,13 @@ def verdict_on(
         TableNotFoundError: the source was never written.
         DamagedTableError: a needed entry of its log is damaged.
     """
-    state = require_table(session, dataset, location)
+    state = require_table(session, table)
     latest = state.version if up_to is None else up_to
     described = None if latest == state.version else _facts(state, latest)
     verdict = Verdict(
         kind=VerdictKind.NOTHING_NEW, table_id=state.table_id, version=latest,
         schema=state.schema if described is None else described.schema, feed_on=_is_on(state.properties),
-        entry=commit_identity(session, location, latest),
+        entry=commit_identity(session, table.location, latest),
     )  # fmt: skip
     if cursor is None:
         return needs_snapshot(verdict, missing)
@@ -132,11 +132,11 @@ def verdict_on(
         return needs_snapshot(verdict, Reason.RECREATED)
     if cursor.version > latest:
         return needs_snapshot(verdict, Reason.CURSOR_AHEAD)
-    if cursor.entry is not None and (entry := commit_identity(session, location, cursor.version)) != cursor.entry:
+    if cursor.entry is not None and (entry := commit_identity(session, table.location, cursor.version)) != cursor.entry:
         return needs_snapshot(verdict, Reason.LOG_CLEANED if entry is None else Reason.PUT_BACK, [cursor.version])
     if cursor.version == latest:
         return verdict
-    with of_dataset(dataset.name):
+    with of_dataset(table.name):
         return _judge_window(session, state, verdict, range(cursor.version + 1, latest + 1))
 
 

@@ -15,7 +15,7 @@ from urllib.parse import unquote
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import DateType, IntegralType, StringType
 
-from pipeline.dataset import Dataset
+from pipeline.dataset import Dataset, TableRef
 from pipeline.delta import sql
 from pipeline.delta.log.commits import commit_versions
 from pipeline.delta.log.entry import of_dataset
@@ -121,8 +121,7 @@ _EVERYTHING = ReadOptions()
 @door
 def read(
     session: SparkSession,
-    dataset: Dataset,
-    location: str,
+    table: TableRef,
     options: ReadOptions = _EVERYTHING,
     *,
     within: Slice | None = None,
@@ -139,23 +138,23 @@ def read(
         DamagedTableError: the log up to that version does not match its commits.
         SessionConfError: the session's confs would change what is read.
     """
-    refuse_misreading(session, dataset)
+    refuse_misreading(session, table.dataset)
     if options.changes is not None:
-        return _read_changes(session, dataset, location, options, within)
+        return _read_changes(session, table, options, within)
     try:
-        number = _pinned_version(session, dataset, location, options)
-        with of_dataset(dataset.name):
-            whole = rows_at(session, location, number)
+        number = _pinned_version(session, table, options)
+        with of_dataset(table.name):
+            whole = rows_at(session, table.location, number)
         names = whole.columns
     except SPARK_ERRORS as error:
-        raise _read_error(session, error, dataset, location, options) from error
-    frame = whole if within is None else whole.filter(within.predicate(dataset))
+        raise _read_error(session, error, table, options) from error
+    frame = whole if within is None else whole.filter(within.predicate(table.dataset))
     files_asked = files_in_version = None
     if options.files is not None:
-        uris, files_in_version = _find_files(whole, dataset, location, number, options.files)
+        uris, files_in_version = _find_files(whole, table, number, options.files)
         files_asked = len(uris)
-        frame = _only_files(frame, dataset, uris)
-    columns = _selected_columns(dataset, options, names)
+        frame = _only_files(frame, table.dataset, uris)
+    columns = _selected_columns(table.dataset, options, names)
     if options.file_column is not None:
         columns.append(f"_metadata.file_path AS {sql.identifier(options.file_column)}")
     return Read(
@@ -163,16 +162,14 @@ def read(
     )
 
 
-def _read_changes(
-    session: SparkSession, dataset: Dataset, location: str, options: ReadOptions, within: Slice | None
-) -> Read:
+def _read_changes(session: SparkSession, table: TableRef, options: ReadOptions, within: Slice | None) -> Read:
     try:
-        version = _pinned_version(session, dataset, location, options)
-        window = read_window(session, dataset, location, options.changes or Window(), version)
-        frame = window.frame if within is None else window.frame.filter(within.predicate(dataset))
-        chosen = frame.selectExpr(*_selected_columns(dataset, options, frame.columns))
+        version = _pinned_version(session, table, options)
+        window = read_window(session, table, options.changes or Window(), version)
+        frame = window.frame if within is None else window.frame.filter(within.predicate(table.dataset))
+        chosen = frame.selectExpr(*_selected_columns(table.dataset, options, frame.columns))
     except SPARK_ERRORS as error:
-        raise _read_error(session, error, dataset, location, options) from error
+        raise _read_error(session, error, table, options) from error
     return Read(frame=chosen, version=window.last, first=window.first, files_in_version=window.files)
 
 
@@ -187,7 +184,7 @@ def _selected_columns(dataset: Dataset, options: ReadOptions, names: list[str]) 
 
 
 @door
-def resolve_version(session: SparkSession, dataset: Dataset, location: str, options: ReadOptions) -> int:
+def resolve_version(session: SparkSession, table: TableRef, options: ReadOptions) -> int:
     """The version that a pin names, if the log has it. If nothing is pinned, the newest.
 
     Raises:
@@ -195,30 +192,31 @@ def resolve_version(session: SparkSession, dataset: Dataset, location: str, opti
         VersionNotFoundError, VersionVacuumedError: the log does not have the pinned version, or its files may be gone.
     """
     try:
-        number = _pinned_version(session, dataset, location, options)
-        with of_dataset(dataset.name):
-            rows_at(session, location, number).columns  # noqa: B018  fails if there is no such version
+        number = _pinned_version(session, table, options)
+        with of_dataset(table.name):
+            rows_at(session, table.location, number).columns  # noqa: B018  fails if there is no such version
     except SPARK_ERRORS as error:
-        raise _read_error(session, error, dataset, location, options) from error
+        raise _read_error(session, error, table, options) from error
     return number
 
 
-def _pinned_version(session: SparkSession, dataset: Dataset, location: str, options: ReadOptions) -> int:
+def _pinned_version(session: SparkSession, table: TableRef, options: ReadOptions) -> int:
     if options.version is not None:
         return options.version
     if options.timestamp is None:
-        return latest_version(session, location)
-    history = session.sql(f"DESCRIBE HISTORY {sql.path_table(location)}")
+        return latest_version(session, table.location)
+    history = session.sql(f"DESCRIBE HISTORY {sql.path_table(table.location)}")
     # As epoch microseconds, so that neither the session's nor the client's zone matters.
     commits = history.selectExpr("version", "unix_micros(timestamp) AS micros").collect()
     at = _micros(options.timestamp)
     at_or_before = [row["version"] for row in commits if row["micros"] <= at]
     if not at_or_before:
         earliest = min(row["micros"] for row in commits)
-        raise VersionNotFoundError(
-            dataset=dataset.name, location=location, asked=f"version at {options.timestamp.isoformat()}",
+        raise table.error(
+            VersionNotFoundError,
+            asked=f"version at {options.timestamp.isoformat()}",
             available=f"from {_EPOCH + dt.timedelta(microseconds=earliest)} on",
-        )  # fmt: skip
+        )
     return int(max(at_or_before))
 
 
@@ -229,23 +227,19 @@ def _micros(instant: dt.datetime) -> int:
     return (instant - _EPOCH) // dt.timedelta(microseconds=1)
 
 
-def _read_error(
-    session: SparkSession, error: Exception, dataset: Dataset, location: str, options: ReadOptions
-) -> Exception:
+def _read_error(session: SparkSession, error: Exception, table: TableRef, options: ReadOptions) -> Exception:
     failure = failure_of(error)
-    if failure.has(NO_TABLE | NOTHING_TO_READ) or not _table_exists(session, location):
-        return TableNotFoundError(dataset=dataset.name, location=location)
+    if failure.has(NO_TABLE | NOTHING_TO_READ) or not _table_exists(session, table.location):
+        return table.error(TableNotFoundError)
     if failure.has(BEYOND_RETENTION):
-        number = _pinned_version(session, dataset, location, options)
-        return VersionVacuumedError(dataset=dataset.name, location=location, version=number)
+        number = _pinned_version(session, table, options)
+        return table.error(VersionVacuumedError, version=number)
     # Of the newest version the same conditions tell of damage.
     if failure.has(VERSION_GONE) and (options.version is not None or options.timestamp is not None):
-        asked = _pinned_version(session, dataset, location, options)
-        available = _available(session, location, asked)
-        return VersionNotFoundError(
-            dataset=dataset.name, location=location, asked=f"version {asked}", available=available
-        )
-    return storage_failure(dataset.name, location, failure)
+        asked = _pinned_version(session, table, options)
+        available = _available(session, table.location, asked)
+        return table.error(VersionNotFoundError, asked=f"version {asked}", available=available)
+    return storage_failure(table.name, table.location, failure)
 
 
 def _available(session: SparkSession, location: str, asked: int) -> str:
@@ -291,20 +285,18 @@ def refuse_table_as_parquet(session: SparkSession, path: str) -> None:
     raise NotParquetError(path=path)
 
 
-def _find_files(
-    whole: DataFrame, dataset: Dataset, location: str, number: int, names: Iterable[str]
-) -> tuple[list[str], int]:
+def _find_files(whole: DataFrame, table: TableRef, number: int, names: Iterable[str]) -> tuple[list[str], int]:
     """The files that are asked for, as the frame lists them, and the number of files in the version.
 
     A frame's file column escapes a path once more than its list of files does.
     """
     uris = whole.inputFiles()
-    depth = len(dataset.partition_by) + 1
+    depth = len(table.dataset.partition_by) + 1
     by_name = {"/".join(uri.split("/")[-depth:]): uri for uri in uris} | {uri: uri for uri in uris}
     uri_by_name = {name: by_name.get(unquote(name)) or by_name.get(name) for name in dict.fromkeys(names)}
     missing = tuple(name for name, uri in uri_by_name.items() if uri is None)
     if missing:
-        raise FilesNotFoundError(dataset=dataset.name, location=location, version=number, missing=missing)
+        raise table.error(FilesNotFoundError, version=number, missing=missing)
     return [uri for uri in uri_by_name.values() if uri is not None], len(uris)
 
 

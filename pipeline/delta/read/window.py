@@ -12,7 +12,7 @@ from typing import Any
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import LongType, StringType, StructField, StructType, TimestampType
 
-from pipeline.dataset import Dataset
+from pipeline.dataset import TableRef
 from pipeline.delta import sql
 from pipeline.delta.log.mark import Cursor
 from pipeline.delta.read.changes import CHANGE_TYPE, COMMIT_VERSION, load_feed
@@ -62,7 +62,7 @@ class WindowRead:
     files: int
 
 
-def read_window(session: SparkSession, dataset: Dataset, location: str, window: Window, version: int) -> WindowRead:
+def read_window(session: SparkSession, table: TableRef, window: Window, version: int) -> WindowRead:
     """Read the changes of a window. Without `last`, it ends at `version`. No Spark job if the log is local.
 
     Raises:
@@ -71,43 +71,41 @@ def read_window(session: SparkSession, dataset: Dataset, location: str, window: 
         ChangesUnreadableError: changes in the window were not recorded, or are gone. Without `first`: no commit of the
             window has readable changes.
     """
-    newest = require_table(session, dataset, location)
+    newest = require_table(session, table)
     last = version if window.last is None else window.last
     beyond = max(last, window.first or 0)
     if beyond > newest.version or last < (window.first or 0):
-        raise VersionNotFoundError(
-            dataset=dataset.name, location=location, asked=f"changes of version {beyond}", available=f"up to {last}"
-        )
+        raise table.error(VersionNotFoundError, asked=f"changes of version {beyond}", available=f"up to {last}")
     cursor = Cursor(table_id=newest.table_id, version=max((window.first or 1) - 1, 0))
-    verdict = verdict_on(session, dataset, location, cursor, up_to=last)
+    verdict = verdict_on(session, table, cursor, up_to=last)
     while window.first is None and verdict.kind is VerdictKind.FULL and cursor.version < last:
         cursor = replace(cursor, version=max(verdict.at_fault, default=cursor.version + 1))
-        refused, verdict = verdict, verdict_on(session, dataset, location, cursor, up_to=last)
+        refused, verdict = verdict, verdict_on(session, table, cursor, up_to=last)
         if cursor.version == last:
             verdict = refused
     if verdict.reason is not None:
-        raise ChangesUnreadableError(
-            dataset=dataset.name, location=location, reason=verdict.reason.value, setting=CHANGE_FEED,
+        raise table.error(
+            ChangesUnreadableError,
+            reason=verdict.reason.value,
+            setting=CHANGE_FEED,
             versions=verdict.at_fault or (cursor.version,),
-        )  # fmt: skip
-    frame = _frame(session, location, verdict)
-    files = len(window_files(session, location, verdict))
+        )
+    frame = _frame(session, table.location, verdict)
+    files = len(window_files(session, table.location, verdict))
     return WindowRead(frame=frame, first=cursor.version + 1, last=last, files=files)
 
 
-def rows_written(
-    session: SparkSession, dataset: Dataset, location: str, version: int
-) -> dict[tuple[Any, ...], int] | None:
+def rows_written(session: SparkSession, table: TableRef, version: int) -> dict[tuple[Any, ...], int] | None:
     """By typed values of the partition columns, the rows that a commit inserted or updated. One Spark job.
 
     An updated row counts in the partition that it has after the update. If the dataset has no change feed, if the feed
     of that commit can't be read, or if Python can't hold a value, None.
     """
-    if not dataset.change_feed:
+    if not table.dataset.change_feed:
         return None
     try:
-        rows = load_feed(session, location, version, version)
-        counts = rows_by_values(rows.filter(f"{CHANGE_TYPE} IN {_WRITTEN}"), dataset.partition_by, ("TRUE",))
+        rows = load_feed(session, table.location, version, version)
+        counts = rows_by_values(rows.filter(f"{CHANGE_TYPE} IN {_WRITTEN}"), table.dataset.partition_by, ("TRUE",))
     except (Unaddressable, *SPARK_ERRORS):
         return None
     return {values: count for values, (count,) in counts.items()}

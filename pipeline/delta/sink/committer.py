@@ -18,7 +18,7 @@ from pyspark.sql import functions as F  # noqa: N812  Spark's own name for it
 from pyspark.sql.pandas.types import from_arrow_type
 from pyspark.sql.types import StructField
 
-from pipeline.dataset import Dataset
+from pipeline.dataset import Dataset, TableRef
 from pipeline.delta import sql
 from pipeline.delta.frames.arrow import fitting
 from pipeline.delta.frames.convert import to_spark
@@ -77,11 +77,11 @@ class Committer:
     """
 
     def __init__(
-        self, dataset: Dataset, location: str, *, writer: str, journal: Journal, letters: DeadLetters,
+        self, table: TableRef, *, writer: str, journal: Journal, letters: DeadLetters,
         meter: SinkCounters, staging: str, in_place: str | None, open_session: Callable[[], SparkSession],
         settings: SinkSettings, stopping: threading.Event,
     ) -> None:  # fmt: skip
-        self.dataset, self.location, self.writer = dataset, location, writer
+        self.table, self.writer = table, writer
         self._journal, self._letters, self._meter = journal, letters, meter
         self._staging, self._in_place = staging, in_place
         self._open_session = open_session
@@ -105,10 +105,10 @@ class Committer:
 
     def _newest_epoch(self) -> int:
         session = self._current_session()
-        epoch, self._seen = last_epoch(self.location, self.writer)
-        state = table_state(session, self.dataset, self.location)
+        epoch, self._seen = last_epoch(self.table.location, self.writer)
+        state = table_state(session, self.table)
         if state is not None:
-            state = open_or_create(session, self.dataset, self.location)
+            state = open_or_create(session, self.table)
             epoch = max(epoch, last_recorded_epoch(session, state, self.writer))
         return max(epoch, self._journal.last_epoch)
 
@@ -122,13 +122,7 @@ class Committer:
         self._commit(batch, replay=False)
         self._commits += 1
         if self._settings.compact_after and self._commits % self._settings.compact_after == 0:
-            compact(
-                self._current_session(),
-                self.dataset,
-                self.location,
-                self.writer,
-                below_bytes=self._settings.compact_bytes,
-            )
+            compact(self._current_session(), self.table, self.writer, below_bytes=self._settings.compact_bytes)
         return True
 
     def _commit(self, batch: Batch, *, replay: bool) -> None:
@@ -151,11 +145,12 @@ class Committer:
             StorageError: the storage refused.
         """
         try:
-            newest = max(commit_versions(self.location), default=-1)
+            newest = max(commit_versions(self.table.location), default=-1)
             synced = self._journal.synced_version
-            sync_commits(self.location, synced if synced <= newest else -1, newest)  # it may be another table by now
+            after = synced if synced <= newest else -1  # it may be another table by now
+            sync_commits(self.table.location, after, newest)
         except OSError as error:
-            raise StorageError(dataset=self.dataset.name, location=self.location, reason=str(error)) from error
+            raise StorageError(dataset=self.table.name, location=self.table.location, reason=str(error)) from error
         return newest
 
     def _with_retries(self, call: Callable[[], _T], what: str) -> tuple[_T, int]:
@@ -167,7 +162,7 @@ class Committer:
         """
 
         def wait(error: PipelineError, seconds: float) -> None:
-            _LOG.warning("sink %s (%s): %s (%s), again in %.1f s", self.dataset.name, self.writer, what,
+            _LOG.warning("sink %s (%s): %s (%s), again in %.1f s", self.table.name, self.writer, what,
                          error.message(), seconds)  # fmt: skip
             self._session = None
             self._stopping.wait(seconds)
@@ -195,16 +190,16 @@ class Committer:
     def _write(self, batch: Batch) -> WriteResult:
         note = CommitNote(mark=Mark(writer=self.writer, epoch=batch.epoch), run_id=batch.token)
         with self._frame(self._current_session(), batch) as frame:
-            return write(frame, dataset=self.dataset, location=self.location, note=note, source_is_stable=True)
+            return write(frame, table=self.table, note=note, source_is_stable=True)
 
     @contextmanager
     def _frame(self, session: SparkSession, batch: Batch) -> Iterator[DataFrame]:
         """The rows of a batch as Spark sees them: the files of the journal itself, if Spark can read them."""
         if self._in_place is None:
-            with to_spark(self._journal.rows_of(batch), self.dataset, lambda: session, self._staging) as frame:
+            with to_spark(self._journal.rows_of(batch), self.table.dataset, lambda: session, self._staging) as frame:
                 yield frame
             return
-        yield _staged(session, self.dataset, batch, self._in_place)
+        yield _staged(session, self.table.dataset, batch, self._in_place)
 
     def _refuse_others(self, batch: Batch, result: WriteResult, *, replay: bool) -> None:
         """Stop if another sink commits as this writer. Of the two, the one without the greater epoch stops.
@@ -215,15 +210,17 @@ class Committer:
         version: int | None = None
         if result.skipped:
             # The epoch was in the table before. If its commit is no longer in the log, a replay is assumed to be it.
-            commits = [commit for commit in epochs(self.location, self.writer) if commit.epoch == batch.epoch]
+            commits = [commit for commit in epochs(self.table.location, self.writer) if commit.epoch == batch.epoch]
             if not any(commit.batch == batch.token for commit in commits) and (commits or not replay):
                 version = commits[-1].version if commits else result.version
         else:
-            other = epoch_of_another_batch(self.location, self.writer, batch.token, self._seen, result.version - 1)
+            other = epoch_of_another_batch(
+                self.table.location, self.writer, batch.token, self._seen, result.version - 1
+            )
             if other is not None and other.epoch >= batch.epoch:
                 version = other.version
         if version is not None:
-            raise SinkConflictError(dataset=self.dataset.name, location=self.location, writer=self.writer,
+            raise SinkConflictError(dataset=self.table.name, location=self.table.location, writer=self.writer,
                                     epoch=batch.epoch, version=version)  # fmt: skip
 
     # --- refused rows -------------------------------------------------------------------------------------------------
@@ -236,16 +233,16 @@ class Committer:
         """
         rows, letters = self._journal.rows_of(batch), list[DeadLetter]()
         if isinstance(error, DuplicateKeysError):
-            good, letters = without_repeats(self.dataset, rows)
+            good, letters = without_repeats(self.table.dataset, rows)
         elif isinstance(error, ViolationError):
             with suppress(*SPARK_ERRORS), self._frame(self._current_session(), batch) as frame:  # a condition may raise
-                good, letters = _split(self.dataset, frame, error)
+                good, letters = _split(self.table.dataset, frame, error)
         if not letters:
             try:
-                good, letters = without_raising(self.dataset, rows, self._current_session, self._staging)
+                good, letters = without_raising(self.table.dataset, rows, self._current_session, self._staging)
                 if not letters:
                     session = self._current_session
-                    good, letters = without_stored_value(self.dataset, self.location, rows, session, self._staging)
+                    good, letters = without_stored_value(self.table, rows, session, self._staging)
             except SPARK_ERRORS as failure:
                 raise error from failure
         if not letters:
@@ -260,14 +257,14 @@ def _may_pass(error: PipelineError) -> bool:
     return error.may_pass and not isinstance(error, FrameFailedError)
 
 
-def compact(session: SparkSession, dataset: Dataset, location: str, writer: str, *, below_bytes: int) -> bool:
+def compact(session: SparkSession, table: TableRef, writer: str, *, below_bytes: int) -> bool:
     """Compact files of less than that size; no row changes. Return whether it succeeded. A failure is only logged."""
     try:
         # With Delta's own bound, all files of a small table would be rewritten.
-        optimize(session, dataset, location, CommitNote(mark=Mark(writer=writer)), below_bytes=below_bytes)
+        optimize(session, table, CommitNote(mark=Mark(writer=writer)), below_bytes=below_bytes)
     except (PipelineError, *SPARK_ERRORS) as error:
         reason = str(error) if isinstance(error, PipelineError) else failure_of(error).summary
-        _LOG.warning("sink %s (%s): not compacted (%s)", dataset.name, writer, reason)
+        _LOG.warning("sink %s (%s): not compacted (%s)", table.name, writer, reason)
         return False
     return True
 

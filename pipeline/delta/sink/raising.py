@@ -17,7 +17,7 @@ from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql.pandas.types import from_arrow_type
 from pyspark.sql.types import LongType, StructField
 
-from pipeline.dataset import Dataset, Merge
+from pipeline.dataset import Dataset, Merge, TableRef
 from pipeline.delta import sql
 from pipeline.delta.frames.fit import select_list
 from pipeline.delta.frames.staging import Staging, staged
@@ -60,13 +60,14 @@ def without_raising(
 
 
 def without_stored_value(
-    dataset: Dataset, location: str, rows: Any, session: Callable[[], SparkSession], staging: str
+    table: TableRef, rows: Any, session: Callable[[], SparkSession], staging: str
 ) -> tuple[Any, list[DeadLetter]]:
     """The rows, and as dead letters the rows whose NULL refers to a stored value that does not exist.
 
     They are the rows with NULL in a NOT NULL column of `ignore_nulls`, if no row of their key has a value: neither the
     table's, unless the batch deletes it before them, nor one of the batch after that deletion.
     """
+    dataset = table.dataset
     columns = [name for name in merge.kept_columns(dataset) if not dataset.field(name).nullable]
     changelog = dataset.write.changelog if isinstance(dataset.write, Merge) else None
     if not columns or changelog is None:
@@ -80,12 +81,12 @@ def without_stored_value(
         frame.createOrReplaceTempView(view)  # of a private session
         truncation = truncated_at(frame, dataset, changelog)
         net = spark.sql(net_change_query(dataset, changelog, view, None, truncation)).filter(sql.identifier(own.alive))
-        table = rows_at(spark, location, latest_version(spark, location)).alias(merge.TARGET)
+        old = rows_at(spark, table.location, latest_version(spark, table.location)).alias(merge.TARGET)
         stored = frame.filter(merge.stored_condition(dataset) or "TRUE").alias("batch")
         for name in columns:
             without = net.filter(f"{sql.identifier(own.kept(name))}.value IS NULL").alias(merge.SOURCE)
             has_row = " AND ".join([*in_table, f"NOT {merge.is_ended(dataset)}"])
-            lost = without.join(table, F.expr(has_row), "left_anti")
+            lost = without.join(old, F.expr(has_row), "left_anti")
             is_after = f"({ended} IS NULL OR batch.{at} >= {ended})"
             nulls = stored.filter(f"batch.{sql.identifier(name)} IS NULL")
             numbers = nulls.join(lost, F.expr(" AND ".join([*in_batch, is_after])), "left_semi")

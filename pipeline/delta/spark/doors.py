@@ -19,7 +19,7 @@ from urllib.parse import unquote
 
 from py4j.protocol import Py4JNetworkError
 
-from pipeline.dataset import Dataset
+from pipeline.dataset import Dataset, TableRef
 from pipeline.delta.spark.failures import SPARK_ERRORS, Failure, failure_of
 from pipeline.errors import (
     CommitConflictError,
@@ -52,7 +52,10 @@ def foreign() -> tuple[type[Exception], ...]:
 
 
 def door(function: Callable[_P, _T]) -> Callable[_P, _T]:
-    """Decorate a function so that it raises no foreign error. It takes the `dataset`, and its `location` or `root`."""
+    """Decorate a function so that it raises no foreign error.
+
+    One of its parameters is `table` or `plan`, or it takes `dataset` or `name`, and `location`, `root` or `staging`.
+    """
     signature = inspect.signature(function)
 
     @wraps(function)
@@ -95,11 +98,14 @@ class _Block(AbstractContextManager[_T]):
 
 
 def _place(arguments: dict[str, Any]) -> tuple[str, str]:
-    """The dataset's name and the table's location in a call's arguments. A plan or a source names its own."""
-    plan_or_source = arguments["plan"] if "plan" in arguments else arguments.get("source")
-    dataset = arguments.get("dataset", getattr(plan_or_source, "dataset", None))
+    """The dataset's name and the table's location in a call's arguments. A plan names its own."""
+    for argument in ("table", "source", "plan"):
+        if isinstance(place := arguments.get(argument), TableRef):
+            return place.name, place.location
+    plan = arguments.get("plan")
+    dataset = arguments.get("dataset", getattr(plan, "dataset", None))
     name = arguments.get("name", "") if dataset is None else getattr(dataset, "name", dataset)
-    locations = (arguments.get("location"), arguments.get("staging"), getattr(plan_or_source, "location", None))
+    locations = (arguments.get("location"), arguments.get("staging"), getattr(plan, "location", None))
     location = next((location for location in locations if location is not None), None)
     if location is None:
         root = arguments.get("root", "")

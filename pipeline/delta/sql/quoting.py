@@ -33,7 +33,7 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from pipeline.dataset import Dataset, Features
+from pipeline.dataset import Dataset, Features, TableRef
 from pipeline.dataset.schema import free_name, is_string
 
 _INTEGERS: tuple[tuple[type[DataType], int, str], ...] = (
@@ -209,13 +209,15 @@ def names_path(path: Iterable[str]) -> str:
     return ".".join(identifier(part) for part in path)
 
 
-def create_table(dataset: Dataset, location: str, properties: dict[str, str]) -> str:
+def create_table(table: TableRef, properties: dict[str, str]) -> str:
     """CREATE TABLE with the full declaration, in one statement and so in one commit."""
-    columns = ",\n  ".join(column_definition(field, dataset.features) for field in dataset.schema.fields)
-    clustering = f"\nCLUSTER BY ({names(dataset.features.cluster_by)})" if dataset.features.cluster_by else ""
-    partitioning = f"\nPARTITIONED BY ({names(dataset.partition_by)})" if dataset.partition_by else ""
-    description = f"\nCOMMENT {string(dataset.description)}" if dataset.description else ""
+    columns = ",\n  ".join(column_definition(field, table.dataset.features) for field in table.dataset.schema.fields)
+    clustering = (
+        f"\nCLUSTER BY ({names(table.dataset.features.cluster_by)})" if table.dataset.features.cluster_by else ""
+    )
+    partitioning = f"\nPARTITIONED BY ({names(table.dataset.partition_by)})" if table.dataset.partition_by else ""
+    description = f"\nCOMMENT {string(table.dataset.description)}" if table.dataset.description else ""
     pairs = ", ".join(f"{string(name)} = {string(value)}" for name, value in sorted(properties.items()))
     options = f"\nTBLPROPERTIES ({pairs})" if pairs else ""
     layout = f"USING delta{partitioning}{clustering}"
-    return f"CREATE TABLE {path_table(location)} (\n  {columns}\n)\n{layout}{description}{options}"
+    return f"CREATE TABLE {path_table(table.location)} (\n  {columns}\n)\n{layout}{description}{options}"

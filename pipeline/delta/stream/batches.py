@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 from pyspark.sql import SparkSession
 
-from pipeline.dataset import Dataset
+from pipeline.dataset import TableRef
 from pipeline.delta import sql
 from pipeline.delta.log.commits import commit_note
 from pipeline.delta.log.mark import StreamBatch
@@ -38,7 +38,7 @@ class _Written:
 
 
 def refuse_other_input(
-    session: SparkSession, dataset: Dataset, location: str, checkpoint: str, *, writer: str, epoch: int,
+    session: SparkSession, table: TableRef, checkpoint: str, *, writer: str, epoch: int,
     batch: StreamBatch,
 ) -> None:  # fmt: skip
     """Refuse a batch that does not follow the batches in the table, by the commits that no restore has undone.
@@ -49,7 +49,7 @@ def refuse_other_input(
     """
     later: _Written | None = None
     others: list[_Written] = []
-    for written in _written(session, location):
+    for written in _written(session, table.location):
         if written.writer != writer:
             others += [written] if written.checkpoint == batch.checkpoint else []
             continue
@@ -59,18 +59,18 @@ def refuse_other_input(
         content = batch.content if written.epoch == epoch else batch_content(checkpoint, written.epoch)
         is_known = None not in (content, written.content)
         if is_known and content != written.content:
-            raise _other_input(dataset, location, checkpoint, written)
+            raise _other_input(table, checkpoint, written)
         if is_known and written.epoch == epoch:
             return
         if later is not None:
-            raise _other_input(dataset, location, checkpoint, later)
+            raise _other_input(table, checkpoint, later)
         return
     if later is not None:
-        raise _other_input(dataset, location, checkpoint, later)
-    _refuse_others(session, dataset, location, checkpoint, others)
+        raise _other_input(table, checkpoint, later)
+    _refuse_others(session, table, checkpoint, others)
 
 
-def refuse_lost_checkpoint(session: SparkSession, dataset: Dataset, location: str, checkpoint: str, name: str) -> None:
+def refuse_lost_checkpoint(session: SparkSession, table: TableRef, checkpoint: str, name: str) -> None:
     """Refuse to start from the beginning if a query has already written the table from this checkpoint folder.
 
     Args:
@@ -79,20 +79,21 @@ def refuse_lost_checkpoint(session: SparkSession, dataset: Dataset, location: st
     Raises:
         StreamCheckpointError: no restore has undone its batches, and the table has rows.
     """
-    others = [written for written in _written(session, location) if written.checkpoint == name]
-    _refuse_others(session, dataset, location, checkpoint, others)
+    others = [written for written in _written(session, table.location) if written.checkpoint == name]
+    _refuse_others(session, table, checkpoint, others)
 
 
-def _refuse_others(
-    session: SparkSession, dataset: Dataset, location: str, checkpoint: str, others: list[_Written]
-) -> None:
+def _refuse_others(session: SparkSession, table: TableRef, checkpoint: str, others: list[_Written]) -> None:
     """Refuse if another query of the folder wrote these batches, the newest first, and the table has rows."""
-    if not others or not _holds_rows(session, location):
+    if not others or not _holds_rows(session, table.location):
         return
-    raise StreamCheckpointError(
-        dataset=dataset.name, location=location, checkpoint=checkpoint, epoch=others[0].epoch,
-        version=others[0].version, before=others[-1].version - 1,
-    )  # fmt: skip
+    raise table.error(
+        StreamCheckpointError,
+        checkpoint=checkpoint,
+        epoch=others[0].epoch,
+        version=others[0].version,
+        before=others[-1].version - 1,
+    )
 
 
 def _holds_rows(session: SparkSession, location: str) -> bool:
@@ -102,11 +103,14 @@ def _holds_rows(session: SparkSession, location: str) -> bool:
     return bool(session.sql(f"SELECT 1 AS one FROM {sql.path_table(location)} LIMIT 1").collect())  # noqa: S608  quoted
 
 
-def _other_input(dataset: Dataset, location: str, checkpoint: str, written: _Written) -> StreamBatchError:
-    return StreamBatchError(
-        dataset=dataset.name, location=location, checkpoint=checkpoint, epoch=written.epoch, version=written.version,
+def _other_input(table: TableRef, checkpoint: str, written: _Written) -> StreamBatchError:
+    return table.error(
+        StreamBatchError,
+        checkpoint=checkpoint,
+        epoch=written.epoch,
+        version=written.version,
         before=written.version - 1,
-    )  # fmt: skip
+    )
 
 
 def _written(session: SparkSession, location: str) -> Iterator[_Written]:

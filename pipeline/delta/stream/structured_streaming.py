@@ -23,7 +23,7 @@ from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
 
-from pipeline.dataset import Append, Dataset, InsertNew, Merge
+from pipeline.dataset import Append, Dataset, InsertNew, Merge, TableRef
 from pipeline.delta.log.mark import CommitNote, Mark, StreamBatch
 from pipeline.delta.spark.doors import door
 from pipeline.delta.spark.failures import SPARK_ERRORS, failure_of
@@ -47,8 +47,7 @@ _VALUES = (dt.datetime, dt.timezone, dt.timedelta, dt.date, Decimal)
 def write_available(
     frame: DataFrame,
     *,
-    dataset: Dataset,
-    location: str,
+    table: TableRef,
     checkpoint: str,
     run_id: str | None = None,
     asset: str | None = None,
@@ -68,14 +67,14 @@ def write_available(
         PipelineError: the errors of `write`. The next call begins with the failed batch.
     """
     if not frame.isStreaming:
-        raise StreamError(dataset=dataset.name, checkpoint=checkpoint, reason="the frame is not a streaming one")
-    _refuse_mode(dataset)
-    if repeat_matters(dataset.write):
+        raise StreamError(dataset=table.name, checkpoint=checkpoint, reason="the frame is not a streaming one")
+    _refuse_mode(table.dataset)
+    if repeat_matters(table.dataset.write):
         with suppress(OSError, ValueError):  # not readable here; each batch is checked when it is written
             if query_id(checkpoint) is None:
-                name = name_beside(checkpoint, location)
-                refuse_lost_checkpoint(frame.sparkSession, dataset, location, checkpoint, name)
-    write_batch = _BatchWriter(dataset=dataset, location=location, checkpoint=checkpoint, run_id=run_id, asset=asset)
+                name = name_beside(checkpoint, table.location)
+                refuse_lost_checkpoint(frame.sparkSession, table, checkpoint, name)
+    write_batch = _BatchWriter(table=table, checkpoint=checkpoint, run_id=run_id, asset=asset)
     prefix = f"pipeline.stream.{uuid.uuid4().hex}"
     collector = _ConfOutcomes(write_batch, prefix) if is_connect(frame.sparkSession) else _LocalOutcomes(write_batch)
     try:
@@ -86,7 +85,7 @@ def write_available(
             if isinstance(failed, PipelineError):
                 raise failed from error
         reason = f"{failure_of(error).summary}{'' if collector.is_here else _NEEDED}"
-        raise StreamError(dataset=dataset.name, checkpoint=checkpoint, reason=reason) from error
+        raise StreamError(dataset=table.name, checkpoint=checkpoint, reason=reason) from error
     return tuple(outcome for outcome in collector.outcomes(frame.sparkSession) if isinstance(outcome, WriteResult))
 
 
@@ -141,8 +140,7 @@ def _refuse_mode(dataset: Dataset) -> None:
 class _BatchWriter:
     """The write of one batch."""
 
-    dataset: Dataset
-    location: str
+    table: TableRef
     checkpoint: str
     run_id: str | None
     asset: str | None
@@ -150,14 +148,13 @@ class _BatchWriter:
     def __call__(self, rows: DataFrame, batch: int) -> WriteResult:
         mark = Mark(writer=f"{WRITER}{query_id(self.checkpoint)}", epoch=batch)
         content = batch_content(self.checkpoint, batch)
-        stream = StreamBatch(checkpoint=name_beside(self.checkpoint, self.location), content=content)
+        stream = StreamBatch(checkpoint=name_beside(self.checkpoint, self.table.location), content=content)
         note = CommitNote(mark=mark, run_id=self.run_id, asset=self.asset, stream=stream)
-        if repeat_matters(self.dataset.write):
+        if repeat_matters(self.table.dataset.write):
             refuse_other_input(
-                rows.sparkSession, self.dataset, self.location, self.checkpoint, writer=mark.writer, epoch=batch,
-                batch=stream,
-            )  # fmt: skip
-        return write(rows, dataset=self.dataset, location=self.location, note=note)
+                rows.sparkSession, self.table, self.checkpoint, writer=mark.writer, epoch=batch, batch=stream
+            )
+        return write(rows, table=self.table, note=note)
 
 
 class _LocalOutcomes:
@@ -200,7 +197,7 @@ class _ConfOutcomes:
             return [read_outcome(texts[name]) for name in sorted(texts, key=_batch_in)]
         except pickle.UnpicklingError as error:
             reason = f"the answer of the server can't be read ({error})"
-            raise StreamError(dataset=self._put.dataset.name, checkpoint=self._put.checkpoint, reason=reason) from error
+            raise StreamError(dataset=self._put.table.name, checkpoint=self._put.checkpoint, reason=reason) from error
 
 
 class _Reader(pickle.Unpickler):

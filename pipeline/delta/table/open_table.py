@@ -12,7 +12,7 @@ from functools import partial
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
-from pipeline.dataset import Dataset
+from pipeline.dataset import Dataset, TableRef
 from pipeline.dataset.features import SUPPORTED, wanted_features
 from pipeline.delta import sql
 from pipeline.delta.log.commits import CREATION_SECONDS, commit_versions, has_log_folder, remove_empty_log
@@ -83,14 +83,14 @@ def _properties_at_creation(dataset: Dataset) -> dict[str, str]:
 
 
 @door
-def table_state_with_sizes(session: SparkSession, dataset: Dataset, location: str) -> TableState | None:
+def table_state_with_sizes(session: SparkSession, table: TableRef) -> TableState | None:
     """The table's current state with its sizes; None if there is no table. Makes no commit.
 
     Raises:
         DamagedTableError: the table is damaged.
         StorageError: the storage can't be read.
     """
-    return observe_at(session, dataset.name, location)
+    return observe_at(session, table.name, table.location)
 
 
 @door
@@ -125,7 +125,7 @@ def observe_at(session: SparkSession, name: str, location: str) -> TableState | 
 
 
 @door
-def table_state(session: SparkSession, dataset: Dataset, location: str) -> TableState | None:
+def table_state(session: SparkSession, table: TableRef) -> TableState | None:
     """The table's current state without its sizes; None if there is no table.
 
     On this machine's disk it is read from the newest entries of the log, which is a hundred times faster than Spark.
@@ -135,7 +135,7 @@ def table_state(session: SparkSession, dataset: Dataset, location: str) -> Table
         DamagedTableError: the table is damaged.
         StorageError: the storage can't be read.
     """
-    return state_at_location(session, dataset.name, location)
+    return state_at_location(session, table.name, table.location)
 
 
 @door
@@ -188,15 +188,15 @@ def state_from_log(location: str) -> TableState | None:
 
 
 @door
-def require_table(session: SparkSession, dataset: Dataset, location: str) -> TableState:
+def require_table(session: SparkSession, table: TableRef) -> TableState:
     """The state of a table that must exist, without its sizes.
 
     Raises:
         TableNotFoundError: there is no table.
     """
-    state = table_state(session, dataset, location)
+    state = table_state(session, table)
     if state is None:
-        raise TableNotFoundError(dataset=dataset.name, location=location)
+        raise table.error(TableNotFoundError)
     return state
 
 
@@ -221,22 +221,22 @@ def rows_at(session: SparkSession, location: str, number: int) -> DataFrame:
 
 
 @door
-def plan_of(session: SparkSession, dataset: Dataset, location: str) -> Plan:
+def plan_of(session: SparkSession, table: TableRef) -> Plan:
     """The plan that leads from the table to its declaration; changes nothing.
 
     Raises:
         TableNotFoundError: there is no table.
         DeclarationError, ExpressionError: a check, a generated column or a default can't be used.
     """
-    state = require_table(session, dataset, location)
-    table_plan = plan(dataset, state)
-    if brings_sql(dataset, state, table_plan):
-        refuse_bad_expressions(session, dataset)
+    state = require_table(session, table)
+    table_plan = plan(table.dataset, state)
+    if brings_sql(table.dataset, state, table_plan):
+        refuse_bad_expressions(session, table.dataset)
     return table_plan
 
 
 @door
-def plan_in_log(dataset: Dataset, location: str) -> Plan | None:
+def plan_in_log(table: TableRef) -> Plan | None:
     """As `plan_of`, from the log of a table on this machine. If the log is not enough, None. No Spark.
 
     If Spark must analyse SQL that the table does not have yet (a check, a generated column or a default), None too.
@@ -245,19 +245,19 @@ def plan_in_log(dataset: Dataset, location: str) -> Plan | None:
         TableNotFoundError: the table was never written.
         DamagedTableError: the log is damaged.
     """
-    folder = local_folder(location)
-    if folder is not None and log_files(location).latest is None:
-        raise TableNotFoundError(dataset=dataset.name, location=location)
-    with of_dataset(dataset.name):
-        state = state_from_log(location)
+    folder = local_folder(table.location)
+    if folder is not None and log_files(table.location).latest is None:
+        raise table.error(TableNotFoundError)
+    with of_dataset(table.name):
+        state = state_from_log(table.location)
     if state is None:
         return None
-    table_plan = plan(dataset, state)
-    return None if brings_sql(dataset, state, table_plan) else table_plan
+    table_plan = plan(table.dataset, state)
+    return None if brings_sql(table.dataset, state, table_plan) else table_plan
 
 
 @door
-def conform(session: SparkSession, dataset: Dataset, location: str) -> Applied:
+def conform(session: SparkSession, table: TableRef) -> Applied:
     """Take every step that leads from the table to its declaration, each a commit of its own.
 
     Idempotent. Two calls at the same time lead to one result.
@@ -267,34 +267,36 @@ def conform(session: SparkSession, dataset: Dataset, location: str) -> Applied:
         TableNotFoundError, DeclarationError, ExpressionError, ExistingRowsError: nothing was changed.
         ConformError: Delta refused a step; the steps before it are committed.
     """
-    state = require_table(session, dataset, location)
-    return apply(session, dataset, state, partial(require_table, session, dataset, location))
+    state = require_table(session, table)
+    return apply(session, table.dataset, state, partial(require_table, session, table))
 
 
 @door
-def open_with_steps(session: SparkSession, dataset: Dataset, location: str, *, replaced: bool = False) -> Applied:
+def open_with_steps(session: SparkSession, table: TableRef, *, replaced: bool = False) -> Applied:
     """As `open_or_create`, with the state of the table before, and the steps that were taken.
 
     With `replaced`, for a write that replaces the whole table, the schema policy may let the write replace the schema.
     """
-    state = table_state(session, dataset, location)
+    state = table_state(session, table)
     if state is None:
-        state = _create(session, dataset, location)
-    table_plan = plan(dataset, state)
+        state = _create(session, table)
+    table_plan = plan(table.dataset, state)
     if table_plan.is_automatic:
         if not any(step.needed for step in table_plan.steps):
             return Applied(before=state, after=state, steps=())
-        return apply(session, dataset, state, partial(require_table, session, dataset, location), automatic=True)
-    if replaced and dataset.schema_policy.mode == "overwrite":
+        return apply(session, table.dataset, state, partial(require_table, session, table), automatic=True)
+    if replaced and table.dataset.schema_policy.mode == "overwrite":
         return Applied(before=state, after=state, steps=(), overwrites=True)
-    raise TableMismatchError(
-        dataset=dataset.name, location=location, version=state.version,
-        differences=tuple(shape_differences(dataset, state)), is_settled_by_steps=not table_plan.problems,
-    )  # fmt: skip
+    raise table.error(
+        TableMismatchError,
+        version=state.version,
+        differences=tuple(shape_differences(table.dataset, state)),
+        is_settled_by_steps=not table_plan.problems,
+    )
 
 
 @door
-def open_or_create(session: SparkSession, dataset: Dataset, location: str) -> TableState:
+def open_or_create(session: SparkSession, table: TableRef) -> TableState:
     """The table's state; a missing table is created with the full declaration.
 
     If two processes create it at the same time, there is one table; the second process opens it.
@@ -307,10 +309,10 @@ def open_or_create(session: SparkSession, dataset: Dataset, location: str) -> Ta
         DamagedTableError: the table is damaged.
         StorageError: the root can't be written.
     """
-    return open_with_steps(session, dataset, location).after
+    return open_with_steps(session, table).after
 
 
-def _create(session: SparkSession, dataset: Dataset, location: str) -> TableState:
+def _create(session: SparkSession, table: TableRef) -> TableState:
     """Create the table and return its state, or that of the table that another process has created in the meantime.
 
     If the log has no commit, another process is creating the table, or was killed while it created it. This function
@@ -319,28 +321,28 @@ def _create(session: SparkSession, dataset: Dataset, location: str) -> TableStat
     deadline = time.monotonic() + CREATION_SECONDS + _RETRY_SECONDS
     while True:
         try:
-            note = CommitNote(mark=Mark(writer=f"{dataset.name}/create"))
-            with private_session(session, write_confs(note, session, dataset.fingerprint)) as clone:
-                refuse_bad_expressions(clone, dataset)
-                clone.sql(sql.create_table(dataset, location, _properties_at_creation(dataset)))
-            return require_table(session, dataset, location)
+            note = CommitNote(mark=Mark(writer=f"{table.name}/create"))
+            with private_session(session, write_confs(note, session, table.dataset.fingerprint)) as clone:
+                refuse_bad_expressions(clone, table.dataset)
+                clone.sql(sql.create_table(table, _properties_at_creation(table.dataset)))
+            return require_table(session, table)
         except SPARK_ERRORS as error:
             # Whatever the error is: if there is a table now, another process has created it.
-            state = table_state_with_sizes(session, dataset, location)
+            state = table_state_with_sizes(session, table)
             if state is not None:
                 return state
             failure = failure_of(error)
             if not failure.has(NOT_EMPTY_LOCATION):
-                raise storage_failure(dataset.name, location, failure) from error
-            if _holds_files(session, location):
+                raise storage_failure(table.name, table.location, failure) from error
+            if _holds_files(session, table.location):
                 # The files may be the first rows of a table that another process has just created.
-                state = table_state_with_sizes(session, dataset, location)
+                state = table_state_with_sizes(session, table)
                 if state is not None:
                     return state
-                raise NotADeltaTableError(dataset=dataset.name, location=location) from error
-            removed = remove_empty_log(location)
-            if time.monotonic() > deadline or not (removed or _is_begun(location)):
-                raise StorageError(dataset=dataset.name, location=location, reason=failure.summary) from error
+                raise table.error(NotADeltaTableError) from error
+            removed = remove_empty_log(table.location)
+            if time.monotonic() > deadline or not (removed or _is_begun(table.location)):
+                raise table.error(StorageError, reason=failure.summary) from error
             if not removed:
                 time.sleep(_RETRY_SECONDS)
 

@@ -15,11 +15,11 @@ from typing import Any
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StringType, StructField, StructType
 
-from pipeline.dataset import Dataset, Replace
+from pipeline.dataset import Dataset, Replace, TableRef
 from pipeline.dataset.write_mode import consumer_problems
 from pipeline.delta.log.mark import CommitNote
 from pipeline.delta.log.retry import NO_RETRY, RetryPolicy, with_retries
-from pipeline.delta.read.changes import SourceChanges, SourceTable, changes_since
+from pipeline.delta.read.changes import SourceChanges, changes_since
 from pipeline.delta.read.cursors import EffectiveCursors, effective_cursors
 from pipeline.delta.read.verdict import Verdict
 from pipeline.delta.spark.doors import door, door_of_block
@@ -72,10 +72,9 @@ class Consumed:
 
 def consume(
     session: SparkSession,
-    dataset: Dataset,
-    location: str,
+    table: TableRef,
     *,
-    sources: Sequence[SourceTable],
+    sources: Sequence[TableRef],
     compute: Callable[[SourceChanges], DataFrame | Touched],
     note: CommitNote,
     full_refresh: bool = False,
@@ -93,7 +92,7 @@ def consume(
     """
 
     def attempt(number: int) -> Consumed:
-        with read_sources(session, dataset, location, sources, full_refresh=full_refresh) as reading:
+        with read_sources(session, table, sources, full_refresh=full_refresh) as reading:
             if reading.changes.nothing_new and not reading.is_late:
                 return Consumed(verdicts=reading.verdicts, attempts=number)
             computed = None if reading.changes.nothing_new else compute(reading.changes)
@@ -103,23 +102,21 @@ def consume(
                 session,
                 frame,
                 reading,
-                dataset=dataset,
-                location=location,
+                table=table,
                 note=changed(note, mark=mark),
                 within=within,
             )
             return Consumed(verdicts=reading.verdicts, attempts=number, written=written)
 
-    return with_retries(attempt, retry or RetryPolicy(), dataset.name)
+    return with_retries(attempt, retry or RetryPolicy(), table.name)
 
 
 @door_of_block
 @contextmanager
 def read_sources(
     session: SparkSession,
-    dataset: Dataset,
-    location: str,
-    sources: Sequence[SourceTable],
+    table: TableRef,
+    sources: Sequence[TableRef],
     *,
     full_refresh: bool = False,
 ) -> Iterator[Reading]:
@@ -130,15 +127,15 @@ def read_sources(
         ChangeFeedOffError: a source's table has no change feed, and the dataset does not say `full_without_feed`.
         As `changes_since` does.
     """
-    problems = tuple(consumer_problems(dataset.write))
+    problems = tuple(consumer_problems(table.dataset.write))
     if problems:
-        raise DeclarationError(dataset=dataset.name, problems=problems)
-    cursors = effective_cursors(session, table_state(session, dataset, location))
+        raise DeclarationError(dataset=table.name, problems=problems)
+    cursors = effective_cursors(session, table_state(session, table))
     with changes_since(session, sources, cursors, full_refresh=full_refresh) as changes:
         for name, source in changes.sources.items():
-            if not source.verdict.feed_on and not dataset.full_without_feed:
+            if not source.verdict.feed_on and not table.dataset.full_without_feed:
                 raise ChangeFeedOffError(
-                    dataset=name, location=source.source.location, consumer=dataset.name, setting=CHANGE_FEED
+                    dataset=name, location=source.source.location, consumer=table.name, setting=CHANGE_FEED
                 )
         yield Reading(cursors=cursors, changes=changes)
 
@@ -149,8 +146,7 @@ def write_consumed(
     frame: DataFrame | None,
     found: Reading,
     *,
-    dataset: Dataset,
-    location: str,
+    table: TableRef,
     note: CommitNote,
     within: Slice | None = None,
 ) -> WriteResult:
@@ -170,17 +166,17 @@ def write_consumed(
     """
     if found.changes.nothing_new:
         if not found.is_late:
-            return no_commit(dataset, require_table(session, dataset, location), note.mark)
-        decided_by = [StructField(name, StringType()) for name in dataset.frame_columns]
-        frame = session.createDataFrame([], StructType([*dataset.schema.fields, *decided_by]))
+            return no_commit(table.dataset, require_table(session, table), note.mark)
+        decided_by = [StructField(name, StringType()) for name in table.dataset.frame_columns]
+        frame = session.createDataFrame([], StructType([*table.dataset.schema.fields, *decided_by]))
         within = Slice(())
     elif within is not None:
-        _refuse_slice(dataset, found, within)
+        _refuse_slice(table.dataset, found, within)
     assert frame is not None  # noqa: S101
     carried = changed(note, sources={**note.sources, **found.changes.versions},
                       cursors=found.cursors.followed_by(found.changes.cursors))  # fmt: skip
     return write(
-        frame, dataset=dataset, location=location, note=carried, within=within, replace_all=found.changes.is_full,
+        frame, table=table, note=carried, within=within, replace_all=found.changes.is_full,
         retry=NO_RETRY,
     )  # fmt: skip
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812
 
-from pipeline.dataset import Dataset, InsertNew, Merge, Replace, WriteMode
+from pipeline.dataset import Dataset, InsertNew, Merge, Replace, TableRef, WriteMode
 from pipeline.delta import sql
 from pipeline.delta.spark.failures import SPARK_ERRORS, failure_of
 from pipeline.delta.sql import constraints
@@ -79,25 +79,25 @@ def needs_fixed_source(dataset: Dataset, within: Slice | None) -> bool:
     return isinstance(mode, Merge | InsertNew) and within is None and addresses_partitions(dataset)
 
 
-def merge_statement(frame: DataFrame, dataset: Dataset, location: str, view: str, within: Slice | None) -> str:
+def merge_statement(frame: DataFrame, table: TableRef, view: str, within: Slice | None) -> str:
     """The MERGE of a frame that has this view's name. Up to two Spark jobs read the frame first.
 
     Raises:
         ChangelogError: rows of a changelog without a known operation or a place in the sequence.
     """
-    changelog = dataset.write.changelog if isinstance(dataset.write, Merge) else None
-    truncation = None if changelog is None else truncated_at(frame, dataset, changelog)
-    is_whole = within is None and isinstance(dataset.write, Merge) and dataset.write.delete_missing
+    changelog = table.dataset.write.changelog if isinstance(table.dataset.write, Merge) else None
+    truncation = None if changelog is None else truncated_at(frame, table.dataset, changelog)
+    is_whole = within is None and isinstance(table.dataset.write, Merge) and table.dataset.write.delete_missing
     if within is not None:
-        touched = within if within.boxes and set(within.columns) <= set(dataset.keys) else None
-    elif is_whole or not addresses_partitions(dataset):
+        touched = within if within.boxes and set(within.columns) <= set(table.dataset.keys) else None
+    elif is_whole or not addresses_partitions(table.dataset):
         touched = None
     else:
-        touched = _partitions_of(frame, dataset)
-    rows = merge_query(dataset, view, within, truncation)
-    if is_whole or (within is not None and _deletes_missing(dataset, truncation)):
-        rows = _with_missing(dataset, location, rows, within)
-    return merge_into(dataset, location, rows, within=within, touched=touched, truncated_at=truncation)
+        touched = _partitions_of(frame, table.dataset)
+    rows = merge_query(table.dataset, view, within, truncation)
+    if is_whole or (within is not None and _deletes_missing(table.dataset, truncation)):
+        rows = _with_missing(table, rows, within)
+    return merge_into(table, rows, within=within, touched=touched, truncated_at=truncation)
 
 
 def _partitions_of(frame: DataFrame, dataset: Dataset) -> Slice | None:
@@ -213,21 +213,21 @@ def _deletes_missing(dataset: Dataset, truncated_at: str | None) -> bool:
     return isinstance(dataset.write, Merge) and (dataset.write.delete_missing or truncated_at is not None)
 
 
-def _with_missing(dataset: Dataset, location: str, rows: MergeQuery, within: Slice | None) -> MergeQuery:
+def _with_missing(table: TableRef, rows: MergeQuery, within: Slice | None) -> MergeQuery:
     """The rows, and one row for each key that they lack but the table, or its slice, has.
 
     Delta's own clause for such rows rewrites every file of the table, whatever its condition, and conflicts with the
     writers of all other partitions. Delta also rewrites every file that has a matched key. So if the whole table is
     merged, rows that would update nothing are left out.
     """
-    missing = sql.helper_name(dataset, "is missing")
-    same = " AND ".join(_same_key(dataset, key) for key in dataset.keys)
-    keys = [sql.column(name, TARGET) if name in dataset.keys else "NULL" for name in dataset.schema.names]
+    missing = sql.helper_name(table.dataset, "is missing")
+    same = " AND ".join(_same_key(table.dataset, key) for key in table.dataset.keys)
+    keys = [sql.column(name, TARGET) if name in table.dataset.keys else "NULL" for name in table.dataset.schema.names]
     missing_row = ", ".join([*keys, *("NULL" for _ in rows.columns), "TRUE"])
-    target = f"{sql.path_table(location)} AS {TARGET}"
-    updates = _updates_when(dataset) if within is None else None
+    target = f"{sql.path_table(table.location)} AS {TARGET}"
+    updates = _updates_when(table.dataset) if within is None else None
     no_updates = f" AS {SOURCE} LEFT ANTI JOIN {target} ON {same} AND NOT coalesce({updates}, FALSE)" if updates else ""
-    inside = "" if within is None else f" WHERE {within.predicate(dataset, of=TARGET)}"
+    inside = "" if within is None else f" WHERE {within.predicate(table.dataset, of=TARGET)}"
     query = (
         f"WITH rows AS ({rows.query}) SELECT *, FALSE AS {sql.identifier(missing)} FROM rows{no_updates} "
         f"UNION ALL SELECT {missing_row} FROM {target} LEFT ANTI JOIN rows AS {SOURCE} ON {same}{inside}"
@@ -281,7 +281,7 @@ def _newest(dataset: Dataset, mode: Merge, view: str, within: Slice | None, dele
 
 
 def merge_into(
-    dataset: Dataset, location: str, rows: MergeQuery, *, within: Slice | None, touched: Slice | None,
+    table: TableRef, rows: MergeQuery, *, within: Slice | None, touched: Slice | None,
     truncated_at: str | None = None,
 ) -> str:  # fmt: skip
     """The MERGE of the rows into the table.
@@ -292,14 +292,14 @@ def merge_into(
             that writers of other partitions don't conflict.
         truncated_at: as in `merge_query`.
     """
-    on = [_same_key(dataset, key) for key in dataset.keys]
+    on = [_same_key(table.dataset, key) for key in table.dataset.keys]
     if touched is not None:
-        on.append(f"({touched.predicate(dataset, of=TARGET)})")
-    clauses = [*_clauses(dataset, rows), *_by_source(dataset, rows, within, truncated_at)]
+        on.append(f"({touched.predicate(table.dataset, of=TARGET)})")
+    clauses = [*_clauses(table.dataset, rows), *_by_source(table.dataset, rows, within, truncated_at)]
     if rows.missing is not None:
-        is_deleted = _and([rows.missing, _older(dataset, truncated_at)])
+        is_deleted = _and([rows.missing, _older(table.dataset, truncated_at)])
         clauses.insert(0, f"WHEN MATCHED AND {is_deleted} THEN DELETE")
-    into = f"MERGE INTO {sql.path_table(location)} AS {TARGET} USING ({rows.query}) AS {SOURCE}"
+    into = f"MERGE INTO {sql.path_table(table.location)} AS {TARGET} USING ({rows.query}) AS {SOURCE}"
     return f"{into} ON {' AND '.join(on)} {' '.join(clauses)}"
 
 

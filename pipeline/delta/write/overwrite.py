@@ -12,7 +12,7 @@ from typing import Any
 
 from pyspark.sql import SparkSession
 
-from pipeline.dataset import Dataset
+from pipeline.dataset import Dataset, TableRef
 from pipeline.delta import sql
 from pipeline.delta.log.mark import CommitNote, Mark, private_session, write_confs
 from pipeline.delta.sql import constraints
@@ -22,22 +22,22 @@ from pipeline.delta.table.plan import observed_shape, shape_differences
 from pipeline.delta.table.steps import DropCheck
 
 
-def overwrite(clone: SparkSession, dataset: Dataset, table: Applied, view: str) -> tuple[str, ...]:
+def overwrite(clone: SparkSession, table: TableRef, opened: Applied, view: str) -> tuple[str, ...]:
     """Replace the table and its schema by the rows of the view. Return the partition columns by their names in the log.
 
     Checks that are not declared are dropped first, since they may name columns that the schema loses. Their commits
     have a mark of their own: if the write fails, they must not be mistaken for the commit of the rows.
     """
-    location = table.after.location
+    dataset = table.dataset
     note = CommitNote(mark=Mark(writer=f"{dataset.name}/conform"))
-    for name, condition in observed_shape(table.after).checks.items():
+    for name, condition in observed_shape(opened.after).checks.items():
         if name.lower() not in {check.name.lower() for check in dataset.checks}:
             with private_session(clone, write_confs(note, clone, dataset.fingerprint)) as other:
-                other.sql(DropCheck(name=name, before=condition).statement(location)).collect()
+                other.sql(DropCheck(name=name, before=condition).statement(table.location)).collect()
     rows = clone.sql(f"SELECT {', '.join(_columns(dataset))} FROM {sql.identifier(view)}")  # noqa: S608  all quoted
     writer = rows.write.format("delta").mode("overwrite").option("overwriteSchema", "true")
-    writer.partitionBy(*dataset.partition_by).save(location)
-    return require_table(clone, dataset, location).log_partition_by
+    writer.partitionBy(*dataset.partition_by).save(table.location)
+    return require_table(clone, table).log_partition_by
 
 
 def _columns(dataset: Dataset) -> list[str]:

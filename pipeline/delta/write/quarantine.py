@@ -20,7 +20,7 @@ from typing import Any, Literal
 
 from pyspark.sql import DataFrame, SparkSession
 
-from pipeline.dataset import Dataset, Merge, OnViolation
+from pipeline.dataset import Dataset, Merge, OnViolation, TableRef
 from pipeline.dataset.expectations import EPOCH, REASONS, TOKEN, WRITER, constraint_name, null_label
 from pipeline.delta import sql
 from pipeline.delta.log.commits import Commit
@@ -253,27 +253,25 @@ def _batch(note: CommitNote) -> tuple[str, int | None]:
     return (note.mark.writer, note.mark.epoch) if note.cursors is None else (CURSORS, note.cursors.number)
 
 
-def may_hold_batch(session: SparkSession, quarantine: Dataset, location: str, note: CommitNote) -> bool:
+def may_hold_batch(session: SparkSession, quarantine: TableRef, note: CommitNote) -> bool:
     """Whether an earlier attempt may have quarantined rows of this batch. A consumer's attempt has its own token."""
     is_repeatable = note.cursors is None and note.mark.epoch is not None
-    return is_repeatable and table_state(session, quarantine, location) is not None
+    return is_repeatable and table_state(session, quarantine) is not None
 
 
-def remove_uncommitted(
-    session: SparkSession, quarantine: Dataset, location: str, note: CommitNote, *, replace_all: bool
-) -> None:
+def remove_uncommitted(session: SparkSession, quarantine: TableRef, note: CommitNote, *, replace_all: bool) -> None:
     """Delete rows that a consumer's other runs have quarantined without committing the cursors that this run committed.
 
     If the table was built again, so is its quarantine. If there is nothing to delete, no commit is made.
     """
-    if note.cursors is None or table_state(session, quarantine, location) is None:
+    if note.cursors is None or table_state(session, quarantine) is None:
         return
     epochs = "" if replace_all else f" AND {sql.identifier(EPOCH)} >= {note.cursors.number}"
     others = f"{sql.identifier(WRITER)} = {sql.string(CURSORS)} AND {sql.identifier(TOKEN)} <> "
-    _delete(session, quarantine, location, note, f"{others}{sql.string(note.mark.token)}{epochs}")
+    _delete(session, quarantine, note, f"{others}{sql.string(note.mark.token)}{epochs}")
 
 
-def remove_batch(session: SparkSession, quarantine: Dataset, location: str, note: CommitNote) -> Commit | None:
+def remove_batch(session: SparkSession, quarantine: TableRef, note: CommitNote) -> Commit | None:
     """Delete the quarantined rows of this batch. If there were none, no commit is made and None is returned.
 
     A replace by no rows has the same effect, but leaves a file that no commit names even if there were no such rows.
@@ -282,24 +280,20 @@ def remove_batch(session: SparkSession, quarantine: Dataset, location: str, note
         CommitConflictError: at every attempt another commit came first.
         DamagedTableError: a file of the quarantine is missing or damaged.
     """
-    return _delete(session, quarantine, location, note, batch_slice(note).predicate(quarantine))
+    return _delete(session, quarantine, note, batch_slice(note).predicate(quarantine.dataset))
 
 
-def _delete(
-    session: SparkSession, quarantine: Dataset, location: str, note: CommitNote, condition: str
-) -> Commit | None:
+def _delete(session: SparkSession, quarantine: TableRef, note: CommitNote, condition: str) -> Commit | None:
     def attempt(_: int) -> Commit | None:
-        with private_session(session, write_confs(note, session, quarantine.fingerprint)) as clone:
+        with private_session(session, write_confs(note, session, quarantine.dataset.fingerprint)) as clone:
             try:
-                clone.sql(f"DELETE FROM {sql.path_table(location)} WHERE {condition}").collect()  # noqa: S608  quoted
+                clone.sql(f"DELETE FROM {sql.path_table(quarantine.location)} WHERE {condition}").collect()  # noqa: S608  quoted
             except LOST_OR_REFUSED as error:
                 failure = failure_of(error)
                 if not failure.is_conflict:
                     raise
-                raise CommitConflictError(
-                    dataset=quarantine.name, location=location, condition=failure.condition
-                ) from error
-            return own_commit(clone, quarantine.name, location, note.mark, ())
+                raise quarantine.error(CommitConflictError, condition=failure.condition) from error
+            return own_commit(clone, quarantine.name, quarantine.location, note.mark, ())
 
-    with door_of_write(quarantine.name, location):
+    with door_of_write(quarantine.name, quarantine.location):
         return with_retries(attempt, RetryPolicy(attempts=DELETE_ATTEMPTS), quarantine.name)

@@ -9,33 +9,32 @@ from collections.abc import Iterator
 
 from pyspark.sql import DataFrame
 
-from pipeline.dataset import Dataset, InsertNew, Merge, Replace
+from pipeline.dataset import Dataset, InsertNew, Merge, Replace, TableRef
 from pipeline.delta import sql
 from pipeline.delta.sql import constraints
 from pipeline.delta.sql.slices import Slice
 from pipeline.delta.write import merge
 
 
-def write_statement(
-    frame: DataFrame, dataset: Dataset, location: str, view: str, within: Slice | None, *, replace_all: bool
-) -> str:
+def write_statement(frame: DataFrame, table: TableRef, view: str, within: Slice | None, *, replace_all: bool) -> str:
     """The statement that writes the view `view` of the frame. With `replace_all`, only rows of the frame remain."""
     # An empty slice is replaced by no rows. Delta would accept rows for `REPLACE WHERE FALSE`, the guard does not.
     holds_nothing = within is not None and not within.boxes
-    if replace_all and isinstance(dataset.write, Merge | InsertNew):
-        return f"INSERT OVERWRITE TABLE {sql.path_table(location)} BY NAME {merge.first_load_query(dataset, view)}"
-    if isinstance(dataset.write, Merge | InsertNew) and not holds_nothing:
-        return merge.merge_statement(frame, dataset, location, view, within)
-    target = sql.path_table(location)
-    query = f"SELECT {', '.join(_guarded_columns(dataset, within))} FROM {sql.identifier(view)}"  # noqa: S608  all quoted
-    if not (replace_all or isinstance(dataset.write, Replace)) or holds_nothing:
+    if replace_all and isinstance(table.dataset.write, Merge | InsertNew):
+        rows = merge.first_load_query(table.dataset, view)
+        return f"INSERT OVERWRITE TABLE {sql.path_table(table.location)} BY NAME {rows}"
+    if isinstance(table.dataset.write, Merge | InsertNew) and not holds_nothing:
+        return merge.merge_statement(frame, table, view, within)
+    target = sql.path_table(table.location)
+    query = f"SELECT {', '.join(_guarded_columns(table.dataset, within))} FROM {sql.identifier(view)}"  # noqa: S608  all quoted
+    if not (replace_all or isinstance(table.dataset.write, Replace)) or holds_nothing:
         return f"INSERT INTO {target} BY NAME {query}"
     if within is None:
         return f"INSERT OVERWRITE TABLE {target} BY NAME {query}"
     # As an option the predicate stays the same text. Spark turns a `REPLACE WHERE` into filters, and Delta turns these
     # into text again (`DeltaSourceUtils.translateFilters`): that fails for a list of decimals, bytes or times without a
     # zone, renders a date in the old calendar, and loses a boolean predicate that lists both values.
-    option = f"'replaceWhere' = {sql.string(within.predicate(dataset))}"
+    option = f"'replaceWhere' = {sql.string(within.predicate(table.dataset))}"
     return f"INSERT OVERWRITE TABLE {target} WITH ({option}) BY NAME {query}"
 
 

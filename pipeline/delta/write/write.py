@@ -17,7 +17,7 @@ from functools import partial
 
 from pyspark.sql import DataFrame, SparkSession
 
-from pipeline.dataset import Dataset, ErrorIfExists, Ignore, Merge, Replace
+from pipeline.dataset import Dataset, ErrorIfExists, Ignore, Merge, Replace, TableRef
 from pipeline.dataset.expectations import QUARANTINE_SUFFIX
 from pipeline.dataset.policy import storage_confs
 from pipeline.dataset.schema import casefolded
@@ -77,8 +77,7 @@ _WITHOUT_COPY = {"spark.databricks.delta.merge.materializeSource": "none"}
 def write(
     frame: DataFrame,
     *,
-    dataset: Dataset,
-    location: str,
+    table: TableRef,
     note: CommitNote,
     within: Slice | None = None,
     replace_all: bool = False,
@@ -114,33 +113,34 @@ def write(
         AfterCommitError: the rows are committed, and something that follows the commit failed.
     """
     with (
-        door_of_write(dataset.name, location),
-        _conformed(frame, dataset, note.mark) as conformed,
-        failing_expressions_named(conformed, dataset),
-        split_violations(conformed, dataset, within) as split,
-        _fixed_frame(split, dataset, within) as fixed,
+        door_of_write(table.name, table.location),
+        _conformed(frame, table.dataset, note.mark) as conformed,
+        failing_expressions_named(conformed, table.dataset),
+        split_violations(conformed, table.dataset, within) as split,
+        _fixed_frame(split, table.dataset, within) as fixed,
     ):
-        if split.is_refused and (violation := violations_in(fixed, dataset, within)) is not None:
+        if split.is_refused and (violation := violations_in(fixed, table.dataset, within)) is not None:
             raise violation
-        apart = _QuarantinedRows(split, dataset, f"{location}{QUARANTINE_SUFFIX}", note)
+        apart = _QuarantinedRows(split, table, note)
 
-        replaced = within is None and (replace_all or isinstance(dataset.write, Replace))
-        as_it_is = source_is_stable and not _is_fixed(split, dataset, within)  # Delta refuses a source that is cached
+        replaced = within is None and (replace_all or isinstance(table.dataset.write, Replace))
+        # Delta refuses a source that is cached.
+        as_it_is = source_is_stable and not _is_fixed(split, table.dataset, within)
         tables: list[Applied] = []
         attempt_write = partial(_attempt, replace_all=replace_all, source_is_stable=as_it_is, apart=apart)
 
         def attempt(number: int) -> WriteResult:
-            tables.append(open_with_steps(fixed.sparkSession, dataset, location, replaced=replaced))
+            tables.append(open_with_steps(fixed.sparkSession, table, replaced=replaced))
             own = changed(note, mark=changed(note.mark, attempt=note.mark.attempt + number - 1))
-            return attempt_write(fixed, dataset, tables[-1], own, within)
+            return attempt_write(fixed, table, tables[-1], own, within)
 
         with apart.removed_on_failure():
-            result = with_retries(attempt, retry or RetryPolicy(), dataset.name)
+            result = with_retries(attempt, retry or RetryPolicy(), table.name)
         with result.behind():
             return changed(
                 result, violations=split.violations, rows_dropped=split.rows_dropped, left_out=split.left_out,
                 rows_quarantined=split.rows_quarantined, quarantined=apart.result,
-                **overwrite.evolution(dataset, tables),
+                **overwrite.evolution(table.dataset, tables),
             )  # fmt: skip
 
 
@@ -190,38 +190,40 @@ class _QuarantinedRows:
     """The rows of one write that go to quarantine. `result` is their commit once it was made."""
 
     split: SplitFrame
-    dataset: Dataset
-    location: str
+    table: TableRef
     note: CommitNote
     result: WriteResult | None = None
 
+    @property
+    def to(self) -> TableRef | None:
+        """The quarantine's table. If no constraint has a quarantine, None."""
+        dataset = self.table.dataset.quarantine
+        return None if dataset is None else TableRef(dataset, f"{self.table.location}{QUARANTINE_SUFFIX}")
+
     def commit(self, session: SparkSession) -> None:
         """Replace the batch's quarantined rows, once in all attempts. If nothing changes, make no commit."""
-        rows, to = self.split.set_apart, self.dataset.quarantine
+        rows, to = self.split.set_apart, self.to
         if to is None or rows is None or self.result is not None:
             return
-        if self.split.rows_quarantined or quarantine.may_hold_batch(session, to, self.location, self.note):
+        if self.split.rows_quarantined or quarantine.may_hold_batch(session, to, self.note):
             self.result = self._replaced(rows, to) if self.split.rows_quarantined else self._removed(session, to)
 
-    def _replaced(self, rows: DataFrame, to: Dataset) -> WriteResult:
-        frame = quarantine.rows_for_quarantine(rows, self.dataset, self.note, self.split.rows_quarantined)
+    def _replaced(self, rows: DataFrame, to: TableRef) -> WriteResult:
+        frame = quarantine.rows_for_quarantine(rows, self.table.dataset, self.note, self.split.rows_quarantined)
         note, within = changed(self.note, cursors=None), quarantine.batch_slice(self.note)
-        return write(frame, dataset=to, location=self.location, note=note, within=within)
+        return write(frame, table=to, note=note, within=within)
 
-    def _removed(self, session: SparkSession, to: Dataset) -> WriteResult:
-        commit = quarantine.remove_batch(session, to, self.location, self.note)
-        state = require_table(session, to, self.location)
-        return (
-            no_commit(to, state, self.note.mark) if commit is None else commit_result(to, state, self.note.mark, commit)
-        )
+    def _removed(self, session: SparkSession, to: TableRef) -> WriteResult:
+        commit = quarantine.remove_batch(session, to, self.note)
+        state = require_table(session, to)
+        mark = self.note.mark
+        return no_commit(to.dataset, state, mark) if commit is None else commit_result(to.dataset, state, mark, commit)
 
     def settle(self, session: SparkSession, *, replace_all: bool) -> None:
         """After the commit of the rows: delete quarantined rows of runs that did not commit."""
-        if self.dataset.quarantine is not None:
+        if self.to is not None:
             with suppress(PipelineError, *SPARK_ERRORS):  # the rows are committed, even if this fails
-                quarantine.remove_uncommitted(
-                    session, self.dataset.quarantine, self.location, self.note, replace_all=replace_all
-                )
+                quarantine.remove_uncommitted(session, self.to, self.note, replace_all=replace_all)
 
     @contextmanager
     def removed_on_failure(self) -> Iterator[None]:
@@ -231,7 +233,7 @@ class _QuarantinedRows:
         except (AfterCommitError, CommitUnknownError):
             raise
         except (PipelineError, *SPARK_ERRORS):
-            rows, to = self.split.set_apart, self.dataset.quarantine
+            rows, to = self.split.set_apart, self.to
             if to is not None and rows is not None and self.result is not None and self.result.committed:
                 with suppress(PipelineError, *SPARK_ERRORS):  # an error here must not hide the result of the write
                     self._removed(rows.sparkSession, to)
@@ -239,10 +241,10 @@ class _QuarantinedRows:
 
 
 def _attempt(
-    frame: DataFrame, dataset: Dataset, table: Applied, note: CommitNote, within: Slice | None, *, replace_all: bool,
+    frame: DataFrame, table: TableRef, opened: Applied, note: CommitNote, within: Slice | None, *, replace_all: bool,
     source_is_stable: bool, apart: _QuarantinedRows,
 ) -> WriteResult:  # fmt: skip
-    session, state, location = frame.sparkSession, table.after, table.after.location
+    session, dataset, state = frame.sparkSession, table.dataset, opened.after
     guard = _guard(session, dataset, state, note)
     if isinstance(guard, Written):
         return no_commit(dataset, state, note.mark, skipped_at=guard.version)
@@ -253,42 +255,40 @@ def _attempt(
         if before is not None:  # no row is quarantined a second time
             return no_commit(dataset, state, note.mark, skipped_at=before)
     with _temporary_view(frame, note.mark) as view:
-        statement = write_statement(frame, dataset, location, view, within, replace_all=replace_all)
+        statement = write_statement(frame, table, view, within, replace_all=replace_all)
         apart.commit(session)
         confs = (guard.confs if isinstance(guard, Identifier) else {}) | (_WITHOUT_COPY if source_is_stable else {})
         commit = None
-        if not _changes_nothing(apart.split, dataset, table, guard, replace_all=replace_all):
-            commit = _run(statement, frame, dataset, table, note=note, within=within, confs=confs, view=view)
+        if not _changes_nothing(apart.split, dataset, opened, guard, replace_all=replace_all):
+            commit = _run(statement, frame, table, opened, note=note, within=within, confs=confs, view=view)
     if commit is not None:
-        with AfterCommit(dataset.name, location, commit.version):
-            if table.overwrites:
-                state = conform(session, dataset, location).after
+        with AfterCommit(table.name, table.location, commit.version):
+            if opened.overwrites:
+                state = conform(session, table).after
             apart.settle(session, replace_all=replace_all)
             return commit_result(dataset, state, note.mark, commit)
-    return _without_commit(session, dataset, location, note, guard)
+    return _without_commit(session, table, note, guard)
 
 
-def _without_commit(
-    session: SparkSession, dataset: Dataset, location: str, note: CommitNote, guard: Guard
-) -> WriteResult:
+def _without_commit(session: SparkSession, table: TableRef, note: CommitNote, guard: Guard) -> WriteResult:
     """The result of a write for which Delta made no commit: there was nothing to write, or it was written before.
 
     Raises:
         CommitConflictError: another run has advanced the cursors, or a restore has removed the rows.
     """
     if note.cursors is not None:  # Delta commits an identifier even without rows, unless another run committed first
-        raise CommitConflictError(dataset=dataset.name, location=location, condition=CURSOR_MOVED)
-    state = require_table(session, dataset, location)
-    again = _guard(session, dataset, state, note)
+        raise table.error(CommitConflictError, condition=CURSOR_MOVED)
+    state = require_table(session, table)
+    again = _guard(session, table.dataset, state, note)
     if isinstance(again, Identifier) and again != guard:  # a restore came between and removed the rows
-        raise CommitConflictError(dataset=dataset.name, location=location, condition="RESTORE")
+        raise table.error(CommitConflictError, condition="RESTORE")
     skipped_at = again.version if isinstance(again, Written) else None
     if isinstance(again, Identifier):
         skipped_at = version_holding(session, state, note.mark, again)
-    return no_commit(dataset, state, note.mark, skipped_at=skipped_at)
+    return no_commit(table.dataset, state, note.mark, skipped_at=skipped_at)
 
 
-def _changes_nothing(split: SplitFrame, dataset: Dataset, table: Applied, guard: Guard, *, replace_all: bool) -> bool:
+def _changes_nothing(split: SplitFrame, dataset: Dataset, opened: Applied, guard: Guard, *, replace_all: bool) -> bool:
     """Whether Delta would make no commit, because no row is left to write.
 
     Spark's first task writes a file even without rows, and no commit names it. A statement that removes rows or records
@@ -296,25 +296,25 @@ def _changes_nothing(split: SplitFrame, dataset: Dataset, table: Applied, guard:
     """
     mode = dataset.write
     removes = replace_all or isinstance(mode, Replace) or (isinstance(mode, Merge) and mode.delete_missing)
-    return split.rows == 0 and isinstance(guard, Unguarded) and not removes and not table.overwrites
+    return split.rows == 0 and isinstance(guard, Unguarded) and not removes and not opened.overwrites
 
 
 def _run(
-    statement: str, frame: DataFrame, dataset: Dataset, table: Applied, *, note: CommitNote, within: Slice | None,
+    statement: str, frame: DataFrame, table: TableRef, opened: Applied, *, note: CommitNote, within: Slice | None,
     confs: Mapping[str, str], view: str,
 ) -> Commit | None:  # fmt: skip
     """The commit of a statement. If Delta made none because there was nothing to do, None."""
-    state, partition_by = table.after, table.after.log_partition_by
-    marked = write_confs(note, frame.sparkSession, dataset.fingerprint) | storage_confs(state.properties)
+    state, partition_by = opened.after, opened.after.log_partition_by
+    marked = write_confs(note, frame.sparkSession, table.dataset.fingerprint) | storage_confs(state.properties)
     with private_session(frame.sparkSession, marked | dict(confs)) as clone:
         try:
-            if table.overwrites:
-                partition_by = overwrite.overwrite(clone, dataset, table, view)
+            if opened.overwrites:
+                partition_by = overwrite.overwrite(clone, table, opened, view)
             else:
                 clone.sql(statement).collect()
         except LOST_OR_REFUSED as error:
-            return _outcome(error, frame, dataset, state, within=within, mark=note.mark)
-        return own_commit(clone, dataset.name, state.location, note.mark, partition_by)
+            return _outcome(error, frame, table, state, within=within, mark=note.mark)
+        return own_commit(clone, table.name, table.location, note.mark, partition_by)
 
 
 def _guard(session: SparkSession, dataset: Dataset, state: TableState, note: CommitNote) -> Guard:
@@ -353,7 +353,7 @@ def _temporary_view(frame: DataFrame, mark: Mark) -> Iterator[str]:
 
 
 def _outcome(
-    error: Exception, frame: DataFrame, dataset: Dataset, state: TableState, *, within: Slice | None, mark: Mark
+    error: Exception, frame: DataFrame, table: TableRef, state: TableState, *, within: Slice | None, mark: Mark
 ) -> Commit:
     """The commit of a write that raised, if it was made nevertheless. Otherwise raise the error to report.
 
@@ -368,16 +368,18 @@ def _outcome(
     failure = failure_of(error)
     refused = CHECK_BROKEN | NOT_NULL_BROKEN | RAISED_BY_US | SLICE_BROKEN
     violation = None
-    names_too_long = failure.is_storage and bool(dataset.partition_by)
+    names_too_long = failure.is_storage and bool(table.dataset.partition_by)
     if failure.has(refused) or failure.has_only(CAUSE_UNKNOWN) or names_too_long:
         with suppress(*SPARK_ERRORS):  # the frame fails by itself; then its own error is the one to tell
-            violation = violations_in(frame, dataset, within, names_folders=local_folder(state.location) is not None)
+            violation = violations_in(
+                frame, table.dataset, within, names_folders=local_folder(table.location) is not None
+            )
     if violation is not None:
         raise violation from error
-    location, partition_by = state.location, state.log_partition_by
-    commit = marked_commit(frame.sparkSession, dataset.name, location, mark, partition_by, reason=failure.summary)
+    session, partition_by = frame.sparkSession, state.log_partition_by
+    commit = marked_commit(session, table.name, table.location, mark, partition_by, reason=failure.summary)
     if commit is not None:
         return commit
     if failure.is_conflict:
-        raise CommitConflictError(dataset=dataset.name, location=location, condition=failure.condition) from error
+        raise table.error(CommitConflictError, condition=failure.condition) from error
     raise error

@@ -53,7 +53,7 @@ def maintenance_jobs(registry: Registry, root: str) -> list[JobDefinition]:
 
         def one(dataset: Dataset) -> dict[str, Any]:
             consumers = consumers_of(dataset.name, registry, root)
-            result = vacuum(session, dataset, dataset.location(root), consumers=consumers, apply=config.apply)
+            result = vacuum(session, dataset.at(root), consumers=consumers, apply=config.apply)
             metadata = {VACUUM_FILES: len(result.files), VACUUM_APPLIED: result.applied}
             return metadata | _needed(VACUUM_NEEDED_BY, result.needed)
 
@@ -67,8 +67,7 @@ def maintenance_jobs(registry: Registry, root: str) -> list[JobDefinition]:
 
             def one(dataset: Dataset) -> dict[str, Any]:
                 consumers = consumers_of(dataset.name, registry, root)
-                location = dataset.location(root)
-                result = checkpoint(session, dataset, location, consumers=consumers, within=checkpoints)
+                result = checkpoint(session, dataset.at(root), consumers=consumers, within=checkpoints)
                 return {CHECKPOINT_VERSION: result.version} | _needed(LOG_KEPT_FOR, result.log_kept_for)
 
             _each(context, registry, one)

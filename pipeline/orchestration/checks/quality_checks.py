@@ -120,15 +120,17 @@ def _checked(
     declared: Expectation, dataset: Dataset, written: Written, manager: DeltaIOManager
 ) -> tuple[BrokenRows, dict[str, Any]]:
     """The violations in the version of the last write. If none was recorded, in the newest version."""
-    session, location = manager.spark.spark_session, dataset.location(manager.root)
+    session, table = manager.spark.spark_session, dataset.at(manager.root)
     versions = [metadata[VERSION] for metadata in written.values() if VERSION in metadata]
     sources: Mapping[str, int] = next((metadata.get(SOURCES, {}) for metadata in written.values()), {})
     if not versions:
-        state = table_state(session, dataset, location)
+        state = table_state(session, table)
         if state is None:
-            raise TableNotFoundError(dataset=dataset.name, location=location)
+            raise table.error(TableNotFoundError)
         versions = [state.version]
     other = sources.get(declared.dataset) if isinstance(declared, References) else None
-    broken, compared = violations_at(session, location, max(versions), declared, root=manager.root, other_version=other)
+    broken, compared = violations_at(
+        session, table.location, max(versions), declared, root=manager.root, other_version=other
+    )
     facts: dict[str, Any] = {VERSION: MetadataValue.int(max(versions))}
     return broken, facts | ({} if compared is None else {HELD_TO_VERSION: MetadataValue.int(compared)})

@@ -13,7 +13,7 @@ from typing import Any
 
 from dagster import AssetCheckResult, AssetKey, MetadataValue, PartitionsDefinition
 
-from pipeline.dataset import Append, Dataset, Replace, RowCount
+from pipeline.dataset import Append, Dataset, Replace, RowCount, TableRef
 from pipeline.delta.inspect.check import counts_written_rows, is_within, rows_per_partition, typed_values
 from pipeline.delta.log.commits import read_commit_file
 from pipeline.delta.log.mark import read_commit
@@ -39,9 +39,9 @@ class Table:
     expr: object | None = None
 
     @property
-    def location(self) -> str:
-        """The table's location."""
-        return self.dataset.location(self.manager.root)
+    def ref(self) -> TableRef:
+        """The dataset and its table's location."""
+        return self.dataset.at(self.manager.root)
 
 
 def described(dataset: Dataset, declared: RowCount) -> str:
@@ -98,21 +98,19 @@ def _rows(partition: str | None, metadata: Mapping[str, Any], written: int, tabl
 
 def _rows_held(partition: str | None, version: int, table: Table) -> int | None:
     """The rows of the table, or of one partition, at the version of a write whose row counts were not recorded."""
-    rows = rows_per_partition(lambda: table.manager.spark.spark_session, table.dataset, table.location, version)
+    rows = rows_per_partition(lambda: table.manager.spark.spark_session, table.ref, version)
     return _at(partition, rows, table)
 
 
 def _rows_of_commit(partition: str | None, version: int, table: Table) -> int | None:
     """The rows that a commit has added, to one partition or in total. If its entry has no counts, None."""
-    state = state_from_log(table.location) or table_state_with_sizes(
-        table.manager.spark.spark_session, table.dataset, table.location
-    )
+    state = state_from_log(table.ref.location) or table_state_with_sizes(table.manager.spark.spark_session, table.ref)
     if state is None:
         return None
-    if local_folder(table.location) is not None:
-        commit = read_commit_file(table.location, version, state.log_partition_by)
+    if local_folder(table.ref.location) is not None:
+        commit = read_commit_file(table.ref.location, version, state.log_partition_by)
     else:
-        commit = read_commit(table.manager.spark.spark_session, table.location, version, state.log_partition_by)
+        commit = read_commit(table.manager.spark.spark_session, table.ref.location, version, state.log_partition_by)
     if commit.rows_by_partition is None:
         return None
     return _at(partition, {typed_values(table.dataset, v): n for v, n in commit.rows_by_partition.items()}, table)

@@ -118,11 +118,11 @@ def _specs(dataset: Dataset) -> list[AssetCheckSpec]:
 
 def _schema_result(key: AssetKey, dataset: Dataset, manager: DeltaIOManager) -> AssetCheckResult:
     dataset = at_key(dataset, key)
-    location = dataset.location(manager.root)
-    state = state_from_log(location) or table_state_with_sizes(manager.spark.spark_session, dataset, location)
+    table = dataset.at(manager.root)
+    state = state_from_log(table.location) or table_state_with_sizes(manager.spark.spark_session, table)
     expected: dict[str, Any] = {"expected": column_schema(dataset), DECLARED_FINGERPRINT: dataset.fingerprint}
     if state is None:
-        problem = TableNotFoundError(dataset=dataset.name, location=location).message()
+        problem = table.error(TableNotFoundError).message()
         differences, observed = [problem], {}
     else:
         differences, observed = shape_differences(dataset, state), _observed(state)

@@ -25,9 +25,8 @@ from dagster import (
 )
 from pyspark.sql import SparkSession
 
-from pipeline.dataset import Dataset
+from pipeline.dataset import Dataset, TableRef
 from pipeline.delta.log.retry import RetryPolicy
-from pipeline.delta.read.changes import SourceTable
 from pipeline.delta.write.consume import Reading, read_sources
 from pipeline.errors import CommitConflictError, DeclarationError, SettingsError
 from pipeline.orchestration.metadata import declared_dataset
@@ -114,7 +113,7 @@ def _key_of(name: str, keys: Iterable[AssetKey]) -> AssetKey | None:
 
 
 def read_changes(
-    session: SparkSession, step: StepExecutionContext, consumer: Dataset, location: str, sources: Iterable[SourceTable]
+    session: SparkSession, step: StepExecutionContext, consumer: TableRef, sources: Iterable[TableRef]
 ) -> Reading:
     """The changes for this attempt of a step: read once, then kept until `written_changes` or `release_step`."""
     _release_abandoned()
@@ -127,7 +126,7 @@ def read_changes(
             release_step(*other)
         with ExitStack() as frames:
             full = _is_full_refresh(step)
-            reading = frames.enter_context(read_sources(session, consumer, location, tuple(sources), full_refresh=full))
+            reading = frames.enter_context(read_sources(session, consumer, tuple(sources), full_refresh=full))
             kept = _KEPT[step_id] = _KeptReading(attempt, reading, frames.pop_all())
         # Not at the exit of the interpreter, when nothing can be called any more: `_release_all` runs before.
         weakref.finalize(step, _abandon, step_id, kept).atexit = False

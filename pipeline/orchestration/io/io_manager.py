@@ -30,7 +30,7 @@ from pipeline.delta.frames.convert import empty_frame, from_spark, to_spark, wit
 from pipeline.delta.frames.staging import STAGING
 from pipeline.delta.inspect.record import write_record
 from pipeline.delta.log.mark import CommitNote, Mark, commit_identity, notes_of_writes
-from pipeline.delta.read.changes import Changes, SourceTable
+from pipeline.delta.read.changes import Changes
 from pipeline.delta.read.version import ReadFacts, ReadOptions, read
 from pipeline.delta.spark.doors import through_door
 from pipeline.delta.spark.failures import SPARK_ERRORS
@@ -175,21 +175,19 @@ class DeltaIOManager(ConfigurableIOManager):
         reads: Iterable[InputRead],
     ) -> tuple[tuple[WriteResult, ...], dict[str, Any]]:
         """The result of the write, or of each batch of a stream, and further metadata: the column lineage."""
-        location = dataset.location(self.root)
+        table = dataset.at(self.root)
         if is_stream(obj):
-            return write_stream(obj, dataset, note, within, root=self.root)
+            return write_stream(obj, table, note, within, root=self.root)
         if reading is not None and reading.changes.nothing_new:
             session = self.spark.spark_session
-            return (write_consumed(session, None, reading, dataset=dataset, location=location, note=note),), {}
+            return (write_consumed(session, None, reading, table=table, note=note),), {}
         if reading is not None and isinstance(obj, Touched):
             obj, within = obj.frame, obj.within
         with to_spark(obj, dataset, lambda: self.spark.spark_session, self._staging) as frame:
             if reading is None:
-                result = write(frame, dataset=dataset, location=location, note=note, within=within)
+                result = write(frame, table=table, note=note, within=within)
             else:
-                result = write_consumed(
-                    frame.sparkSession, frame, reading, dataset=dataset, location=location, note=note, within=within
-                )
+                result = write_consumed(frame.sparkSession, frame, reading, table=table, note=note, within=within)
             with result.behind():
                 return (result,), lineage_metadata(frame, dataset, reads)
 
@@ -218,10 +216,10 @@ class DeltaIOManager(ConfigurableIOManager):
         kind = annotated_kind(context)
         if dataset is None:
             return empty_frame(StructType([]), kind, "/".join(context.asset_key.path), lambda: self.spark.spark_session)
-        location, within = dataset.location(self.root), input_slice(context, step, dataset)
+        table, within = dataset.at(self.root), input_slice(context, step, dataset)
         pin = ReadOptions(version=None if step is None else version_written_in_run(step, context.asset_key))
         try:
-            result = read(self.spark.spark_session, dataset, location, pin, within=within)
+            result = read(self.spark.spark_session, table, pin, within=within)
         except TableNotFoundError:
             if not may_be_missing(context, step):
                 raise
@@ -231,9 +229,9 @@ class DeltaIOManager(ConfigurableIOManager):
             facts = ReadFacts(
                 name=dataset.name, dataset=dataset.name, kind="table", version=result.version, pushed_filters=filters
             )
-            note_read(step, InputRead(facts, location))
+            note_read(step, InputRead(facts, table.location))
             report_input(context, {VERSION: result.version})
-        with through_door(dataset.name, location):
+        with through_door(dataset.name, table.location):
             return from_spark(result.frame, kind, dataset, max_bytes=self.local_frame_max_bytes, staging=self._staging)
 
     def _changes(
@@ -251,9 +249,8 @@ class DeltaIOManager(ConfigurableIOManager):
                 dataset=dataset.name, annotation=shown_annotation(annotation), kinds=(shown_annotation(Changes),)
             )
         reading = read_changes(
-            self.spark.spark_session, step, consumer, consumer.location(self.root),
-            [SourceTable(dataset=source, location=source.location(self.root)) for source in by_key.values()],
-        )  # fmt: skip
+            self.spark.spark_session, step, consumer.at(self.root), [source.at(self.root) for source in by_key.values()]
+        )
         changes = reading.changes[dataset.name]
         report_input(context, {VERSION: changes.verdict.version, VERDICT: str(changes.verdict)})
         return changes

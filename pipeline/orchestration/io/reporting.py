@@ -18,7 +18,7 @@ from typing import Any
 from dagster import DataVersion, MetadataValue, OutputContext, PartitionsDefinition, StepExecutionContext
 from pyspark.sql import SparkSession
 
-from pipeline.dataset import Append, Dataset, Replace
+from pipeline.dataset import Append, Dataset, Replace, TableRef
 from pipeline.delta.inspect.sample import sample
 from pipeline.delta.log.commits import PartitionCounts
 from pipeline.delta.log.counts import TableRows, table_rows
@@ -132,7 +132,7 @@ def changed_since(
         return True
     if partitions is None:
         return rows_changed(session, result.location, version, result.version)
-    partition_by = require_table(session, dataset, result.location).log_partition_by
+    partition_by = require_table(session, TableRef(dataset, result.location)).log_partition_by
     find = KeyFinder(dataset, partitions.partitions_def, partitions.keys, partitions.expr)
     return rows_changed(
         session, result.location, version, result.version, partition_by=partition_by,
@@ -168,7 +168,7 @@ def _counts(
         others = sum(one.rows or 0 for one in counts.values())
         counts[unknown[0]] = replace(counts[unknown[0]], rows=result.rows_written - others)
     elif unknown:
-        written = rows_written(session, dataset, result.location, result.version)
+        written = rows_written(session, TableRef(dataset, result.location), result.version)
         if written is not None and sum(written.values()) == result.rows_written:
             rows = sum_by_key(written, find.of_values)
             counts |= {key: replace(counts[key], rows=rows.get(key, 0)) for key in unknown}

@@ -11,7 +11,7 @@ from typing import Any
 from dagster import MetadataValue
 from pyspark.sql import DataFrame
 
-from pipeline.dataset import Dataset
+from pipeline.dataset import TableRef
 from pipeline.delta.log.mark import CommitNote
 from pipeline.delta.sql.slices import Slice
 from pipeline.delta.stream.structured_streaming import write_available
@@ -30,7 +30,7 @@ def is_stream(obj: object) -> bool:
 
 
 def write_stream(
-    frame: DataFrame, dataset: Dataset, note: CommitNote, within: Slice | None, *, root: str
+    frame: DataFrame, table: TableRef, note: CommitNote, within: Slice | None, *, root: str
 ) -> tuple[tuple[WriteResult, ...], dict[str, Any]]:
     """Write the available data of a streaming frame. Returns one result for each batch, and their metadata.
 
@@ -40,19 +40,18 @@ def write_stream(
         DeclarationError: the asset is partitioned or reads changes, or the write mode does not support streams.
         PipelineError: the errors of `write_available`. Batches before the one that failed are committed.
     """
+    reads_changes = bool(table.dataset.reads_changes_of)
     problems = [
-        "it reads changes, but a stream keeps its own record of what it has read" if dataset.reads_changes_of else "",
+        "it reads changes, but a stream keeps its own record of what it has read" if reads_changes else "",
         "its asset is partitioned, but the rows of a stream belong to no partition key" if within is not None else "",
     ]
     if any(problems):
-        raise DeclarationError(dataset=dataset.name, problems=tuple(filter(None, problems)))
-    location = dataset.location(root)
-    state = open_or_create(frame.sparkSession, dataset, location)
+        raise DeclarationError(dataset=table.name, problems=tuple(filter(None, problems)))
+    state = open_or_create(frame.sparkSession, table)
     results = write_available(
         frame,
-        dataset=dataset,
-        location=location,
-        checkpoint=f"{root.rstrip('/')}/{STREAMS}/{dataset.name}/{state.table_id}",
+        table=table,
+        checkpoint=f"{root.rstrip('/')}/{STREAMS}/{table.name}/{state.table_id}",
         run_id=note.run_id,
         asset=note.asset,
     )
@@ -62,4 +61,4 @@ def write_stream(
     ]
     if len(results) > NAMED:
         batches.insert(0, {"earlier": len(results) - NAMED})
-    return results or (no_commit(dataset, state, note.mark),), {BATCHES: MetadataValue.json(batches)}
+    return results or (no_commit(table.dataset, state, note.mark),), {BATCHES: MetadataValue.json(batches)}
