@@ -18,8 +18,8 @@ from pathlib import Path
 from typing import Any, Literal
 from urllib.parse import urlsplit
 
-from pipeline.arguments import type_problems
 from pipeline.errors import SettingsError
+from pipeline.errors.argument_types import type_problems
 from pipeline.errors.spelling import near
 
 if sys.version_info >= (3, 11):
@@ -45,6 +45,8 @@ class SparkSettings:
         driver_memory: the memory of an embedded Spark.
         cache: the folder of Delta's jars and of start scripts for Java.
         maven_repository: the Maven repository that the jars come from, if not the public one.
+        schemes: the schemes of the URIs that Spark reads and writes. They are those of `root` and `landing`, and can't
+            be set.
         conf: further Spark confs, a table of names and values; they win over the confs that the pipeline sets.
     """
 
@@ -53,6 +55,7 @@ class SparkSettings:
     driver_memory: str = "2g"
     cache: Path = field(default_factory=lambda: Path.home() / ".cache" / "delta-first-pipeline")
     maven_repository: str | None = field(default=None, repr=False)
+    schemes: tuple[str, ...] = ()
     conf: tuple[tuple[str, str], ...] = field(default=(), repr=False)
 
     def __post_init__(self) -> None:
@@ -132,20 +135,22 @@ def load_settings(environ: Mapping[str, str] | None = None, start: Path | None =
     values = _project_values(project) | _environment_values(environ)
     home = Path(environ["HOME"]) if environ.get("HOME") else Path.home()
     cache_home = Path(environ.get("XDG_CACHE_HOME") or home / ".cache")
+    root = _uri("root", values.get("root", f"{STATE_FOLDER}/tables"), project, home)
+    landing = _uri("landing", values.get("landing", f"{STATE_FOLDER}/landing"), project, home)
     spark = SparkSettings(
         master=values.get("master", "local[*]"),
         remote=environ.get("SPARK_REMOTE") or None,
         driver_memory=values.get("driver_memory", "2g"),
         cache=_path(values.get("cache", str(cache_home / "delta-first-pipeline")), project, home),
         maven_repository=values.get("maven_repository"),
+        schemes=tuple(dict.fromkeys(uri.partition("://")[0] for uri in (root, landing) if "://" in uri)),
         conf=values.get("spark_conf", ()),
     )
-    root = _uri("root", values.get("root", f"{STATE_FOLDER}/tables"), project, home)
     _refuse_unreachable(root, spark.remote)
     return Settings(
         project=project,
         root=root,
-        landing=_uri("landing", values.get("landing", f"{STATE_FOLDER}/landing"), project, home),
+        landing=landing,
         source_tree=_path(values["source_tree"], project, home) if "source_tree" in values else None,
         datasets=values.get("datasets"),
         vacuum=values.get("vacuum", "dry"),

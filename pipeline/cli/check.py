@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import click
 
-from pipeline.cli.options import WIDE
+from pipeline.cli.options import WIDE, project_settings
 from pipeline.cli.output import count, print_json, print_table
 from pipeline.cli.registry import declared
 from pipeline.delta.inspect.check import CheckOutcome, check_table
 from pipeline.delta.spark.session import open_session
 from pipeline.errors import TableNotFoundError
-from pipeline.settings import load_settings
 
 _RESULTS = {True: "passed", False: "failed", None: "not judged"}
 
@@ -25,7 +24,7 @@ def check(ctx: click.Context, names: tuple[str, ...], as_json: bool) -> None:
 
     The exit status is 1 if something failed that is not a warning.
     """
-    settings = load_settings()
+    settings = project_settings()
     registry = declared(settings)
     session = open_session(settings.spark)
     outcomes: list[CheckOutcome] = []

@@ -11,6 +11,7 @@ from typing import Any
 import click
 
 from pipeline.cli.dagster_instance import report_changes
+from pipeline.cli.options import project_settings
 from pipeline.cli.output import print_json
 from pipeline.cli.registry import declared
 from pipeline.dataset import Dataset
@@ -20,7 +21,7 @@ from pipeline.delta.table.open_table import conform as do_conform
 from pipeline.delta.table.open_table import plan_in_log, plan_of
 from pipeline.delta.table.plan import Plan
 from pipeline.errors import PipelineError, TableNotFoundError
-from pipeline.settings import Settings, load_settings
+from pipeline.settings import Settings
 
 # The exit status if a table differs from its declaration; 1 is an error, 2 is wrong usage.
 DIFFERS = 3
@@ -59,7 +60,7 @@ def plan_command(ctx: click.Context, names: tuple[str, ...], as_json: bool) -> N
     The exit status is 0 if no table differs, and 3 if one does.
     """
     results = _Results()
-    settings = load_settings()
+    settings = project_settings()
     session = cache(lambda: open_session(settings.spark))
     for dataset in _targets(settings, names):
         with _collected(results, dataset):
@@ -82,14 +83,14 @@ def apply_command(ctx: click.Context, names: tuple[str, ...], as_json: bool) -> 
     The exit status is 0 if every table is as declared afterwards, and 1 if one is not.
     """
     results, changed = _Results(), list[str]()
-    settings = load_settings()
+    settings = project_settings()
     targets = _targets(settings, names)
     session = open_session(settings.spark)
     for dataset in targets:
         with _collected(results, dataset):
             done = do_conform(session, dataset.at(settings.root))
             versions = {"before": done.before.version, "after": done.after.version}
-            if rows_changed(session, done.after.location, done.before.version, done.after.version):
+            if rows_changed(done.after.location, done.before.version, done.after.version):
                 changed.append(dataset.name)
             results.documents.append({"dataset": dataset.name, "applied": list(done.steps), "versions": versions})
             if not as_json:

@@ -11,8 +11,9 @@ from rich.console import Console
 from rich.table import Table
 
 from pipeline.cli.child import FINGERPRINT_DIGITS, StepProgress, reports
+from pipeline.cli.options import project_settings
 from pipeline.errors import DemoError
-from pipeline.settings import Settings, load_settings
+from pipeline.settings import Settings
 
 DAYS = 365
 _SENTENCES = {
@@ -26,7 +27,7 @@ _SENTENCES = {
 @click.pass_context
 def demo(ctx: click.Context, days: int) -> None:
     """Run real flights from New York through the aviation datasets, in one Dagster run."""
-    settings = load_settings()
+    settings = project_settings()
     verbose = bool(ctx.find_root().params["verbose"])
     child_reports = reports("pipeline.assets.demo", ["--days", str(days)], settings, verbose=verbose, failed=_failed)
     with closing(child_reports) as lines:

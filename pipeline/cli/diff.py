@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import click
 
-from pipeline.cli.options import WIDE
+from pipeline.cli.options import WIDE, project_settings
 from pipeline.cli.output import count, print_json, print_table
 from pipeline.cli.tables import Tables
 from pipeline.delta.inspect.diff import diff as difference
 from pipeline.delta.inspect.query import is_number
 from pipeline.delta.read.changes import DELETE, INSERT, UPDATED
-from pipeline.settings import load_settings
 
 DEFAULT_LIMIT = 100
 NULL = "NULL"
@@ -35,7 +34,7 @@ def diff(name: str, first: int, last: int, limit: int, as_json: bool) -> None:
     """
     if first > last:
         raise click.UsageError("--from must not be after --to.")
-    tables = Tables(load_settings())
+    tables = Tables(project_settings())
     table = tables.ref(tables.find(name))
     result = difference(tables.session, table, first=first, last=last, limit=limit)
     counts = {shown: result.counts.get(kind, 0) for kind, shown in _SHOWN.items()}

@@ -6,13 +6,12 @@ from dataclasses import asdict
 
 import click
 
-from pipeline.cli.options import WIDE
+from pipeline.cli.options import WIDE, project_settings
 from pipeline.cli.output import count, print_json, print_table, size
 from pipeline.cli.tables import Tables
 from pipeline.delta.inspect.doctor import Diagnosis, examine
 from pipeline.delta.maintain.retention import consumers_of
 from pipeline.errors import TableNotFoundError
-from pipeline.settings import load_settings
 
 
 @click.command()
@@ -26,7 +25,7 @@ def doctor(ctx: click.Context, names: tuple[str, ...], deep: bool, as_json: bool
 
     TABLE is the name of a dataset, or a table's path. The exit status is 1 if a table is damaged.
     """
-    tables = Tables(load_settings())
+    tables = Tables(project_settings())
     diagnoses: list[Diagnosis] = []
     for table in [tables.find(name) for name in names] or [tables.of(dataset) for dataset in tables.registry]:
         try:

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import click
 
-from pipeline.cli.options import WIDE
+from pipeline.cli.options import WIDE, project_settings
 from pipeline.cli.output import count, instant, print_json, print_table
 from pipeline.cli.tables import Tables
 from pipeline.delta.inspect.history import HistoryEntry
-from pipeline.settings import load_settings
 
 DEFAULT_LIMIT = 20
 
@@ -24,7 +23,7 @@ def history(name: str, limit: int, as_json: bool) -> None:
     TABLE is the name of a dataset, or a table's path. For a table on this machine no Spark is started. A commit that
     the pipeline did not make carries no mark; the engine that made it is shown instead.
     """
-    tables = Tables(load_settings())
+    tables = Tables(project_settings())
     entries = tables.history(tables.find(name), limit)
     if as_json:
         print_json([entry.document() for entry in entries])

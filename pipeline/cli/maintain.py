@@ -12,6 +12,7 @@ from typing import TypeVar
 import click
 from pyspark.sql import SparkSession
 
+from pipeline.cli.options import project_settings
 from pipeline.cli.registry import declared
 from pipeline.dataset import Dataset, Registry, TableRef
 from pipeline.delta.log.mark import CommitNote, Mark
@@ -27,7 +28,7 @@ from pipeline.delta.maintain.maintain import (
 from pipeline.delta.maintain.retention import Unread, consumers_of
 from pipeline.delta.spark.session import open_session
 from pipeline.errors import PipelineError, TableNotFoundError
-from pipeline.settings import Settings, load_settings
+from pipeline.settings import Settings
 
 Result = TypeVar("Result", VacuumResult, OptimizeResult, CheckpointResult)
 Verb = Callable[[TableRef, tuple[TableRef, ...]], Result]
@@ -77,7 +78,7 @@ def optimize_command(names: tuple[str, ...], as_json: bool) -> None:
     run = f"optimize-{uuid.uuid4()}"
 
     def verb(table: TableRef, consumers: tuple[TableRef, ...]) -> OptimizeResult:  # noqa: ARG001
-        note = CommitNote(mark=Mark(writer=f"{table.dataset.name}/{run}"), run_id=run)
+        note = CommitNote(mark=Mark(writer=f"{table.name}/{run}"), run_id=run)
         return optimize(session, table, note)
 
     def show(result: OptimizeResult) -> str:
@@ -128,7 +129,7 @@ class _Targets:
 
 
 def _chosen(names: tuple[str, ...]) -> _Targets:
-    settings = load_settings()
+    settings = project_settings()
     registry = declared(settings)
     datasets = tuple(registry.get(name) for name in names) or tuple(registry)
     return _Targets(settings=settings, registry=registry, datasets=datasets, named=bool(names))

@@ -6,24 +6,15 @@ from collections.abc import Callable
 from dataclasses import asdict
 
 import click
-from pyspark.sql import SparkSession
 
-from pipeline.cli.options import WIDE
+from pipeline.cli.options import WIDE, project_settings
 from pipeline.cli.output import count, print_json, print_table
 from pipeline.delta.inspect.manifest import manifest as records_of
 from pipeline.delta.inspect.manifest import runs
 from pipeline.delta.inspect.record import DatasetRecord, Outcome, diff, verify
-from pipeline.delta.log.snapshot import local_folder
-from pipeline.delta.spark.session import open_session
 from pipeline.errors import RecordError
-from pipeline.settings import Settings, load_settings
 
 _AS_JSON = click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
-
-
-def _session(settings: Settings) -> SparkSession | None:
-    """A session if the records can't be read without one, else None."""
-    return None if local_folder(settings.root) is not None else open_session(settings.spark)
 
 
 def _warn(error: RecordError) -> None:
@@ -40,8 +31,8 @@ def manifest() -> None:
 @WIDE
 def list_command(as_json: bool) -> None:
     """List every run that has records, newest first."""
-    settings = load_settings()
-    summaries = runs(settings.root, _session(settings), damaged=_warn)
+    settings = project_settings()
+    summaries = runs(settings.root, damaged=_warn)
     if as_json:
         print_json([asdict(summary) for summary in summaries])
         return
@@ -68,8 +59,8 @@ def list_command(as_json: bool) -> None:
 @WIDE
 def show_command(run: str, as_json: bool) -> None:
     """Show the records of a run; the beginning of its id is enough. --json prints all fields."""
-    settings = load_settings()
-    records = records_of(settings.root, run, _session(settings), damaged=_warn)
+    settings = project_settings()
+    records = records_of(settings.root, run, damaged=_warn)
     if as_json:
         print_json([asdict(record) for record in records])
         return
@@ -100,9 +91,8 @@ def _row(record: DatasetRecord) -> tuple[str, ...]:
 @WIDE
 def diff_command(before: str, after: str, as_json: bool) -> None:
     """Show the datasets with another version, schema or number of rows written in run B than in run A."""
-    settings = load_settings()
-    session = _session(settings)
-    first, second = (records_of(settings.root, run, session, damaged=_warn) for run in (before, after))
+    settings = project_settings()
+    first, second = (records_of(settings.root, run, damaged=_warn) for run in (before, after))
     differences = diff(first, second)
     if as_json:
         print_json([asdict(difference) for difference in differences])
@@ -134,9 +124,9 @@ def _pair(before: Outcome | None, after: Outcome | None, spell: Callable[[Outcom
 @click.pass_context
 def verify_command(ctx: click.Context, run: str, as_json: bool) -> None:
     """Verify that the log has the mark of every record of a run. If a mark is missing or a record damaged, status 1."""
-    settings = load_settings()
-    session, damaged = _session(settings), list[RecordError]()
-    verdicts = verify(records_of(settings.root, run, session, damaged=damaged.append), session)
+    settings = project_settings()
+    damaged = list[RecordError]()
+    verdicts = verify(records_of(settings.root, run, damaged=damaged.append))
     for error in damaged:
         _warn(error)
     if as_json:

@@ -8,10 +8,9 @@ from typing import Any
 import click
 
 from pipeline.cli.child import FINGERPRINT_DIGITS, StepProgress, reports
-from pipeline.cli.options import WIDE
+from pipeline.cli.options import WIDE, project_settings
 from pipeline.cli.output import count, print_json, print_table
 from pipeline.errors import MaterializeError
-from pipeline.settings import load_settings
 
 _SENTENCES = {"run": "Run {run_id}."}
 
@@ -29,7 +28,7 @@ def materialize(
     """Run the assets of SELECTION in Dagster's syntax: names, `group:…`, `upstream+`, several with commas."""
     if partition is not None and partition_range is not None:
         raise click.UsageError("--partition and --partition-range can't be used together")
-    settings = load_settings()
+    settings = project_settings()
     verbose = bool(ctx.find_root().params["verbose"])
     given = {"--partition": partition, "--partition-range": partition_range}
     arguments = [f"{option}={value}" for option, value in given.items() if value is not None]

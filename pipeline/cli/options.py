@@ -7,6 +7,8 @@ import datetime as dt
 import click
 
 from pipeline.cli.output import wide
+from pipeline.delta.storage.options import use_confs
+from pipeline.settings import Settings, load_settings
 
 # An option of every command that prints a table.
 WIDE = click.option(
@@ -26,3 +28,10 @@ def as_instant(ctx: click.Context, param: click.Parameter, value: str | None) ->
     if time.tzinfo is None:
         raise click.BadParameter(f"{value!r} has no zone; 2026-01-31T12:00:00Z is UTC")
     return time
+
+
+def project_settings() -> Settings:
+    """The settings of the project, with their accounts for object stores in use for the tables' files."""
+    settings = load_settings()
+    use_confs(dict(settings.spark.conf))
+    return settings

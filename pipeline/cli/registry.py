@@ -9,11 +9,11 @@ from typing import Any
 
 import click
 
-from pipeline.cli.options import WIDE
+from pipeline.cli.options import WIDE, project_settings
 from pipeline.cli.output import print_json, print_table
 from pipeline.dataset import Dataset, Registry, load_datasets
 from pipeline.dataset.expectations import expectation_name
-from pipeline.settings import Settings, load_settings
+from pipeline.settings import Settings
 
 
 def declared(settings: Settings) -> Registry:
@@ -34,7 +34,7 @@ def declared(settings: Settings) -> Registry:
 @WIDE
 def registry(as_json: bool) -> None:
     """Show the declared datasets, upstream first. No Spark is started and no table is opened."""
-    settings = load_settings()
+    settings = project_settings()
     documents = [declaration(dataset, settings.root) for dataset in declared(settings)]
     if as_json:
         print_json(documents)

@@ -9,7 +9,7 @@ from dataclasses import asdict, fields
 import click
 
 from pipeline.cli.dagster_instance import report_changes
-from pipeline.cli.options import WIDE, as_instant
+from pipeline.cli.options import WIDE, as_instant, project_settings
 from pipeline.cli.output import count, print_json, print_pairs, print_table
 from pipeline.cli.tables import Tables
 from pipeline.delta.inspect.record import write_record
@@ -19,7 +19,6 @@ from pipeline.delta.maintain.restore import RestorePlan, RestoreResult, plan_res
 from pipeline.delta.maintain.restore import restore as do_restore
 from pipeline.delta.read.version import ReadOptions
 from pipeline.errors.listing import NAMED
-from pipeline.settings import load_settings
 
 UNKNOWN = "unknown"
 
@@ -44,7 +43,7 @@ def restore(name: str, version: int | None, timestamp: dt.datetime | None, apply
     """
     if (version is None) == (timestamp is None):
         raise click.UsageError("Give one of --version and --timestamp.")
-    tables = Tables(load_settings())
+    tables = Tables(project_settings())
     table, settings, session = tables.ref(tables.find(name)), tables.settings, tables.session
     plan = plan_restore(session, table, ReadOptions(version=version, timestamp=timestamp))
     result = None

@@ -6,14 +6,13 @@ from collections.abc import Iterator
 
 import click
 
-from pipeline.cli.options import WIDE
+from pipeline.cli.options import WIDE, project_settings
 from pipeline.cli.output import count, instant, print_json, print_pairs, print_table, size
 from pipeline.cli.tables import Tables
 from pipeline.delta import sql
 from pipeline.delta.inspect.describe import TableDescription, describe_all
 from pipeline.delta.table.open_table import TableState
 from pipeline.errors.listing import listed
-from pipeline.settings import load_settings
 
 
 @click.command()
@@ -27,13 +26,13 @@ def show(ctx: click.Context, name: str | None, as_json: bool) -> None:
     TABLE is the name of a dataset, or a table's path. For tables on this machine no Spark is started. If a table can't
     be read, the exit status is 1; the others are still shown.
     """
-    tables = Tables(load_settings())
+    tables = Tables(project_settings())
     if name is not None:
         description = tables.describe(tables.find(name))
         print_json(description.document()) if as_json else _print_one(description)
         return
     root = tables.settings.root
-    described = describe_all(tables.registry, root, lambda dataset, _: tables.describe(tables.of(dataset)))
+    described = describe_all(tables.registry, root, lambda table: tables.describe(tables.of(table.dataset)))
     print_json([table.document() for table in described]) if as_json else _print_all(described)
     others = tables.undeclared()
     if others:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import click
 
-from pipeline.cli.options import WIDE
+from pipeline.cli.options import WIDE, project_settings
 from pipeline.cli.output import count, instant, print_json, print_table
 from pipeline.cli.registry import declared
 from pipeline.delta.log.commits import commit_versions
@@ -18,7 +18,6 @@ from pipeline.delta.sink import DeltaSink, SinkSettings
 from pipeline.delta.sink.ndjson import Tail, submit_lines
 from pipeline.delta.spark.doors import through_door
 from pipeline.errors import PipelineError, SinkStoppedError, SourceFileError, TableNotFoundError
-from pipeline.settings import load_settings
 
 STDIN = "-"
 # The wait before a folder without new lines is read again.
@@ -46,7 +45,7 @@ def run(name: str, source: str, writer: str, flush_seconds: float, once: bool) -
 
     The files of a folder are read as they grow. A restart with the same writer id continues where the last run ended.
     """
-    settings = load_settings()
+    settings = project_settings()
     dataset = declared(settings).get(name)
     if source != STDIN and not Path(source).is_dir():
         raise click.BadParameter(f"{source} is no folder", param_hint="--from")
@@ -93,7 +92,7 @@ def _read(opened: DeltaSink, source: str, ended: threading.Event, failed: list[s
 @WIDE
 def epochs(name: str, writer: str | None, as_json: bool) -> None:
     """List the committed epochs with writer and version, oldest first. No Spark is started."""
-    settings = load_settings()
+    settings = project_settings()
     dataset = declared(settings).get(name)
     location = dataset.location(settings.root)
     with through_door(name, location):

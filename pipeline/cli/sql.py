@@ -6,14 +6,13 @@ import datetime as dt
 
 import click
 
-from pipeline.cli.options import WIDE, as_instant
+from pipeline.cli.options import WIDE, as_instant, project_settings
 from pipeline.cli.output import print_json, print_table
 from pipeline.cli.registry import declared
 from pipeline.delta.inspect.query import is_number, query
 from pipeline.delta.read.version import ReadOptions
 from pipeline.delta.read.window import Window
 from pipeline.delta.spark.session import open_session
-from pipeline.settings import load_settings
 
 DEFAULT_LIMIT = 1000
 NULL = "NULL"
@@ -72,7 +71,7 @@ def sql(
     is its change feed: the rows that each commit inserted, updated or deleted, as far back as it can be read.
     Timestamps are shown in UTC, binary values in hexadecimal, nested values as JSON.
     """
-    settings = load_settings()
+    settings = project_settings()
     registry = declared(settings)
     pinned = {
         registry.get(name).name: ReadOptions(

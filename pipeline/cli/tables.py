@@ -19,8 +19,8 @@ from pipeline.dataset.registry import near_misses
 from pipeline.delta.inspect.describe import TableDescription, describe_at, described_in_log
 from pipeline.delta.inspect.history import HistoryEntry, history, history_in_log
 from pipeline.delta.inspect.tables import is_table, tables_below
-from pipeline.delta.log.snapshot import local_folder
 from pipeline.delta.spark.session import open_session
+from pipeline.delta.storage.file_system import local_folder
 from pipeline.delta.table.open_table import state_at_location
 from pipeline.delta.table.undeclared import dataset_of
 from pipeline.errors import TableNotFoundError, UnknownDatasetError

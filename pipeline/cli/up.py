@@ -14,11 +14,12 @@ from pathlib import Path
 
 import click
 
+from pipeline.cli.options import project_settings
 from pipeline.cli.spark import state_folder, waiting
 from pipeline.delta.spark import server as servers
 from pipeline.delta.spark.connect import CONNECT_PORT
 from pipeline.errors import UpError
-from pipeline.settings import Settings, load_settings, shown_remote
+from pipeline.settings import Settings, shown_remote
 
 HOST = "127.0.0.1"
 WEB_PORT = 3000
@@ -34,7 +35,7 @@ POLL_SECONDS = 0.3
 )
 def up(port: int, spark_port: int) -> None:
     """Run everything on the project's one instance: the UI also shows the command line's runs. Ctrl-C stops all."""
-    settings = load_settings()
+    settings = project_settings()
     _refuse_busy(port)
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     with ExitStack() as stack:

@@ -13,7 +13,6 @@ from typing import Any, TypeVar
 
 from pyspark.sql.types import StructField, StructType
 
-from pipeline.arguments import type_problems
 from pipeline.dataset.expectations import (
     QUARANTINE_SUFFIX,
     Check,
@@ -45,6 +44,7 @@ from pipeline.dataset.write_mode import (
     mode_problems,
 )
 from pipeline.errors import DeclarationError, PipelineError
+from pipeline.errors.argument_types import type_problems
 
 _PROTOCOL_PROPERTIES = ("delta.feature.", "delta.minreaderversion", "delta.minwriterversion")
 _REPLACE = Replace()

@@ -8,7 +8,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from typing import Any
 
@@ -37,7 +37,7 @@ from pyspark.sql.types import (
     VariantType,
 )
 
-from pipeline.arguments import is_text
+from pipeline.errors.argument_types import is_text
 
 # Delta protocol, "Change Data Files": names that the change feed adds; a data column of that name makes it unreadable.
 RESERVED_COLUMNS = frozenset({"_change_type", "_commit_version", "_commit_timestamp"})
@@ -46,6 +46,8 @@ REFUSED_CHARACTERS = frozenset(" ,;{}()\n\t=")
 
 # Spark's widest decimal.
 _MOST_DIGITS = 38
+# The digits that the values of an integral type may need.
+_INTEGRAL_DIGITS: dict[type[DataType], int] = {ByteType: 3, ShortType: 5, IntegerType: 10, LongType: 19}
 # The types that Delta 4.4.0 stores, and whose values every write mode can compare, read and write.
 _SUPPORTED: dict[str, type[DataType]] = {
     "string (of the default collation)": StringType, "char": CharType, "varchar": VarcharType, "binary": BinaryType,
@@ -243,3 +245,22 @@ def holds_not_null(data_type: DataType) -> bool:
 def is_string(data_type: DataType) -> bool:
     """Whether Delta stores the type as a string: string, char and varchar."""
     return isinstance(data_type, StringType | CharType | VarcharType)
+
+
+def widens(narrow: DataType, wide: DataType, decimal_digits: Mapping[type[DataType], int] = _INTEGRAL_DIGITS) -> bool:
+    """Whether every value of the narrow type is a value of the other, wider type.
+
+    Args:
+        decimal_digits: the integer digits that a decimal must have to be wider than an integral type.
+    """
+    given, digits = type(narrow), _INTEGRAL_DIGITS
+    if given in digits and type(wide) in digits:
+        return digits[given] < digits[type(wide)]
+    if isinstance(narrow, FloatType) and isinstance(wide, DoubleType):
+        return True
+    if not isinstance(wide, DecimalType):
+        return False
+    integer_digits = wide.precision - wide.scale
+    if isinstance(narrow, DecimalType):
+        return narrow.scale <= wide.scale and narrow.precision - narrow.scale <= integer_digits
+    return given in decimal_digits and decimal_digits[given] <= integer_digits

@@ -15,7 +15,7 @@ from pyspark.sql.types import StructField, StructType
 
 from pipeline.dataset import Append, Dataset, InsertNew, Merge, Replace, WriteMode
 from pipeline.delta.frames.arrow_types import storage_type
-from pipeline.delta.log.table_state import TableState
+from pipeline.delta.log.snapshot import TableState
 from pipeline.delta.table.undeclared import dataset_of
 from pipeline.errors import DeclarationError
 from pipeline.orchestration.metadata import plain_value

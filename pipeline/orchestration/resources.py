@@ -1,16 +1,13 @@
 """The Spark session as a Dagster resource. It is opened on its first use."""
 
 from dataclasses import replace
-from typing import Any
+from typing import Any, ClassVar
 
 from dagster_pyspark import LazyPySparkResource
 from pydantic import Field
 
 from pipeline.delta.spark.session import open_session
 from pipeline.settings import SparkSettings, load_settings
-
-# This process's settings by number. They may contain credentials, and Dagster shows a resource's fields to everybody.
-_SETTINGS: dict[int, SparkSettings] = {}
 
 
 class DeltaSparkResource(LazyPySparkResource):
@@ -22,18 +19,22 @@ class DeltaSparkResource(LazyPySparkResource):
     """
 
     spark_config: dict[str, Any] = Field(default_factory=dict)
-    held_settings: int | None = None
+    # Not a field: settings may contain credentials, and Dagster shows the fields of a resource to everybody.
+    loaded: ClassVar[SparkSettings | None] = None
 
     @classmethod
     def from_settings(cls, settings: SparkSettings) -> "DeltaSparkResource":
         """The resource for settings that were loaded before."""
-        number = next((number for number, known in _SETTINGS.items() if known == settings), len(_SETTINGS))
-        _SETTINGS[number] = settings
-        return cls(held_settings=number)
+
+        class WithSettings(cls):  # type: ignore[misc, valid-type]  # Dagster makes further instances of the class
+            loaded: ClassVar[SparkSettings | None] = settings
+
+        WithSettings.__name__, WithSettings.__doc__ = cls.__name__, cls.__doc__
+        return WithSettings()
 
     def to_settings(self) -> SparkSettings:
         """The settings of this resource. Its own `spark_config` overrides their confs."""
-        settings = load_settings().spark if self.held_settings is None else _SETTINGS[self.held_settings]
+        settings = self.loaded or load_settings().spark
         conf = dict(settings.conf) | {name: str(value) for name, value in self.spark_config.items()}
         return replace(settings, conf=tuple(sorted(conf.items())))
 

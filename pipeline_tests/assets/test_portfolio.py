@@ -108,6 +108,7 @@ def streamed(classic: SparkSession, tmp_path_factory: pytest.TempPathFactory, sp
     return settings
 
 
+@pytest.mark.exhaustive
 def test_positions_from_the_stored_updates_are_those_of_the_sink_and_the_one_break_is_found(streamed: Settings) -> None:
     spark = DeltaSparkResource.from_settings(streamed.spark)
     resources = {

@@ -4,15 +4,17 @@ import json
 import sys
 from pathlib import Path
 
+import pytest
+
 from pipeline.delta.spark import jars
-from pipeline.delta.spark.download import Published
+from pipeline.delta.storage.download import Published
 from pipeline.settings import SparkSettings
 
 
 def main(cache: str, repository: str, published: str) -> None:
     """Fetch what `published` maps to its size and digest."""
     made_up = {coordinate: Published(size, digest) for coordinate, (size, digest) in json.loads(published).items()}
-    jars.JARS = made_up
+    pytest.MonkeyPatch().setattr(jars, "jars_for", lambda _: made_up)
     settings = SparkSettings(cache=Path(cache), maven_repository=repository)
     print(json.dumps([path.name for path in jars.delta_jars(settings)]))
 

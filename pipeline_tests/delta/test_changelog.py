@@ -169,6 +169,7 @@ def test_changes_of_one_batch_end_as_the_newest_says_and_deletes_beat_earlier_ro
     assert versions_of(dataset, root) == [0, 1]
 
 
+@pytest.mark.exhaustive
 def test_late_changes_lose_against_the_stored_sequence(classic: SparkSession, root: str) -> None:
     dataset = changelog("late")
     apply(classic, dataset, root, [(1, 10, "ten", None, "c")])

@@ -16,6 +16,7 @@ from pyspark.sql import SparkSession
 
 from pipeline.dataset import Append, Dataset, Replace, TableRef
 from pipeline.delta import sql
+from pipeline.delta.log.commits import read_commit
 from pipeline.delta.log.mark import (
     FORMAT,
     CommitNote,
@@ -25,7 +26,6 @@ from pipeline.delta.log.mark import (
     find_mark,
     own_commit,
     private_session,
-    read_commit,
     release_session,
 )
 from pipeline.delta.spark.session import is_connect
@@ -172,14 +172,14 @@ def test_the_commit_carries_who_wrote_what_from_what(spark: SparkSession, root: 
     assert set(runtime) == {"spark", "delta", "pipeline", "python", "mode"}
     assert result.mark == mark
 
-    seen = read_commit(spark, location, 1, ("day",))
+    seen = read_commit(location, 1, ("day",))
     assert (seen.version, seen.token, seen.operation) == (1, mark.token, "WRITE")
     assert seen.timestamp == result.timestamp
     changed = (Path(location) / "_delta_log" / f"{1:020d}.json").stat().st_mtime_ns // 1_000_000
     assert round(seen.timestamp.timestamp() * 1000) == changed
-    assert find_mark(spark, location, mark) == 1
-    assert find_mark(spark, location, Mark(writer="days/step", epoch=7, attempt=2)) is None
-    created = read_commit(spark, location, 0, ("day",))
+    assert find_mark(location, mark) == 1
+    assert find_mark(location, Mark(writer="days/step", epoch=7, attempt=2)) is None
+    created = read_commit(location, 0, ("day",))
     assert created.token not in (None, mark.token)  # the commit that makes the table has a mark of its own
     assert (created.files_added, created.rows_by_partition) == (0, {})
 

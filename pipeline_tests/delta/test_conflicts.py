@@ -25,8 +25,9 @@ from pipeline.delta.log.commits import commit_note
 from pipeline.delta.log.mark import clone_session, release_session
 from pipeline.delta.log.retry import NO_RETRY, RetryPolicy
 from pipeline.delta.spark.failures import CONFLICT_CLASSES, failure_of
-from pipeline.delta.spark.jars import JARS, jar_path
+from pipeline.delta.spark.jars import jar_path
 from pipeline.delta.sql.slices import Slice, of_values
+from pipeline.delta.storage.published_jars import DELTA_JARS
 from pipeline.delta.write.result import WriteResult
 from pipeline.delta.write.write import write
 from pipeline.errors import CommitConflictError
@@ -75,7 +76,7 @@ def test_every_exception_of_delta_s_modules_is_a_conflict(
 
 
 def test_no_conflict_class_of_the_jar_is_forgotten(spark_settings: SparkSettings) -> None:
-    coordinate = next(name for name in JARS if ":delta-spark_" in name)
+    coordinate = next(name for name in DELTA_JARS if ":delta-spark_" in name)
     with zipfile.ZipFile(jar_path(coordinate, spark_settings.cache)) as jar:
         names = [Path(name) for name in jar.namelist()]
     folder = Path("io/delta/exceptions")

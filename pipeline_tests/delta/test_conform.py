@@ -131,7 +131,7 @@ def test_each_feature_and_property_is_planned_applied_observed_and_then_no_longe
     assert state.cluster_by == ()
     # The log's V2 checkpoint is read by whoever replays the log without Spark.
     log = Path(dataset.location(root)) / "_delta_log"
-    assert checkpoints(Path(dataset.location(root)))
+    assert checkpoints(dataset.location(root))
     for path in log.glob(f"{0:020d}.json"):
         path.unlink()
     replayed = replay(dataset.location(root))
@@ -299,6 +299,7 @@ def test_what_rows_that_are_there_break_is_counted_and_shown_and_nothing_is_chan
     assert rows_of(PLAIN, root) == [(1, "a"), (5, None)]
 
 
+@pytest.mark.exhaustive
 def test_constraints_whose_names_delta_writes_otherwise_settle_and_are_enforced(
     classic: SparkSession, root: str
 ) -> None:

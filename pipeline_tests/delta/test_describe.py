@@ -28,7 +28,6 @@ from pipeline.delta.inspect.history import history, history_in_log
 from pipeline.delta.inspect.manifest import manifest
 from pipeline.delta.inspect.query import Answer, QueryError, query
 from pipeline.delta.inspect.record import verify, write_record
-from pipeline.delta.log import text_files
 from pipeline.delta.log.commits import commit_file
 from pipeline.delta.maintain.maintain import checkpoint
 from pipeline.delta.read.version import ReadFacts, ReadOptions, read
@@ -605,32 +604,3 @@ def test_the_record_of_a_write_says_what_the_log_says(
     )
     assert verify([record])[0].problem is None
     assert verify([replace(record, version=1)])[0].problem == "version 1 has another mark"
-
-
-@pytest.mark.both_modes
-def test_records_on_a_storage_that_only_spark_reaches_are_the_same(
-    spark: SparkSession, written: tuple[str, WriteResult], root: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """This machine's files, with the short way to them closed, stand for a bucket."""
-
-    def keep(run_id: str) -> str:
-        return write_record(spark, REPLACED, written[1], root=root, run_id=run_id, sources={}, options={})
-
-    near = keep("near")
-    for module in ("pipeline.delta.log.text_files", "pipeline.delta.inspect.record"):
-        monkeypatch.setattr(f"{module}.local_folder", lambda uri: None)
-    if is_connect(spark):
-        # Spark's server refuses to write into its own file system unless told.
-        spark.conf.set("spark.sql.artifact.copyFromLocalToFs.allowDestLocal", "true")
-    far = keep("far")
-    assert keep("far") == far
-    here, there = (json.loads(Path(path).read_text(encoding="utf-8")) for path in (near, far))
-    for name in ("recorded_at", "run_id"):
-        del here[name], there[name]
-    assert there == here
-    (record,) = manifest(root, "far", spark)
-    assert verify([record], spark)[0].problem is None
-    assert "not in the log" in (verify([replace(record, version=9)], spark)[0].problem or "")
-    with pytest.raises(text_files.FileAccessError):
-        manifest(root, "far")
-    assert text_files.read_texts(spark, f"{root}/nowhere", ".json") == []

@@ -221,14 +221,9 @@ def test_a_batch_that_a_restore_has_undone_is_written_again_exactly_once_after_e
 
 @pytest.mark.exhaustive
 @case("T-RESTORE-REPLAY")
-@pytest.mark.parametrize("log", first_is_quick(["on this machine", "elsewhere"]))
-def test_a_batch_that_a_restore_has_kept_is_not_written_again(
-    classic: SparkSession, root: str, monkeypatch: pytest.MonkeyPatch, log: str
-) -> None:
+def test_a_batch_that_a_restore_has_kept_is_not_written_again(classic: SparkSession, root: str) -> None:
     """The incarnation that a restore begins knows no identifiers; what the restored version holds still counts."""
     transaction._SEARCHED.clear()
-    if log == "elsewhere":  # then it is Spark that is asked
-        monkeypatch.setattr(transaction, "local_folder", lambda _: None)
     dataset = table_of(Append())
     batches = {epoch: [(epoch, 1, "x")] for epoch in (1, 2, 3)}
     deliver(classic, dataset, root, 1, batches[1])

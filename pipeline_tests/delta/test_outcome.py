@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from pyspark.errors import PySparkRuntimeError
 from pyspark.sql import SparkSession
 
 from pipeline.dataset import Dataset
@@ -50,7 +49,7 @@ def test_a_log_that_can_t_be_read_after_a_lost_answer_leaves_the_outcome_unknown
     lose_answers(monkeypatch, arrives=True)
 
     def unreadable(*_: Any) -> None:
-        raise PySparkRuntimeError("storage is away")
+        raise OSError("storage is away")
 
     monkeypatch.setattr(commit_module, "find_mark", unreadable)
     with pytest.raises(CommitUnknownError) as caught:
@@ -65,11 +64,11 @@ def test_a_commit_whose_file_can_t_be_read_at_once_is_found_by_a_second_look(
     read = commit_module.read_commit
     looks: list[int] = []
 
-    def flaky(session: SparkSession, location: str, number: int, partition_by: tuple[str, ...]) -> Any:
+    def flaky(location: str, number: int, partition_by: tuple[str, ...]) -> Any:
         looks.append(number)
         if len(looks) == 1:
-            raise PySparkRuntimeError("storage hiccup")
-        return read(session, location, number, partition_by)
+            raise OSError("storage hiccup")
+        return read(location, number, partition_by)
 
     monkeypatch.setattr(commit_module, "read_commit", flaky)
     result = put(spark, APPENDED, root, [(day(1), 1, "a")])

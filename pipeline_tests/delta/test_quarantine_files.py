@@ -41,6 +41,7 @@ def orphans(root: str, dataset: Dataset | None = APART) -> set[str]:
     return lying - {(action.get("add") or action.get("remove") or {}).get("path") for action in actions}
 
 
+@pytest.mark.exhaustive
 def test_neither_a_clean_write_nor_one_of_few_bad_rows_leaves_a_file_in_quarantine_that_no_commit_names(
     classic: SparkSession, root: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

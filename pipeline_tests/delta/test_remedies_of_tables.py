@@ -11,7 +11,6 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from pyspark.errors import PySparkRuntimeError
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import LongType, StringType, StructField, StructType
 
@@ -418,7 +417,7 @@ def test_a_write_that_met_another_one_is_made_by_the_same_call_again(operator: O
 @pytest.mark.parametrize("arrives", [True, pytest.param(False, marks=exhaustive)], ids=["arrived", "never arrived"])
 def test_the_history_tells_by_the_token_whether_to_write_again(filled: Operator, *, arrives: bool) -> None:
     def unreadable(*_: Any) -> None:
-        raise PySparkRuntimeError("storage is away")
+        raise OSError("storage is away")
 
     def write() -> None:
         filled.put(NUMBERS, "SELECT 3L AS n")

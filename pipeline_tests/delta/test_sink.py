@@ -180,6 +180,7 @@ def test_a_changelog_is_applied_batch_by_batch(classic: SparkSession, settings: 
     assert [letter["record"]["op"] for letter in letters(sink, settings)] == ["z"]
 
 
+@pytest.mark.exhaustive
 def test_an_update_may_lack_a_not_null_column_in_which_null_keeps_the_stored_value(
     classic: SparkSession, settings: Settings
 ) -> None:

@@ -10,7 +10,7 @@ from dagster import AssetKey, AssetMaterialization
 from deltalake import DeltaTable, write_deltalake
 from pyspark.sql import SparkSession
 
-from pipeline.delta.log.commits import entry_identity_at
+from pipeline.delta.log.commits import commit_identity
 from pipeline.settings import SparkSettings
 from pipeline_tests.end_to_end.conftest import REPOSITORY, ProjectFolder
 
@@ -47,6 +47,7 @@ def project(tmp_path: Path, spark_settings: SparkSettings) -> ProjectFolder:
     return ProjectFolder(tmp_path, spark_settings.cache, {"PYTHONPATH": f"{REPOSITORY}:{tmp_path}"})
 
 
+@pytest.mark.exhaustive
 def test_a_partition_that_a_restore_takes_away_has_no_rows_and_a_new_data_version(
     project: ProjectFolder, classic: SparkSession
 ) -> None:
@@ -69,7 +70,7 @@ def test_a_partition_that_a_restore_takes_away_has_no_rows_and_a_new_data_versio
             for key in (FIRST, SECOND)
         }
     versions = {key: record.asset_materialization.tags["dagster/data_version"] for key, record in newest.items()}
-    restored = entry_identity_at(location, 2)
+    restored = commit_identity(location, 2)
     assert restored is not None
     assert versions == {FIRST: f"{table_id}/0", SECOND: f"{table_id}/2/{restored[:12]}"}
     metadata = newest[SECOND].asset_materialization.metadata

@@ -65,7 +65,9 @@ class Project:
     def version(self, dataset: Dataset) -> int:
         from pipeline.delta.table.open_table import latest_version
 
-        return latest_version(self.spark.spark_session, dataset.location(self.root))
+        newest = latest_version(dataset.location(self.root))
+        assert newest is not None
+        return newest
 
 
 @pytest.fixture

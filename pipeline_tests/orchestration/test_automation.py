@@ -15,7 +15,7 @@ from pyspark.sql.types import LongType, StringType, StructField, StructType
 
 from pipeline.dataset import Dataset
 from pipeline.definitions import shipped_definitions
-from pipeline.delta.log.commits import FORMAT, entry_identity_at
+from pipeline.delta.log.commits import FORMAT, commit_identity
 from pipeline.orchestration.automation.sensors import RUNS_PER_TICK, landing_sensor, table_sensor
 from pipeline.settings import Settings
 
@@ -129,7 +129,7 @@ def test_each_commit_that_changes_rows_becomes_a_materialization_with_its_data_v
     result = watch.tick()
     assert versions(result) == [0, 1]
     table_id = json.loads(watch.cursor)["fed/table"]["table_id"]
-    commit = entry_identity_at(FED.location(root), 1)
+    commit = commit_identity(FED.location(root), 1)
     assert commit is not None
     assert result.asset_events[1].tags == {"dagster/data_version": f"{table_id}/1/{commit[:12]}"}
     assert result.asset_events[1].asset_key.path == ["fed", "table"]

@@ -39,7 +39,7 @@ from deltalake import CommitProperties, DeltaTable, write_deltalake
 from pyspark.sql.types import DateType, LongType, StringType, StructField, StructType
 
 from pipeline.dataset import Append, Dataset
-from pipeline.delta.log.commits import FORMAT, commit_file, entry_identity_at
+from pipeline.delta.log.commits import FORMAT, commit_file, commit_identity
 from pipeline.orchestration import build_definitions, dataset_asset
 from pipeline.orchestration.automation.foreign import AssetTable
 from pipeline.orchestration.automation.sensors import on_changed_source, table_sensor
@@ -270,10 +270,10 @@ def test_a_cursor_without_the_identity_of_its_commit_goes_by_the_number_and_take
     watch.tick()
     assert watch.cursor is not None
     cursor = json.loads(watch.cursor)
-    assert cursor["feed/days"].pop("entry") == entry_identity_at(location, 1)
+    assert cursor["feed/days"].pop("entry") == commit_identity(location, 1)
     watch.cursor = json.dumps(cursor)
     assert watch.tick() == []
-    assert json.loads(watch.cursor)["feed/days"]["entry"] == entry_identity_at(location, 1)
+    assert json.loads(watch.cursor)["feed/days"]["entry"] == commit_identity(location, 1)
     put_back(location, copy)
     put(location, {FIRST: [3]})
     assert told(watch.tick()) == {FIRST: (1, 2), SECOND: (1, 0)}

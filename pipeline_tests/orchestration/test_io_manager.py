@@ -13,7 +13,7 @@ from dagster import (
 from pyspark.sql import DataFrame
 
 from pipeline.dataset import Append, Dataset
-from pipeline.delta.log.commits import entry_identity_at
+from pipeline.delta.log.commits import commit_identity
 from pipeline.delta.table.open_table import table_state_with_sizes
 from pipeline.errors import (
     FrameMismatchError,
@@ -71,7 +71,7 @@ def test_the_metadata_names_the_table_its_commit_and_its_schema(project: Project
     assert metadata["delta/files_added"] >= 1
     assert metadata["delta/bytes_added"] > 0
     assert "changeDataFeed" in metadata["delta/features"]
-    commit = entry_identity_at(DAYS.location(project.root), 1)
+    commit = commit_identity(DAYS.location(project.root), 1)
     assert commit is not None
     assert metadata["tags"]["dagster/data_version"] == f"{metadata['delta/table_id']}/1/{commit[:12]}"
 

@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 from pyspark.sql.types import LongType, StringType, StructField, StructType
 
-from pipeline.arguments import type_problems
 from pipeline.dataset import (
     Append,
     Changelog,
@@ -35,6 +34,7 @@ from pipeline.dataset import (
 )
 from pipeline.delta.sink.sink import DeltaSink, SinkSettings
 from pipeline.errors import DeclarationError, PipelineError, RegistryError, SettingsError
+from pipeline.errors.argument_types import type_problems
 from pipeline.orchestration import dataset_asset, dataset_metadata, dataset_out
 from pipeline_tests.unit.sink_sample import settings_in
 

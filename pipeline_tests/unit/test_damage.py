@@ -220,7 +220,7 @@ def test_other_files_of_a_log_are_not_taken_for_entries(table: Path) -> None:
     state = state_from_log(str(table))
     assert state is not None
     assert state.version == NEWEST
-    assert list(checkpoints(table)) == [CHECKPOINT]
+    assert list(checkpoints(str(table))) == [CHECKPOINT]
     assert look(table).healthy
 
 
@@ -228,7 +228,7 @@ def test_an_identifier_is_found_though_the_checkpoint_above_it_has_lost_a_part(t
     whole = f"{entry(table, 5).read_text()}\n" + json.dumps({"txn": {"appId": "writer", "version": 9}}) + "\n"
     entry(table, 5).write_text(whole)
     (table / "_delta_log" / f"{6:020d}.checkpoint.{1:010d}.{2:010d}.parquet").write_bytes(b"PAR1")
-    assert transaction_version(table, NEWEST, "writer") == 9
+    assert transaction_version(str(table), NEWEST, "writer") == 9
 
 
 def test_the_last_line_needs_an_end_where_the_engine_writes_one() -> None:

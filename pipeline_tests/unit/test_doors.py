@@ -24,7 +24,7 @@ from pyspark.sql.types import LongType, StructField, StructType
 
 from pipeline.dataset import Append, Dataset, Replace, TableRef
 from pipeline.delta.frames.convert import to_spark
-from pipeline.delta.inspect import manifest, record
+from pipeline.delta.inspect import record
 from pipeline.delta.inspect.check import check_table, rows_per_partition
 from pipeline.delta.inspect.describe import describe
 from pipeline.delta.inspect.diff import diff
@@ -64,7 +64,7 @@ from pipeline.errors import (
 from pipeline_tests.conflicts import delta_exception_modules
 
 D = Dataset(name="d", schema=StructType([StructField("n", LongType())]), write=Append())
-ELSEWHERE = "abfss://nowhere/d"
+ELSEWHERE = "nowhere://nowhere/d"
 NOTE = CommitNote(mark=Mark(writer="test"))
 
 
@@ -183,8 +183,6 @@ DOORS: Mapping[str, Callable[[Any, Path], Any]] = {
     "write_record": lambda s, _: record.write_record(
         s, D, RESULT, root=ELSEWHERE, run_id="r", sources={}, options={}
     ),
-    "runs": lambda s, _: manifest.runs(ELSEWHERE, s),
-    "manifest": lambda s, _: manifest.manifest(ELSEWHERE, "r", s),
 }  # fmt: skip
 
 
@@ -294,8 +292,8 @@ MODULES = (
 )  # fmt: skip
 # What takes a session and is no door: it stands inside of one, tells what it finds, or calls what a user has given.
 INSIDE = {
-    "answer_of", "consume", "duplicate_values", "entries", "latest_version", "query_session",
-    "refuse_table_as_parquet", "rows_at", "unmatched_values", "verify", "violations_at",
+    "answer_of", "consume", "duplicate_values", "entries", "query_session", "rows_at", "unmatched_values",
+    "violations_at",
 }  # fmt: skip
 
 

@@ -12,7 +12,7 @@ from pyspark.sql.types import ArrayType, DataType, IntegerType, LongType, String
 from pipeline.dataset import Append, Check, Dataset, Features, SchemaPolicy, StoragePolicy
 from pipeline.dataset.features import KNOWN_FEATURES
 from pipeline.dataset.policy import storage_confs, storage_properties
-from pipeline.delta.log.table_state import TableState
+from pipeline.delta.log.snapshot import TableState
 from pipeline.delta.spark.failures import Failure
 from pipeline.delta.table.compatibility import CLIENTS, READER_FEATURES, clients_lost
 from pipeline.delta.table.plan import declared_shape, observed_shape, plan, shape_differences

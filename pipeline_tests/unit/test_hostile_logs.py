@@ -18,7 +18,7 @@ from pyspark.sql.types import LongType, StringType, StructField, StructType
 from pipeline.dataset import Dataset, TableRef
 from pipeline.delta.inspect.doctor import examine
 from pipeline.delta.inspect.history import history_in_log
-from pipeline.delta.log.commits import commit_note, commit_versions, entry_identity_at, read_commit_file
+from pipeline.delta.log.commits import commit_identity, commit_note, commit_versions, read_commit
 from pipeline.delta.log.counts import table_rows
 from pipeline.delta.log.epochs import epochs, last_epoch
 from pipeline.delta.log.replay import replay
@@ -101,14 +101,14 @@ def readers(table: Path) -> dict[str, Callable[[], object]]:
 
     return {
         "state": lambda: state_from_log(location),
-        "commit": lambda: read_commit_file(location, 1, ("part",)),
-        "identity": lambda: entry_identity_at(location, 1),
+        "commit": lambda: read_commit(location, 1, ("part",)),
+        "identity": lambda: commit_identity(location, 1),
         "history": lambda: [entry.document() for entry in history_in_log(DATASET, location, None) or ()],
         "plan": lambda: plan_in_log(TableRef(DATASET, location)),
         "rows": lambda: table_rows(location, 1),
         "replay": lambda: replay(location),
         "epochs": lambda: (epochs(location), last_epoch(location, "w")),
-        "transaction": lambda: transaction_version(table, 1, "pipeline/0/w"),
+        "transaction": lambda: transaction_version(location, 1, "pipeline/0/w"),
         "cursors": cursors,
         "restore": lambda: restored_version(None, location, 1, {"version": "²"}),
         "doctor": lambda: examine("rows", location),

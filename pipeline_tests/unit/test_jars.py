@@ -26,9 +26,10 @@ import pytest
 from click.testing import CliRunner
 
 from pipeline.cli import main
-from pipeline.delta.spark import download, jars
-from pipeline.delta.spark.download import Published
+from pipeline.delta.spark import jars
 from pipeline.delta.spark.jars import delta_jars, jar_path, jar_url, public_repository
+from pipeline.delta.storage import download
+from pipeline.delta.storage.download import Published
 from pipeline.errors import (
     CacheFolderError,
     JarRefusedError,
@@ -50,7 +51,7 @@ CONTENT = {ONE: bytes(range(256)) * 1200, TWO: b"a small jar"}
 def _made_up_jars(monkeypatch: pytest.MonkeyPatch) -> None:
     """Two small jars in place of Delta's, no proxy, and no waiting between attempts."""
     made_up = {name: Published(len(text), hashlib.sha256(text).hexdigest()) for name, text in CONTENT.items()}
-    monkeypatch.setattr(jars, "JARS", made_up)
+    monkeypatch.setattr(jars, "jars_for", lambda _: made_up)
     monkeypatch.setattr(download, "WAITS_SECONDS", (0.0, 0.0, 0.0))
     for name in ("http_proxy", "https_proxy", "all_proxy", "no_proxy"):
         monkeypatch.delenv(name, raising=False)
@@ -519,7 +520,7 @@ def test_a_disk_that_takes_no_more_is_told_and_keeps_no_half_file(cache: Path, r
 
 def child(cache: Path, repository: Served) -> subprocess.Popen[str]:
     """Another process that fetches the same jars."""
-    published = json.dumps({name: (jar.size, jar.sha256) for name, jar in jars.JARS.items()})
+    published = json.dumps({name: (jar.size, jar.sha256) for name, jar in jars.jars_for(()).items()})
     command = [sys.executable, "-m", fetching.__name__, str(cache), repository.url, published]
     return subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import threading
 from pathlib import Path
 
-from pipeline.delta.log.commits import commit_versions, list_files
+from pipeline.delta.log.commits import commit_versions
+from pipeline.delta.storage.file_system import list_files
 
 FLAPS = 2_000
 

@@ -24,9 +24,10 @@ from pipeline.delta.inspect.record import (
     verify,
     write_record,
 )
-from pipeline.delta.log.commits import read_commit_file
+from pipeline.delta.log.commits import read_commit
 from pipeline.delta.log.mark import CommitNote, Mark
-from pipeline.delta.log.snapshot import local_folder, table_facts
+from pipeline.delta.log.snapshot import table_facts
+from pipeline.delta.storage.file_system import local_folder
 from pipeline.delta.write.result import WriteResult
 from pipeline.errors import RecordError, RunNotFoundError
 
@@ -58,7 +59,7 @@ def commit(root: str, rows: list[tuple[str | None, int]], mark: Mark, run_id: st
         commit_properties=deltalake.CommitProperties(custom_metadata={"userMetadata": text}),
     )  # fmt: skip
     found = deltalake.DeltaTable(location)
-    made = read_commit_file(location, found.version(), NOTES.partition_by)
+    made = read_commit(location, found.version(), NOTES.partition_by)
     assert made.token == note.mark.token
     return WriteResult(
         dataset=NOTES.name, location=location, table_id=str(found.metadata().id), version=found.version(),
@@ -285,7 +286,7 @@ def test_the_facts_of_a_table_are_those_of_the_version_asked_for(root: str) -> N
     assert folder is not None
 
     def properties(version: int) -> Any:
-        facts = table_facts(folder, version)
+        facts = table_facts(str(folder), version)
         return None if facts is None else dict(facts.properties)
 
     assert [properties(version) for version in range(4)] == [{}, *[{"delta.appendOnly": "true"}] * 3]

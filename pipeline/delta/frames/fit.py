@@ -11,16 +11,9 @@ from dataclasses import dataclass
 
 from pyspark.sql.types import (
     ArrayType,
-    ByteType,
     DataType,
-    DecimalType,
-    DoubleType,
-    FloatType,
-    IntegerType,
-    LongType,
     MapType,
     NullType,
-    ShortType,
     StringType,
     StructType,
     TimestampNTZType,
@@ -28,15 +21,11 @@ from pyspark.sql.types import (
 )
 
 from pipeline.dataset import Dataset
-from pipeline.dataset.schema import RESERVED_COLUMNS, case_duplicates, casefolded, is_string
+from pipeline.dataset.schema import RESERVED_COLUMNS, case_duplicates, casefolded, is_string, widens
 from pipeline.delta import sql
 from pipeline.errors import FrameMismatchError
 from pipeline.errors.listing import listed
 from pipeline.errors.spelling import distinguishable
-
-# Digits that the values of an integral type may need.
-_DIGITS: dict[type[DataType], int] = {ByteType: 3, ShortType: 5, IntegerType: 10, LongType: 19}
-_INTEGRAL = tuple(_DIGITS)
 
 
 @dataclass(frozen=True)
@@ -126,7 +115,7 @@ def _fit(path: str, expression: str, given: DataType, declared: DataType) -> _Fi
         return _Fit(f"CAST({expression} AS {sql.bare_type(declared)})")
     if _same(given, declared):
         return _Fit(expression)
-    if _widens(given, declared):
+    if widens(given, declared):
         return _Fit(f"CAST({expression} AS {sql.bare_type(declared)})")
     problem = f"column {path}: has type {sql.type_name(given)}, declared {sql.type_name(declared)}"
     return _Fit(expression, (problem + _zone_problem(given, declared),))
@@ -150,20 +139,6 @@ def _same(given: DataType, declared: DataType) -> bool:
     if is_string(given) and is_string(declared):
         return True
     return type(given) is type(declared) and given.simpleString() == declared.simpleString()
-
-
-def _widens(given: DataType, declared: DataType) -> bool:
-    """Whether every value of one type is a value of the other."""
-    if isinstance(given, _INTEGRAL) and isinstance(declared, _INTEGRAL):
-        return _DIGITS[type(given)] < _DIGITS[type(declared)]
-    if isinstance(given, FloatType) and isinstance(declared, DoubleType):
-        return True
-    if isinstance(declared, DecimalType):
-        integer_digits = declared.precision - declared.scale
-        if isinstance(given, DecimalType):
-            return given.scale <= declared.scale and given.precision - given.scale <= integer_digits
-        return isinstance(given, _INTEGRAL) and _DIGITS[type(given)] <= integer_digits
-    return False
 
 
 def _fit_struct(path: str, expression: str, given: StructType, declared: StructType) -> _Fit:

@@ -20,10 +20,10 @@ from pyspark.sql.types import StructField, StructType
 from pipeline.dataset import Dataset
 from pipeline.delta import sql
 from pipeline.delta.frames.arrow_types import storage_type
-from pipeline.delta.log.commits import file_system
 from pipeline.delta.log.mark import private_session
 from pipeline.delta.spark.doors import disk_problem, making_frame
 from pipeline.delta.spark.failures import LOST_OR_REFUSED, SPARK_ERRORS, failure_of
+from pipeline.delta.storage.file_system import file_system
 from pipeline.errors import StagingError
 
 STAGING = "_staging"

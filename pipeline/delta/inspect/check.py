@@ -30,9 +30,9 @@ from pipeline.dataset.expectations import constraint_name, expectation_name, nul
 from pipeline.dataset.schema import free_name
 from pipeline.delta import sql
 from pipeline.delta.inspect.describe import TableDescription, describe
-from pipeline.delta.log.commits import PartitionValues
+from pipeline.delta.log.commits import PartitionValues, read_commit
 from pipeline.delta.log.counts import table_rows
-from pipeline.delta.log.mark import private_session, read_commit
+from pipeline.delta.log.mark import private_session
 from pipeline.delta.spark.doors import door
 from pipeline.delta.sql import constraints
 from pipeline.delta.sql.constraints import EXAMPLES, BrokenRows
@@ -237,7 +237,7 @@ def _counted(session: SparkSession, table: TableRef, version: int) -> Mapping[tu
     state = state_at_location(session, table.name, table.location)
     if state is None:
         raise table.error(TableNotFoundError)
-    commit = read_commit(session, table.location, version, state.log_partition_by)
+    commit = read_commit(table.location, version, state.log_partition_by)
     if counts_written_rows(table.dataset):
         return commit.rows_by_partition or {}
     rows = rows_per_partition(lambda: session, table, version)

@@ -11,8 +11,8 @@ import zlib
 from collections.abc import Mapping
 from typing import Any
 
+from pipeline.delta.log.checkpoints import first_line
 from pipeline.delta.log.entry import statistics
-from pipeline.delta.log.snapshot import first_line
 
 _MAGIC = b"PAR1"
 _ENCRYPTED = b"PARE"

@@ -10,7 +10,6 @@ import datetime as dt
 import json
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass, replace
-from pathlib import Path
 from typing import Any, Literal
 from urllib.parse import unquote
 
@@ -19,13 +18,14 @@ from pyspark.sql import DataFrame, SparkSession
 from pipeline.dataset import Dataset, TableRef
 from pipeline.delta import sql
 from pipeline.delta.inspect.history import HistoryEntry, entries, history_in_log
+from pipeline.delta.log.checkpoints import log_files
 from pipeline.delta.log.commits import live_rows, partition_values
 from pipeline.delta.log.counts import table_files
 from pipeline.delta.log.entry import as_count, of_dataset
-from pipeline.delta.log.replay import log_files
-from pipeline.delta.log.snapshot import checkpoints, local_folder
+from pipeline.delta.log.snapshot import checkpoints
 from pipeline.delta.spark.doors import door, storage_failure
 from pipeline.delta.spark.failures import SPARK_ERRORS, failure_of
+from pipeline.delta.storage.file_system import file_system
 from pipeline.delta.table.open_table import TableState, observe_at, rows_at, shape_differences, state_from_log
 from pipeline.errors import PipelineError, StorageError
 
@@ -134,7 +134,7 @@ def describe_at(session: SparkSession, name: str, location: str, declared: Datas
         return TableDescription(dataset=name, standing="never written", location=location)
     try:
         rows, partitions = _count(rows_at(session, location, state.version), state)
-        checkpoint = _checkpoint_version(session, location)
+        checkpoint = max(checkpoints(location), default=None)
         return _described(
             name, declared, state, rows=rows, partitions=partitions, checkpoint=checkpoint,
             history=lambda limit: entries(session, location, limit),
@@ -144,7 +144,7 @@ def describe_at(session: SparkSession, name: str, location: str, declared: Datas
 
 
 def described_in_log(name: str, location: str, declared: Dataset | None) -> TableDescription | None:
-    """As `describe_at`, from the files of a table on this machine. If they are not enough for it, None. No Spark.
+    """As `describe_at`, from the files of the table. If they are not enough for it, None. No Spark.
 
     Rows are counted from statistics. For a file without statistics they are counted from its footer.
 
@@ -152,16 +152,13 @@ def described_in_log(name: str, location: str, declared: Dataset | None) -> Tabl
         DamagedTableError: the table is damaged.
         StorageError: the storage can't be read.
     """
-    folder = local_folder(location)
-    if folder is None:
-        return None
     try:
         if log_files(location).latest is None:
             return TableDescription(dataset=name, standing="never written", location=location)
         with of_dataset(name):
             state = state_from_log(location)
-        counted = None if state is None else _counted_in_log(state, folder)
-        checkpoint = max(checkpoints(folder), default=None)
+        counted = None if state is None else _counted_in_log(state)
+        checkpoint = max(checkpoints(location), default=None)
     except (OSError, ValueError) as error:  # pyarrow's own errors are ValueErrors
         raise StorageError(dataset=name, location=location, reason=str(error)) from error
     if counted is None or history_in_log(name, location, 1) is None:
@@ -173,15 +170,15 @@ def described_in_log(name: str, location: str, declared: Dataset | None) -> Tabl
     )  # fmt: skip
 
 
-def _counted_in_log(state: TableState, folder: Path) -> tuple[TableState, int, int | None] | None:
+def _counted_in_log(state: TableState) -> tuple[TableState, int, int | None] | None:
     """The state with sizes, and the numbers of rows and of partitions with rows. If the log lacks them, None."""
-    table = table_files(str(folder), state.version)
+    table = table_files(state.location, state.version)
     if table is None:
         return None
     rows: dict[tuple[str | None, ...], int] = {}
     for added in table.files.values():
         count = live_rows(added)
-        count = _rows_in_footer(folder, added) if count is None else count
+        count = _rows_in_footer(state.location, added) if count is None else count
         if count is None:
             return None
         # An empty text in a partition column is NULL.
@@ -191,14 +188,15 @@ def _counted_in_log(state: TableState, folder: Path) -> tuple[TableState, int, i
     return sized, sum(rows.values()), sum(map(bool, rows.values())) if state.partition_by else None
 
 
-def _rows_in_footer(folder: Path, added: Mapping[str, Any]) -> int | None:
+def _rows_in_footer(location: str, added: Mapping[str, Any]) -> int | None:
     import pyarrow.parquet as pq
 
     path = unquote(added["path"])
     if "://" in path or path.startswith(("/", "file:")):  # a file of another table
         return None
     deleted = (added.get("deletionVector") or {}).get("cardinality") or 0
-    return int(pq.read_metadata(folder / path).num_rows) - int(deleted)
+    system, folder = file_system(location)
+    return int(pq.read_metadata(f"{folder}/{path}", filesystem=system).num_rows) - int(deleted)
 
 
 def _described(
@@ -225,22 +223,22 @@ def _described(
 
 
 def describe_all(
-    datasets: Iterable[Dataset], root: str, describe_table: Callable[[Dataset, str], TableDescription]
+    datasets: Iterable[Dataset], root: str, describe_table: Callable[[TableRef], TableDescription]
 ) -> tuple[TableDescription, ...]:
     """The descriptions of all datasets' tables, in the same order. An unreadable table has a description too.
 
     Args:
-        describe_table: describes the table of a dataset at a location.
+        describe_table: describes a table.
     """
     descriptions = []
     for dataset in datasets:
-        location = dataset.location(root)
+        table = dataset.at(root)
         try:
-            descriptions.append(describe_table(dataset, location))
+            descriptions.append(describe_table(table))
         except PipelineError as error:
             descriptions.append(
                 TableDescription(
-                    dataset=dataset.name, standing="unreadable", location=location, problem=error.message()
+                    dataset=table.name, standing="unreadable", location=table.location, problem=error.message()
                 )
             )
     return tuple(descriptions)
@@ -255,19 +253,6 @@ def _count(frame: DataFrame, state: TableState) -> tuple[int, int | None]:
     by_partition = frame.groupBy(*(sql.identifier(column) for column in state.partition_by)).count()
     row = by_partition.selectExpr("coalesce(sum(count), 0) AS n", "count(*) AS parts").collect()[0]
     return row["n"], row["parts"] if state.partition_by else None
-
-
-def _checkpoint_version(session: SparkSession, location: str) -> int | None:
-    folder = local_folder(location)
-    if folder is not None:
-        return max(checkpoints(folder), default=None)
-    listing = session.read.format("binaryFile").option("pathGlobFilter", "*.checkpoint*")
-    names = (
-        listing.load(sql.path_pattern(f"{location}/_delta_log"))
-        .selectExpr("element_at(split(path, '/'), -1) AS name")
-        .collect()
-    )
-    return max((int(row["name"].partition(".")[0]) for row in names), default=None)
 
 
 def _health(state: TableState, partitions: int | None, checkpoint: int | None, recent: list[HistoryEntry]) -> Health:

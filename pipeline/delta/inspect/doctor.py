@@ -11,11 +11,12 @@ from dataclasses import dataclass
 
 from pipeline.dataset import TableRef
 from pipeline.delta.inspect.data_files import problem_of, problem_of_vector, vector_file
-from pipeline.delta.log.commits import commit_file, commit_versions, file_system, list_folder
+from pipeline.delta.log.commits import commit_file, commit_versions
 from pipeline.delta.log.replay import LogFault, Replay, replay
-from pipeline.delta.log.snapshot import local_folder, table_facts
+from pipeline.delta.log.snapshot import table_facts
 from pipeline.delta.read.cursors import effective_cursors
 from pipeline.delta.spark.doors import door
+from pipeline.delta.storage.file_system import file_system, list_folder
 from pipeline.delta.table.open_table import state_from_log
 from pipeline.errors import DamagedTableError, StorageError, TableNotFoundError
 
@@ -100,10 +101,9 @@ def examine(name: str, location: str, *, consumers: Sequence[TableRef] = (), dee
 
 def _unread(name: str, location: str, consumers: Iterable[TableRef]) -> dict[str, int]:
     """The last version of this table that each consumer has read. A consumer without one will read the full table."""
-    folder = local_folder(location)
-    versions = commit_versions(location) if folder is not None else []
+    versions = commit_versions(location)
     try:
-        facts = table_facts(folder, versions[-1]) if folder is not None and versions else None
+        facts = table_facts(location, versions[-1]) if versions else None
     except DamagedTableError:  # the findings contain it
         return {}
     read = {}
@@ -114,7 +114,7 @@ def _unread(name: str, location: str, consumers: Iterable[TableRef]) -> dict[str
         except DamagedTableError:  # the findings of that dataset contain it
             continue
         if facts is not None and cursor is not None and cursor.table_id == facts.table_id:
-            read[consumer.dataset.name] = cursor.version
+            read[consumer.name] = cursor.version
     return read
 
 

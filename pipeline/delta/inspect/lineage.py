@@ -14,9 +14,9 @@ from typing import Any
 from pyspark.sql import DataFrame
 
 from pipeline.dataset.schema import RESERVED_COLUMNS
-from pipeline.delta.log.snapshot import local_folder
 from pipeline.delta.spark.failures import SPARK_ERRORS
 from pipeline.delta.spark.session import is_connect
+from pipeline.delta.storage.file_system import local_folder
 
 # A column of a table: the table's location as from `plain_location`, and the column's name.
 Origin = tuple[str, str]

@@ -11,11 +11,9 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from pyspark.sql import SparkSession
-
 from pipeline.delta.inspect.record import FOLDER, DatasetRecord
-from pipeline.delta.log.text_files import read_texts
 from pipeline.delta.spark.doors import door
+from pipeline.delta.storage.text_files import read_texts
 from pipeline.errors import RecordError, RunNotFoundError
 from pipeline.errors.spelling import near
 
@@ -39,9 +37,7 @@ def _warn(error: RecordError) -> None:
 
 
 @door
-def runs(
-    root: str, session: SparkSession | None = None, *, damaged: Callable[[RecordError], None] = _warn
-) -> list[RunSummary]:
+def runs(root: str, *, damaged: Callable[[RecordError], None] = _warn) -> list[RunSummary]:
     """The summaries of all runs with records, the newest first. No Spark if the root is on this machine.
 
     Args:
@@ -51,7 +47,7 @@ def runs(
         FileAccessError: the folder of the records can't be read.
     """
     by_run: dict[str, list[DatasetRecord]] = defaultdict(list)
-    for record in _read(root, session, damaged):
+    for record in _read(root, damaged):
         by_run[record.run_id].append(record)
     summaries = [
         RunSummary(
@@ -68,9 +64,7 @@ def runs(
 
 
 @door
-def manifest(
-    root: str, run_id: str, session: SparkSession | None = None, *, damaged: Callable[[RecordError], None] = _warn
-) -> list[DatasetRecord]:
+def manifest(root: str, run_id: str, *, damaged: Callable[[RecordError], None] = _warn) -> list[DatasetRecord]:
     """The records of a run, the oldest first. `run_id` may be the beginning of an id if only one run's id has it.
 
     Args:
@@ -80,7 +74,7 @@ def manifest(
         RunNotFoundError: no run, or more than one, has such an id.
         FileAccessError: the folder of the records can't be read.
     """
-    records = list(_read(root, session, damaged))
+    records = list(_read(root, damaged))
     known = sorted({record.run_id for record in records})
     matching = [run_id] if run_id in known else [run for run in known if run_id and run.startswith(run_id)]
     if len(matching) != 1:
@@ -89,8 +83,8 @@ def manifest(
     return sorted((r for r in records if r.run_id == matching[0]), key=lambda record: record.recorded_at)
 
 
-def _read(root: str, session: SparkSession | None, damaged: Callable[[RecordError], None]) -> Iterator[DatasetRecord]:
-    for file in read_texts(session, f"{root.rstrip('/')}/{FOLDER}", ".json"):
+def _read(root: str, damaged: Callable[[RecordError], None]) -> Iterator[DatasetRecord]:
+    for file in read_texts(f"{root.rstrip('/')}/{FOLDER}", ".json"):
         try:
             if file.text is None:
                 raise RecordError(path=file.path, reason=file.problem)

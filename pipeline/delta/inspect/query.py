@@ -154,7 +154,7 @@ def query(
     """
     views = _names(datasets)
     for path in _PARQUET_PATH.findall(statement):
-        refuse_table_as_parquet(session, path.replace("``", "`"))
+        refuse_table_as_parquet(path.replace("``", "`"))
     with _quiet(), query_session(session) as clone:
         reads: list[ReadFacts] = []
         missing: dict[str, PipelineError] = {}

@@ -23,18 +23,18 @@ from urllib.parse import quote
 
 from pyspark.sql import SparkSession
 
-from pipeline.arguments import type_problems
 from pipeline.dataset import Dataset, TableRef
-from pipeline.delta.log.commits import Commit, commit_note, read_commit_file
-from pipeline.delta.log.mark import Mark, read_commit, runtime_profile
-from pipeline.delta.log.snapshot import TableFacts, local_folder, table_facts
-from pipeline.delta.log.text_files import write_text
+from pipeline.delta.log.checkpoints import first_line
+from pipeline.delta.log.commits import Commit, commit_note, read_commit
+from pipeline.delta.log.mark import Mark, runtime_profile
+from pipeline.delta.log.snapshot import TableFacts, table_facts
 from pipeline.delta.read.version import ReadFacts
 from pipeline.delta.spark.doors import door
-from pipeline.delta.spark.failures import SPARK_ERRORS, failure_of
+from pipeline.delta.storage.text_files import write_text
 from pipeline.delta.table.open_table import require_table
 from pipeline.delta.write.result import WriteResult
-from pipeline.errors import DamagedTableError, FileAccessError, RecordError
+from pipeline.errors import DamagedTableError, RecordError
+from pipeline.errors.argument_types import type_problems
 
 FORMAT = 1
 FOLDER = "_records"
@@ -219,16 +219,16 @@ def write_record(
         runtime=(note if result.committed else {}).get("runtime") or runtime_profile(session),
     )
     path = f"{root.rstrip('/')}/{FOLDER}/{_folder_name(run_id)}/{_file_name(record, result.mark)}"
-    write_text(session, path, record.to_json())
+    write_text(path, record.to_json())
     return path
 
 
 def _observed(session: SparkSession, dataset: Dataset, result: WriteResult) -> tuple[TableFacts, Commit]:
-    """The table and the commit at the version of the result, from files on this machine, or else through Spark."""
-    folder = local_folder(result.location)
-    facts = None if folder is None else table_facts(folder, result.version)
+    """The table and the commit at the version of the result. If the log's form is not one that we read, by Spark."""
+    commit = read_commit(result.location, result.version, dataset.partition_by)
+    facts = table_facts(result.location, result.version)
     if facts is not None:
-        return facts, read_commit_file(str(folder), result.version, dataset.partition_by)
+        return facts, commit
     state = require_table(session, TableRef(dataset, result.location))
     facts = TableFacts(
         table_id=state.table_id,
@@ -238,7 +238,7 @@ def _observed(session: SparkSession, dataset: Dataset, result: WriteResult) -> t
         schema=state.schema.jsonValue(),
         partition_by=state.partition_by,
     )
-    return facts, read_commit(session, result.location, result.version, dataset.partition_by)
+    return facts, commit
 
 
 def _policy(dataset: Dataset) -> dict[str, Any]:
@@ -309,34 +309,26 @@ def _changes(before: Outcome | None, after: Outcome | None) -> tuple[str, ...]:
     return tuple(name for name, differs in compared.items() if differs)
 
 
-def verify(records: Iterable[DatasetRecord], session: SparkSession | None = None) -> list[Verdict]:
-    """Whether the log still has each record's mark at its version. A record without a commit is always right.
+def verify(records: Iterable[DatasetRecord]) -> list[Verdict]:
+    """Whether the log still has each record's mark at its version. No Spark.
 
-    No Spark if the tables are on this machine.
-
-    Raises:
-        FileAccessError: a log can only be read by Spark, and there is no session.
+    A record without a commit is always right.
     """
-    return [Verdict(record=record, problem=_problem(record, session)) for record in records]
+    return [Verdict(record=record, problem=_problem(record)) for record in records]
 
 
-def _problem(record: DatasetRecord, session: SparkSession | None) -> str | None:
+def _problem(record: DatasetRecord) -> str | None:
     if not record.committed:
         return None
     partition_by = tuple(record.write_policy["partition_by"])
     try:
-        if local_folder(record.path) is not None:
-            commit = read_commit_file(record.path, record.version, partition_by)
-        elif session is None:
-            raise FileAccessError(path=record.path, reason="it is on a storage that only Spark can read")
-        else:
-            commit = read_commit(session, record.path, record.version, partition_by)
+        commit = read_commit(record.path, record.version, partition_by)
     except DamagedTableError as error:
         return f"version {record.version} is damaged ({error.reason})"
-    except (OSError, *SPARK_ERRORS) as error:
+    except (OSError, ValueError) as error:
         return f"version {record.version} is not in the log ({_first_line(error)})"
     return None if commit.token == record.mark["token"] else f"version {record.version} has another mark"
 
 
 def _first_line(error: Exception) -> str:
-    return error.strerror or str(error) if isinstance(error, OSError) else failure_of(error).summary
+    return (error.strerror if isinstance(error, OSError) else None) or first_line(error)

@@ -1,4 +1,4 @@
-"""A sample of a commit's rows: the first rows of one file that it added, on this machine's disk. No Spark.
+"""A sample of a commit's rows: the first rows of one file that it added. No Spark.
 
 Here belong the choice of the file and the reading of its beginning. The caller decides how to show the rows.
 """
@@ -6,13 +6,12 @@ Here belong the choice of the file and the reading of its beginning. The caller 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
 
 from pipeline.delta.log.commits import read_entry
-from pipeline.delta.log.snapshot import TableFacts, local_folder, table_facts
-from pipeline.delta.log.table_state import PHYSICAL_NAME
+from pipeline.delta.log.snapshot import PHYSICAL_NAME, TableFacts, table_facts
+from pipeline.delta.storage.file_system import file_system
 from pipeline.errors import DamagedTableError
 
 Row = dict[str, object]
@@ -30,14 +29,13 @@ def sample(location: str, version: int, most: int) -> list[Row] | None:
 
     The values of partition columns are those of the log. The rows of an update may be unchanged copies.
     """
-    folder = local_folder(location)
-    if folder is None or most < 1:
+    if most < 1:
         return None
     try:
-        added = [action["add"] for action in read_entry(str(folder), version) if action.get("add")]
+        added = [action["add"] for action in read_entry(location, version) if action.get("add")]
         file = next((file for file in added if _is_cheap(file)), None)
-        facts = table_facts(folder, version)
-        return None if file is None or facts is None else _first_rows(folder, file, facts, most)
+        facts = table_facts(location, version)
+        return None if file is None or facts is None else _first_rows(location, file, facts, most)
     except _UNREADABLE:
         return None
 
@@ -47,14 +45,15 @@ def _is_cheap(file: Mapping[str, Any]) -> bool:
     return is_below and file["size"] <= SAMPLED_BYTES and not file.get("deletionVector")
 
 
-def _first_rows(folder: Path, file: Mapping[str, Any], facts: TableFacts, most: int) -> list[Row]:
+def _first_rows(location: str, file: Mapping[str, Any], facts: TableFacts, most: int) -> list[Row]:
     import pyarrow.parquet as pq
 
     fields = facts.schema["fields"]
     physical = {field["name"]: field.get("metadata", {}).get(PHYSICAL_NAME, field["name"]) for field in fields}
     shown = list(physical)[:SAMPLED_COLUMNS]
     in_log = {name: file.get("partitionValues", {}).get(physical[name]) for name in facts.partition_by}
-    with pq.ParquetFile(folder / unquote(file["path"])) as parquet:
+    system, folder = file_system(location)
+    with pq.ParquetFile(f"{folder}/{unquote(file['path'])}", filesystem=system) as parquet:
         in_file = set(parquet.schema_arrow.names)
         columns = [physical[name] for name in shown if name not in in_log and physical[name] in in_file]
         batch = next(parquet.iter_batches(batch_size=most, columns=columns), None)

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import os
 
-from pipeline.delta.log.replay import log_files
-from pipeline.delta.log.snapshot import local_folder
+from pipeline.delta.log.checkpoints import log_files
+from pipeline.delta.storage.file_system import local_folder
 
 LOG = "_delta_log"
 
 
 def is_table(location: str) -> bool:
-    """Whether a location on this machine's disk is a table. For any other location, False."""
-    folder = local_folder(location)
-    return folder is not None and (folder / LOG).is_dir() and log_files(str(folder)).latest is not None
+    """Whether a location is a table.
+
+    Raises:
+        OSError, ValueError: the storage can't be read.
+    """
+    return log_files(location).latest is not None
 
 
 def tables_below(root: str) -> tuple[str, ...]:

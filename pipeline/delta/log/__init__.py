@@ -4,6 +4,7 @@ Delta writes the log; this package reads it. It gives Delta our note for a commi
 """
 
 __all__ = [
+    "checkpoints",
     "commits",
     "counts",
     "entry",
@@ -13,6 +14,5 @@ __all__ = [
     "replay",
     "retry",
     "snapshot",
-    "table_state",
-    "text_files",
+    "timestamps",
 ]

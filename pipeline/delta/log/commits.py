@@ -11,18 +11,16 @@ import hashlib
 import os
 import re
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
-from urllib.parse import urlsplit
 
 from pipeline.delta.log.entry import Action, actions_of, as_count, info_of, note_in, statistics, table_actions_of
+from pipeline.delta.storage.file_system import file_system, list_files, read_file
 
 FORMAT = 1
 _EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.timezone.utc)
-# How often a folder is listed that another process creates or removes meanwhile, before the error is raised.
-_LIST_ATTEMPTS = 5
 # How long the first commit of a table may take after its log folder was created.
 CREATION_SECONDS = 30.0
 # Temporary names of the first commit, from Delta's log store and from Hadoop's local file system.
@@ -55,7 +53,6 @@ class PartitionCounts:
 
 
 PartitionValues = tuple[str | None, ...]
-_CHECKPOINT_NAME = re.compile(r"(\d{20})\.checkpoint(?:\.[\w-]+)?(?:\.\d{10}\.(\d{10}))?\.(?:parquet|json)")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -219,36 +216,6 @@ def _rows_by_partition(
     return rows
 
 
-@dataclass(frozen=True)
-class File:
-    """A file in a folder. The modification time is in nanoseconds since the epoch."""
-
-    name: str
-    size: int
-    changed_nanoseconds: int
-
-
-def list_files(folder: str) -> list[File]:
-    """The files directly in a folder of any URI. If there is no such folder, empty. No Spark."""
-    from pyarrow import fs
-
-    system, path = file_system(folder)
-    infos = list_folder(system, path)
-    return [File(info.base_name, info.size, info.mtime_ns or 0) for info in infos if info.type == fs.FileType.File]
-
-
-def list_folder(system: Any, path: str, *, recursive: bool = False) -> list[Any]:
-    """The files and folders in a folder of a file system. If there is no such folder, empty."""
-    from pyarrow import fs
-
-    selector = fs.FileSelector(path, recursive=recursive, allow_not_found=True)
-    for _ in range(_LIST_ATTEMPTS):
-        # pyarrow raises in spite of `allow_not_found` if the folder is created or removed while it is listed.
-        with suppress(FileNotFoundError):
-            return list(system.get_file_info(selector))
-    return list(system.get_file_info(selector))
-
-
 def version_of_commit(name: str) -> int | None:
     """The version of a commit file. If a file of the log is no commit, None."""
     match = _COMMIT_NAME.fullmatch(name)
@@ -261,16 +228,6 @@ def commit_versions(location: str, after: int = -1) -> list[int]:
     return sorted(number for number in numbers if number is not None and number > after)
 
 
-def complete_checkpoints(names: Iterable[str]) -> dict[int, tuple[str, ...]]:
-    """The files of each checkpoint among these, by version. A checkpoint with a missing part does not count."""
-    parts: dict[int, list[tuple[str, int]]] = {}
-    for name in names:
-        match = _CHECKPOINT_NAME.fullmatch(name)
-        if match:
-            parts.setdefault(int(match[1]), []).append((name, int(match[2] or 1)))
-    return {v: tuple(sorted(n for n, _ in of)) for v, of in parts.items() if len(of) >= max(total for _, total in of)}
-
-
 def read_entry(location: str, number: int, *, few: bool = False) -> list[Action]:
     """The actions of one entry of the log. With `few`, without those of files. No Spark.
 
@@ -278,13 +235,37 @@ def read_entry(location: str, number: int, *, few: bool = False) -> list[Action]
         OSError: the file is missing, or the storage can't be read.
         DamagedTableError: the file is not as a commit writes it.
     """
-    system, path = file_system(location)
-    with system.open_input_stream(commit_file(path, number)) as stream:
-        content: bytes = stream.read()
-    return (table_actions_of if few else actions_of)(commit_file(location, number), content)
+    file = commit_file(location, number)
+    return (table_actions_of if few else actions_of)(file, read_file(file))
 
 
-def read_commit_file(location: str, number: int, partition_by: tuple[str, ...]) -> Commit:
+def commit_info(location: str, number: int) -> Mapping[str, Any] | None:
+    """The commitInfo of a commit, empty if it has none. If the log no longer has the commit, None. No Spark.
+
+    Raises:
+        OSError: the storage can't be read.
+        DamagedTableError: the file is not as a commit writes it.
+    """
+    try:
+        return info_of(read_entry(location, number, few=True))
+    except FileNotFoundError:
+        return None
+
+
+def newest_infos(location: str, limit: int | None = None) -> Iterator[tuple[int, Mapping[str, Any]]]:
+    """The versions and commitInfos of the newest commits, the newest first. If `limit` is None, of all. No Spark.
+
+    Raises:
+        As `commit_info` does.
+    """
+    versions = commit_versions(location)
+    for number in reversed(versions if limit is None else versions[-limit:]):
+        info = commit_info(location, number)
+        if info is not None:  # cleaned up since it was listed
+            yield number, info
+
+
+def read_commit(location: str, number: int, partition_by: tuple[str, ...]) -> Commit:
     """One commit from its file in the log. No Spark.
 
     Raises:
@@ -309,16 +290,14 @@ def entry_identity(lines: Iterable[str]) -> str:
     return hashlib.sha256("\n".join(identifying).encode()).hexdigest()[:_IDENTITY_LENGTH]
 
 
-def entry_identity_at(location: str, number: int) -> str | None:
+def commit_identity(location: str, number: int) -> str | None:
     """The identity of a commit from its file. If the log no longer has it, None. No Spark.
 
     Raises:
         OSError: the storage can't be read.
     """
-    system, path = file_system(location)
     try:
-        with system.open_input_stream(commit_file(path, number)) as stream:
-            content: bytes = stream.read()
+        content = read_file(commit_file(location, number))
     except FileNotFoundError:
         return None
     return entry_identity(content.decode("utf-8", errors="replace").split("\n"))
@@ -362,19 +341,3 @@ def has_log_folder(location: str) -> bool:
 
     system, path = file_system(location)
     return bool(system.get_file_info(f"{path}/_delta_log").type == fs.FileType.Directory)
-
-
-def file_system(location: str) -> tuple[Any, str]:
-    """Pyarrow's file system for a URI, and the path in it. A plain path is on this machine.
-
-    Raises:
-        OSError, ValueError: pyarrow does not know the file system, or can't reach it.
-    """
-    from pyarrow import fs
-
-    scheme = urlsplit(location).scheme
-    if scheme in ("", "file"):
-        # Hadoop does not decode a path; pyarrow would decode a percent sign in a URI.
-        return fs.LocalFileSystem(), location.removeprefix("file://").removeprefix("file:")
-    pyarrows_scheme = {"s3a": "s3", "s3n": "s3"}.get(scheme, scheme)
-    return fs.FileSystem.from_uri(f"{pyarrows_scheme}{location[len(scheme) :]}")  # type: ignore[no-any-return]

@@ -1,4 +1,4 @@
-"""The files of a version of a table and their rows, from its log on this machine's disk. No Spark.
+"""The files of a version of a table and their rows, from its log. No Spark.
 
 Here belongs the sum over the files of a version (Delta protocol, "Action Reconciliation"): the rows of each by its
 statistics, without those that its deletion vector deletes. `commits` counts the changes of a single commit.
@@ -10,13 +10,11 @@ import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
-from pathlib import Path
 from typing import Any
 
+from pipeline.delta.log.checkpoints import checkpoint_actions, log_files
 from pipeline.delta.log.commits import PartitionValues, live_rows, partition_values, read_entry
-from pipeline.delta.log.replay import checkpoint_actions, log_files
-from pipeline.delta.log.snapshot import local_folder
-from pipeline.delta.log.table_state import PHYSICAL_NAME
+from pipeline.delta.log.snapshot import PHYSICAL_NAME
 from pipeline.errors import DamagedTableError
 
 # The columns to read of a checkpoint; most of its size are statistics of single columns.
@@ -79,13 +77,10 @@ class _Files:
 def table_files(location: str, version: int) -> TableFiles | None:
     """The files of a version.
 
-    If part of the log is gone or in a form that we don't read, or if the table is not on this machine's disk, None.
+    If part of the log is gone or in a form that we don't read, None.
     """
-    folder = local_folder(location)
-    if folder is None:
-        return None
     try:
-        state = _files_at(folder, version)
+        state = _files_at(location, version)
         if state.metadata is None:
             return None
         columns, partition_by = tuple(state.metadata.get("partitionColumns") or ()), _physical(state.metadata)
@@ -113,20 +108,20 @@ def table_rows(location: str, version: int) -> TableRows | None:
     return TableRows(table_id=files.table_id, version=version, by_partition=rows)
 
 
-def _files_at(folder: Path, version: int) -> _Files:
+def _files_at(location: str, version: int) -> _Files:
     """The files of a version.
 
     Raises:
         OSError, ValueError, DamagedTableError: part of the log is gone or damaged.
     """
-    log = log_files(str(folder))
+    log = log_files(location)
     start = max((number for number in log.checkpoints if number <= version), default=None)
     files = _Files()
     if start is not None:
         names = log.checkpoints[start]
-        files.apply(action for name in names for action in checkpoint_actions(str(folder), name, _CHECKPOINT_COLUMNS))
+        files.apply(action for name in names for action in checkpoint_actions(location, name, _CHECKPOINT_COLUMNS))
     for number in range(0 if start is None else start + 1, version + 1):
-        files.apply(read_entry(str(folder), number))
+        files.apply(read_entry(location, number))
     return files
 
 

@@ -9,7 +9,7 @@ import datetime as dt
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
-from pipeline.delta.log.commits import Commit, commit_note, commit_versions, read_commit_file
+from pipeline.delta.log.commits import Commit, commit_note, commit_versions, read_commit
 
 # The number of newest commits that are searched for a writer's newest epoch.
 SEARCHED_COMMITS = 1_000
@@ -67,7 +67,7 @@ def _read(location: str, numbers: Iterable[int]) -> Iterator[Epoch]:
     """The commits of these versions that have an epoch. A commit that was cleaned up meanwhile is skipped."""
     for number in numbers:
         try:
-            commit = read_commit_file(location, number, ())
+            commit = read_commit(location, number, ())
         except FileNotFoundError:
             continue
         epoch = _epoch_of(commit)

@@ -17,14 +17,14 @@ from functools import lru_cache
 from pathlib import Path
 from urllib.parse import unquote
 
-from pipeline.delta.log.commits import File, commit_file, complete_checkpoints, list_files, version_of_commit
+from pipeline.delta.log.checkpoints import CHECKSUM, checksum_version, complete_checkpoints, first_line
+from pipeline.delta.log.commits import commit_file, version_of_commit
 from pipeline.delta.log.entry import Action, actions_of, damaged_file, info_of
-from pipeline.delta.log.snapshot import first_line, local_folder
+from pipeline.delta.storage.file_system import File, list_files, local_folder
 
 # How often a log is checked if an entry disappears meanwhile, as in a clean-up.
 _CHECK_ATTEMPTS = 5
 _CACHED_FILES = 8192
-_CHECKSUM = ".crc"
 _SIDECARS = "_sidecars"
 # The operations whose checksum follows from their actions. Some other operations add a file again that the table has.
 COUNTED_OPERATIONS = frozenset(
@@ -148,12 +148,6 @@ def _lost_commit(location: str, files: Iterable[str], newest: int) -> int | None
     after = sorted(number for name in files if (number := checksum_version(name)) is not None and number > newest)
     # The listing may lack an entry that was written while the folder was listed.
     return next((number for number in after if not Path(commit_file(location, number)).exists()), None)
-
-
-def checksum_version(name: str) -> int | None:
-    """The version of a checksum file. For any other file, None."""
-    number = name.removesuffix(_CHECKSUM)
-    return int(number) if name.endswith(_CHECKSUM) and number.isdigit() else None
 
 
 def _checkpoints(files: Mapping[str, File]) -> dict[int, tuple[str, ...]]:
@@ -288,7 +282,7 @@ def contradictions(
 
 
 def _checksum(location: str, files: Mapping[str, File], number: int) -> Checksum | None:
-    file = files.get(f"{number:020d}{_CHECKSUM}")
+    file = files.get(f"{number:020d}{CHECKSUM}")
     return None if file is None else _checksum_of(location, file)
 
 

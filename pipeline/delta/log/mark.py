@@ -1,6 +1,6 @@
 """The mark of our own commits in the log: written through a write's private session, and searched after the write.
 
-Here belong the content of `userMetadata`, the session that writes it, and the reading of single commits. What is
+Here belong the content of `userMetadata`, the session that writes it, and the search for it. What is
 written to the rows does not belong here.
 
 The reported version of a write is that of the entry with our mark, never the newest one: another writer may commit
@@ -13,29 +13,24 @@ import json
 import platform
 import uuid
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
 from pyspark.sql import SparkSession
 
-from pipeline.delta import sql
 from pipeline.delta.log.commits import (
     FORMAT,
     Commit,
     PartitionValues,
-    commit_file,
     commit_note,
-    commit_of,
     commit_token,
-    entry_identity,
-    entry_identity_at,
-    read_commit_file,
+    newest_infos,
+    read_commit,
 )
-from pipeline.delta.log.snapshot import local_folder
 from pipeline.delta.spark.connect import clone_connect, end_connect
-from pipeline.delta.spark.failures import LOST_OR_REFUSED, NOTHING_TO_READ, SPARK_ERRORS, failure_of
+from pipeline.delta.spark.failures import LOST_OR_REFUSED, failure_of
 from pipeline.delta.spark.meaning import set_session_confs
 from pipeline.delta.spark.session import is_connect
 from pipeline.errors import AfterCommitError, CommitUnknownError
@@ -47,13 +42,8 @@ _USER_METADATA = "spark.databricks.delta.commitInfo.userMetadata"
 _LAST_COMMIT = "spark.databricks.delta.lastCommitVersionInSession"
 # Operations of commits that Delta itself makes after ours, in the same session and so with the same user metadata.
 _FOLLOW_UPS = frozenset({"OPTIMIZE"})
-_COMMIT_SCHEMA = (
-    "add STRUCT<path: STRING, partitionValues: MAP<STRING, STRING>, size: BIGINT, dataChange: BOOLEAN, stats: STRING, "
-    "deletionVector: STRUCT<cardinality: BIGINT>>, "
-    "remove STRUCT<path: STRING, partitionValues: MAP<STRING, STRING>, dataChange: BOOLEAN>, "
-    "commitInfo STRUCT<timestamp: BIGINT, inCommitTimestamp: BIGINT, operation: STRING, "
-    "operationMetrics: MAP<STRING, STRING>, userMetadata: STRING, readVersion: BIGINT>"
-)
+# The storage of the log, or the server, can't be reached.
+_UNREADABLE = (*LOST_OR_REFUSED, OSError)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -234,9 +224,9 @@ def own_commit(
         last = clone.conf.get(_LAST_COMMIT, None)
         if last is None:
             return None
-        newest = read_commit(clone, location, int(last), partition_by)
+        newest = read_commit(location, int(last), partition_by)
         reason = f"version {last} has another mark"
-    except LOST_OR_REFUSED as error:
+    except _UNREADABLE as error:
         newest, reason = None, failure_of(error).summary
     if newest is not None and newest.token == mark.token and newest.operation not in _FOLLOW_UPS:
         return newest
@@ -252,48 +242,50 @@ def marked_commit(
     """The commit with the mark. If the searched history has none, None.
 
     Args:
+        session: the session that may have made the commit.
         reason: why the mark is searched, for the error.
 
     Raises:
-        CommitUnknownError: the log can't be read.
+        CommitUnknownError: the log can't be read; or it has no such commit, but the session is lost and may make it.
     """
     try:
-        number = find_mark(session, location, mark)
-        return None if number is None else read_commit(session, location, number, partition_by)
-    except LOST_OR_REFUSED as error:
+        number = find_mark(location, mark)
+        if number is not None:
+            return read_commit(location, number, partition_by)
+        session.sql("SELECT 1").collect()
+    except _UNREADABLE as error:
         raise CommitUnknownError(dataset=dataset_name, location=location, mark=mark.text, reason=reason) from error
-
-
-def find_mark(session: SparkSession, location: str, mark: Mark) -> int | None:
-    """The version whose commit has the mark, among the `HISTORY_LIMIT` newest. If there is none, None."""
-    history = session.sql(f"DESCRIBE HISTORY {sql.path_table(location)} LIMIT {HISTORY_LIMIT}")
-    for row in history.select("version", "operation", "userMetadata").collect():
-        if commit_token(row["userMetadata"]) == mark.token and row["operation"] not in _FOLLOW_UPS:
-            return int(row["version"])
     return None
 
 
-def notes_of_writes(session: SparkSession, location: str, asset: str) -> list[Mapping[str, Any]]:
+def find_mark(location: str, mark: Mark) -> int | None:
+    """The version whose commit has the mark, among the `HISTORY_LIMIT` newest. If there is none, None."""
+    for number, info in newest_infos(location, HISTORY_LIMIT):
+        if commit_token(info.get("userMetadata")) == mark.token and info.get("operation") not in _FOLLOW_UPS:
+            return number
+    return None
+
+
+def notes_of_writes(location: str, asset: str) -> list[Mapping[str, Any]]:
     """Our notes in the commits that show which partitions the asset writes, newest first, down to its newest replace.
 
     A write of some partitions shows it, and so does one that has replaced rows. An append to the whole table does not.
     """
     notes: list[Mapping[str, Any]] = []
-    history = session.sql(f"DESCRIBE HISTORY {sql.path_table(location)}").filter("userMetadata IS NOT NULL")
-    columns = ("userMetadata", "operationParameters['mode'] = 'Overwrite' AS replaces")
-    for row in history.orderBy("version", ascending=False).selectExpr(*columns).collect():
-        note = commit_note(row["userMetadata"])
+    for _, info in newest_infos(location):
+        note = commit_note(info.get("userMetadata"))
         if note is None or note.get("asset") != asset:
             continue
-        if row["replaces"] or note.get("partitions") is not None:
+        replaces = (info.get("operationParameters") or {}).get("mode") == "Overwrite"
+        if replaces or note.get("partitions") is not None:
             notes.append(note)
-        if row["replaces"]:
+        if replaces:
             break
     return notes
 
 
 def rows_changed(
-    session: SparkSession, location: str, after: int, until: int, *, partition_by: tuple[str, ...] = (),
+    location: str, after: int, until: int, *, partition_by: tuple[str, ...] = (),
     is_ours: Callable[[PartitionValues], bool] | None = None,
 ) -> bool:  # fmt: skip
     """Whether a commit above `after`, up to `until`, changed rows or can't be read. The newest are read first.
@@ -305,47 +297,11 @@ def rows_changed(
     if until - after > HISTORY_LIMIT:
         return True
     try:
-        commits = (read_commit(session, location, number, partition_by) for number in range(until, after, -1))
+        commits = (read_commit(location, number, partition_by) for number in range(until, after, -1))
         return any(commit.changes_rows and _concerns(commit, is_ours) for commit in commits)
-    except LOST_OR_REFUSED:  # the commit can't be read: it may be gone from the log
+    except OSError:  # the commit can't be read: it may be gone from the log
         return True
 
 
 def _concerns(commit: Commit, is_ours: Callable[[PartitionValues], bool] | None) -> bool:
     return is_ours is None or commit.partitions is None or any(map(is_ours, commit.partitions))
-
-
-def commit_lines(session: SparkSession, location: str, number: int) -> list[str]:
-    """The lines of a commit's file, read by Spark, for a storage off this machine. One small Spark job."""
-    rows = session.read.text(sql.path_pattern(commit_file(location, number))).collect()
-    return [row["value"] for row in rows]
-
-
-def commit_identity(session: SparkSession, location: str, number: int) -> str | None:
-    """The identity of a commit. If the log no longer has it, None. No Spark job if the log is on this machine."""
-    folder = local_folder(location)
-    if folder is not None:
-        return entry_identity_at(str(folder), number)
-    try:
-        return entry_identity(commit_lines(session, location, number))
-    except SPARK_ERRORS as error:
-        if not failure_of(error).has(NOTHING_TO_READ):
-            raise
-        return None
-
-
-def read_commit(session: SparkSession, location: str, number: int, partition_by: tuple[str, ...]) -> Commit:
-    """One commit from its file in the log. One small Spark job if the log is not on this machine's disk.
-
-    Raises:
-        DamagedTableError: the file is on this machine, and is not as a commit writes it.
-    """
-    if local_folder(location) is not None:
-        with suppress(OSError):  # Spark's error for a missing or unreadable file is the clearer one
-            return read_commit_file(location, number, partition_by)
-    path = sql.path_pattern(commit_file(location, number))
-    frame = session.read.schema(_COMMIT_SCHEMA).json(path)
-    # As microseconds, which don't depend on the zone of the session or client.
-    rows = frame.selectExpr("*", "unix_micros(_metadata.file_modification_time) AS micros").collect()
-    actions = [row.asDict(recursive=True) for row in rows]
-    return commit_of(number, actions, partition_by, actions[0]["micros"] // 1000 if actions else 0)

@@ -12,10 +12,11 @@ from typing import Any
 from urllib.parse import unquote
 
 from pipeline.delta.log.chain import Chain, misfit
-from pipeline.delta.log.commits import commit_file, complete_checkpoints, file_system, list_files, version_of_commit
+from pipeline.delta.log.checkpoints import LogFiles, checkpoint_actions, first_line, log_files
+from pipeline.delta.log.commits import commit_file
 from pipeline.delta.log.entry import MANY, Action, actions_of
-from pipeline.delta.log.integrity import Checksum, checksum_in, checksum_version
-from pipeline.delta.log.snapshot import first_line
+from pipeline.delta.log.integrity import Checksum, checksum_in
+from pipeline.delta.storage.file_system import read_file
 from pipeline.errors import DamagedTableError
 
 
@@ -31,23 +32,6 @@ class LogFault:
     path: str
     detail: str
     hides_files: bool = True
-
-
-@dataclass(frozen=True, kw_only=True)
-class LogFiles:
-    """The files of a log: the versions of its commits, and the files of each complete checkpoint by version.
-
-    `checksums` are the versions that have a checksum file.
-    """
-
-    commits: tuple[int, ...]
-    checkpoints: Mapping[int, tuple[str, ...]]
-    checksums: frozenset[int] = frozenset()
-
-    @property
-    def latest(self) -> int | None:
-        """The newest version. If the log is empty, None."""
-        return max((*self.commits, *self.checkpoints), default=None)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -88,14 +72,6 @@ class _State:
         for action in actions:
             if action.get("add"):
                 self.files[unquote(action["add"]["path"])] = action["add"]
-
-
-def log_files(location: str) -> LogFiles:
-    """The commits and checkpoints of a table's log. A checkpoint with a missing part does not count."""
-    names = [file.name for file in list_files(f"{location}/_delta_log")]
-    commits = sorted(number for name in names if (number := version_of_commit(name)) is not None)
-    checksums = frozenset(number for name in names if (number := checksum_version(name)) is not None)
-    return LogFiles(commits=tuple(commits), checkpoints=complete_checkpoints(names), checksums=checksums)
 
 
 def replay(location: str, version: int | None = None) -> Replay | None:
@@ -183,7 +159,7 @@ class _Log:
 
     def _entry(self, number: int, *, is_below: bool) -> list[Action]:
         """The actions of a commit. If its file is damaged, empty, and a fault is added."""
-        content = _content(self._location, f"{number:020d}.json")
+        content = read_file(commit_file(self._location, number))
         try:
             actions = actions_of(commit_file(self._location, number), content)
         except DamagedTableError as error:
@@ -199,44 +175,7 @@ class _Log:
     def _checksum(self, number: int) -> Checksum | None:
         if number not in self._files.checksums:
             return None
-        return checksum_in(_content(self._location, f"{number:020d}.crc"))
-
-
-def _content(location: str, name: str) -> bytes:
-    system, path = file_system(location)
-    with system.open_input_stream(f"{path}/_delta_log/{name}") as stream:
-        content: bytes = stream.read()
-    return content
-
-
-def checkpoint_actions(location: str, name: str, columns: Sequence[str] = ("add", "remove")) -> list[dict[str, Any]]:
-    """The actions in one file of a checkpoint, and in its sidecars (Delta protocol, "V2 Spec").
-
-    Args:
-        columns: the columns to read of a Parquet file. A column that it does not have is skipped.
-
-    Raises:
-        OSError, ValueError: the file can't be read.
-        DamagedTableError: the file is JSON, and is not as it was written.
-    """
-    system, path = file_system(location)
-    folder = f"{path}/_delta_log"
-    if name.endswith(".json"):
-        content = _content(location, name)
-        actions = actions_of(f"{folder}/{name}", content)
-    else:
-        actions = _rows(system, f"{folder}/{name}", (*columns, "sidecar"))
-    for sidecar in [action["sidecar"]["path"] for action in actions if action.get("sidecar")]:
-        actions += _rows(system, f"{folder}/_sidecars/{sidecar}", columns)
-    return actions
-
-
-def _rows(system: Any, path: str, columns: Sequence[str]) -> list[dict[str, Any]]:
-    import pyarrow.parquet as pq
-
-    file = pq.ParquetFile(path, filesystem=system, page_checksum_verification=True)
-    rows: list[dict[str, Any]] = file.read(columns=list(columns)).to_pylist()
-    return rows
+        return checksum_in(read_file(f"{self._location}/_delta_log/{number:020d}.crc"))
 
 
 def _paths(file: Mapping[str, Any]) -> set[str]:

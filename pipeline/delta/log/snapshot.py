@@ -1,7 +1,7 @@
-"""The protocol and metadata of a table at any version, from the log's files on this machine. No Spark.
+"""The protocol and metadata of a table at any version, from the log's files. No Spark.
 
-Here belong the protocol and the metadata in force at a version (Delta protocol, "Action Reconciliation") and the list
-of checkpoints. `commits` reads single commits; `open_table` reads the newest state of a table on any storage.
+Here belong the values of an observed table, and the protocol and the metadata in force at a version (Delta protocol,
+"Action Reconciliation"). `commits` reads single commits; `open_table` has the newest state of a table.
 """
 
 from __future__ import annotations
@@ -9,13 +9,19 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
-from pipeline.delta.log.commits import complete_checkpoints, list_files, read_entry
-from pipeline.delta.log.entry import Action, damaged_file
-from pipeline.delta.log.table_state import PHYSICAL_NAME
+from pyspark.sql.types import StructType
 
+from pipeline.dataset.schema import schema_fingerprint
+from pipeline.delta.log.checkpoints import checkpoint_actions, complete_checkpoints, first_line
+from pipeline.delta.log.commits import read_entry
+from pipeline.delta.log.entry import Action, damaged_file
+from pipeline.delta.storage.file_system import list_files
+from pipeline.errors import DamagedTableError
+
+# The key of a mapped column's physical name in the metadata of its field (Delta protocol, "Column Mapping").
+PHYSICAL_NAME = "delta.columnMapping.physicalName"
 # The domain in which the log keeps the clustering columns (Delta protocol, "Clustered Table").
 _CLUSTERING = "delta.clustering"
 # The writer version from which on a feature is part of the protocol (Delta protocol, "Valid Feature Names"). From
@@ -30,6 +36,8 @@ _IMPLIED = {
     "identityColumns": 6,
 }
 _LISTING_WRITER = 7
+# The columns of a checkpoint that are not about files.
+_OF_TABLE = ("protocol", "metaData", "txn", "domainMetadata")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,24 +54,53 @@ class TableFacts:
     cluster_by: tuple[str, ...] = ()
 
 
-def local_folder(uri: str) -> Path | None:
-    """The folder that a plain path or a `file:` URI names. For any other storage, None."""
-    if uri.startswith("file:"):
-        return Path("/" + uri.removeprefix("file:").lstrip("/"))
-    return None if "://" in uri else Path(uri)
+@dataclass(frozen=True, kw_only=True)
+class TableState:
+    """A table as observed at one version. `features` are the protocol's table features.
+
+    `files` and `bytes` are None if they were not requested, since Delta reads its full log for them. `cluster_by` is
+    empty if the table is not clustered.
+    """
+
+    location: str
+    table_id: str
+    version: int
+    schema: StructType
+    partition_by: tuple[str, ...]
+    properties: Mapping[str, str]
+    features: tuple[str, ...]
+    reader_version: int
+    writer_version: int
+    cluster_by: tuple[str, ...] = ()
+    files: int | None = None
+    bytes: int | None = None
+
+    @property
+    def fingerprint(self) -> str:
+        """The fingerprint of the schema on disk."""
+        return schema_fingerprint(self.schema, self.partition_by)
+
+    @property
+    def log_partition_by(self) -> tuple[str, ...]:
+        """The names under which the log keeps the values of the partition columns."""
+        return tuple(physical_name(self.schema, column) for column in self.partition_by)
 
 
-def checkpoints(table: Path) -> dict[int, list[Path]]:
-    """The files of every complete checkpoint, by its version. A checkpoint may have several parts.
+def physical_name(schema: StructType, column: str) -> str:
+    """The name of a top-level column in files and log. If columns are not mapped, the column's own name."""
+    metadata = schema[column].metadata or {}
+    return str(metadata.get(PHYSICAL_NAME, column))
+
+
+def checkpoints(location: str) -> dict[int, tuple[str, ...]]:
+    """The names of the files of every complete checkpoint, by its version. A checkpoint may have several parts.
 
     A checkpoint with an empty file does not count: Delta skips it too.
     """
-    folder = table / "_delta_log"
-    complete = complete_checkpoints(file.name for file in list_files(str(folder)) if file.size)
-    return {version: [folder / name for name in names] for version, names in complete.items()}
+    return complete_checkpoints(file.name for file in list_files(f"{location}/_delta_log") if file.size)
 
 
-def table_facts(table: Path, version: int) -> TableFacts | None:
+def table_facts(location: str, version: int) -> TableFacts | None:
     """The protocol and metadata at a version, read from that commit backwards, at most to the checkpoint before it.
 
     If the files with them are gone, or in a form that this does not read, None.
@@ -72,7 +109,7 @@ def table_facts(table: Path, version: int) -> TableFacts | None:
         DamagedTableError: an entry on the way is damaged; or a checkpoint is, and the entries below it are gone.
     """
     protocol = metadata = clustering = None
-    for number, is_checkpoint, actions in _backwards(table, version):
+    for number, is_checkpoint, actions in _backwards(location, version):
         protocol = protocol or next((a["protocol"] for a in actions if a.get("protocol")), None)
         metadata = metadata or next((a["metaData"] for a in actions if a.get("metaData")), None)
         domains = [a["domainMetadata"] for a in actions if a.get("domainMetadata")]
@@ -88,7 +125,7 @@ def table_facts(table: Path, version: int) -> TableFacts | None:
     return None
 
 
-def transaction_version(table: Path, version: int, app_id: str) -> int | None:
+def transaction_version(location: str, version: int, app_id: str) -> int | None:
     """The newest transaction version that an application has recorded, up to a version of the table. If none, None.
 
     It is read from that commit backwards, at most to the checkpoint before it (Delta protocol, "Transaction
@@ -97,39 +134,36 @@ def transaction_version(table: Path, version: int, app_id: str) -> int | None:
     Raises:
         DamagedTableError: as `table_facts` does.
     """
-    for _, _, actions in _backwards(table, version):
+    for _, _, actions in _backwards(location, version):
         recorded = [a["txn"]["version"] for a in actions if a.get("txn") and a["txn"]["appId"] == app_id]
         if recorded:
             return int(max(recorded))
     return None
 
 
-def _backwards(table: Path, version: int) -> Iterator[tuple[int, bool, list[Action]]]:
+def _backwards(location: str, version: int) -> Iterator[tuple[int, bool, list[Action]]]:
     """The entries from a version backwards to a checkpoint: version, whether it is a checkpoint, and actions.
 
     A checkpoint that can't be read is skipped as long as the entries below it exist.
     """
-    complete, damaged = checkpoints(table), None
+    complete, damaged = checkpoints(location), None
     for number in range(version, -1, -1):
         if number in complete:
             try:
-                actions = list(_checkpoint_actions(complete[number]))
-            except (OSError, ValueError) as error:  # pyarrow's own errors are ValueErrors
-                damaged = damaged or damaged_file(str(complete[number][0]), f"it can't be read ({first_line(error)})")
+                actions = [a for name in complete[number] for a in checkpoint_actions(location, name, _OF_TABLE)]
+            except (OSError, ValueError, DamagedTableError) as error:  # pyarrow's own errors are ValueErrors
+                reason = error.reason if isinstance(error, DamagedTableError) else first_line(error)
+                file = f"{location}/_delta_log/{complete[number][0]}"
+                damaged = damaged or damaged_file(file, f"it can't be read ({reason})")
             else:
                 yield number, True, actions
                 return
         try:
-            yield number, False, read_entry(str(table), number, few=True)
+            yield number, False, read_entry(location, number, few=True)
         except FileNotFoundError:
             if damaged is not None:
                 raise damaged from None
             return
-
-
-def first_line(error: Exception) -> str:
-    """The first line of an error's message. If it has none, the name of its type."""
-    return next(iter(str(error).splitlines()), type(error).__name__)
 
 
 def _facts(
@@ -165,16 +199,3 @@ def _features(protocol: Mapping[str, Any]) -> tuple[str, ...]:
     listed = {*(protocol.get("readerFeatures") or ()), *(protocol.get("writerFeatures") or ())}
     implied = {name for name, version in _IMPLIED.items() if version <= protocol["minWriterVersion"] < _LISTING_WRITER}
     return tuple(sorted(listed | implied))
-
-
-def _checkpoint_actions(parts: list[Path]) -> Iterator[dict[str, Any]]:
-    import pyarrow.parquet
-
-    for part in parts:
-        if part.suffix == ".json":  # Delta protocol, "V2 Spec"
-            lines = part.read_text(encoding="utf-8").split("\n")
-            yield from (json.loads(line) for line in lines if line.strip())
-            continue
-        file = pyarrow.parquet.ParquetFile(part)
-        columns = [n for n in ("protocol", "metaData", "txn", "domainMetadata") if n in file.schema_arrow.names]
-        yield from (row for row in file.read(columns=columns).to_pylist() if any(row.values()))

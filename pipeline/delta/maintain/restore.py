@@ -24,11 +24,12 @@ from pipeline.delta.log.mark import (
     write_confs,
 )
 from pipeline.delta.log.replay import Replay, replay
-from pipeline.delta.log.snapshot import local_folder, table_facts
+from pipeline.delta.log.snapshot import table_facts
 from pipeline.delta.maintain.exchange import Exchange, exchange
 from pipeline.delta.read.version import ReadOptions, resolve_version
 from pipeline.delta.spark.doors import door, storage_failure
 from pipeline.delta.spark.failures import LOST_OR_REFUSED, failure_of
+from pipeline.delta.storage.file_system import missing_files
 from pipeline.delta.table.open_table import CONSTRAINT_PREFIX, TableState, declared_properties, require_table
 from pipeline.delta.write.result import WriteResult, commit_result
 from pipeline.delta.write.transaction import INCARNATION
@@ -89,15 +90,13 @@ def plan_restore(session: SparkSession, table: TableRef, pin: ReadOptions) -> Re
     if target == state.version:
         return RestorePlan(dataset=table.name, location=table.location, version=state.version, target=target)
     then: Mapping[str, str | None] | None = None
-    folder = local_folder(table.location)
-    if folder is not None:
-        old = replay(table.location, target)
-        vacuumed = None if old is None else _vacuumed(table, old)
-        if vacuumed is not None:
-            raise vacuumed
-        facts = table_facts(folder, target)
-        if facts is not None:
-            then = dict(facts.properties) | {f"{_FEATURE}{name}": "in force" for name in facts.features}
+    old = replay(table.location, target)
+    vacuumed = None if old is None else _vacuumed(table, old)
+    if vacuumed is not None:
+        raise vacuumed
+    facts = table_facts(table.location, target)
+    if facts is not None:
+        then = dict(facts.properties) | {f"{_FEATURE}{name}": "in force" for name in facts.features}
     now = dict(state.properties) | {f"{_FEATURE}{name}": "in force" for name in state.features}
     flips = {
         name: (now.get(name), old)
@@ -112,9 +111,8 @@ def plan_restore(session: SparkSession, table: TableRef, pin: ReadOptions) -> Re
 
 
 def _vacuumed(table: TableRef, old: Replay) -> VersionVacuumedError | None:
-    """The error with the missing files of a version. If none is missing, or the table is not on this machine, None."""
-    folder = local_folder(table.location)
-    missing = tuple(p for p in old.files if folder is not None and "://" not in p and not (folder / p).exists())
+    """The error with the missing files of a version. If none is missing, None."""
+    missing = missing_files(table.location, (path for path in old.files if "://" not in path))
     if not missing:
         return None
     return table.error(VersionVacuumedError, version=old.version, missing=missing)
@@ -185,7 +183,7 @@ def _translated(error: Exception, table: TableRef, target: int) -> PipelineError
     if failure.is_conflict:
         return table.error(CommitConflictError, condition=failure.condition)
     # Delta's error does not name the missing files.
-    old = None if local_folder(table.location) is None else replay(table.location, target)
+    old = replay(table.location, target)
     vacuumed = None if old is None else _vacuumed(table, old)
     if vacuumed is not None:
         return vacuumed

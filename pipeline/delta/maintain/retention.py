@@ -56,7 +56,7 @@ def unread_files(session: SparkSession, source: TableRef, consumers: Sequence[Ta
 
 
 def _unread(session: SparkSession, source: TableRef, state: TableState, consumer: TableRef) -> Unread | None:
-    name = source.dataset.name
+    name = source.name
     try:
         in_force = effective_cursors(session, table_state(session, consumer))
         cursor = in_force.sources.get(name)
@@ -65,12 +65,12 @@ def _unread(session: SparkSession, source: TableRef, state: TableState, consumer
         verdict = verdict_on(session, source, cursor, in_force.missing)
         if cursor is None or verdict.kind is VerdictKind.FULL:
             return None
-        files = window_files(session, source.location, verdict)
+        files = window_files(source.location, verdict)
     except (OSError, ValueError, PipelineError, *SPARK_ERRORS) as error:
         raise CursorUnreadableError(
-            dataset=name, location=source.location, consumer=consumer.dataset.name, reason=failure_of(error).summary
+            dataset=name, location=source.location, consumer=consumer.name, reason=failure_of(error).summary
         ) from error
-    return Unread(consumer=consumer.dataset.name, version=cursor.version, files=files)
+    return Unread(consumer=consumer.name, version=cursor.version, files=files)
 
 
 def blocked_by(needed: Iterable[Unread], listed: Iterable[str]) -> tuple[Unread, ...]:

@@ -17,7 +17,8 @@ from pyspark.sql import DataFrame, SparkSession
 from pipeline.dataset import TableRef
 from pipeline.dataset.schema import free_name
 from pipeline.delta import sql
-from pipeline.delta.log.mark import Cursor, commit_identity
+from pipeline.delta.log.commits import commit_identity
+from pipeline.delta.log.mark import Cursor
 from pipeline.delta.read.cursors import EffectiveCursors
 from pipeline.delta.read.verdict import Reason, Verdict, VerdictKind, needs_snapshot, verdict_on
 from pipeline.delta.spark.doors import door
@@ -182,7 +183,7 @@ def changes_since(
     for source in sources:
         refuse_misreading(session, source.dataset)
     verdicts = {
-        source.dataset.name: verdict_on(session, source, cursors.sources.get(source.dataset.name), cursors.missing)
+        source.name: verdict_on(session, source, cursors.sources.get(source.name), cursors.missing)
         for source in sources
     }
     if full_refresh:
@@ -191,7 +192,7 @@ def changes_since(
     try:
         with _past_retention(session):
             for source in sources:
-                name = source.dataset.name
+                name = source.name
                 if any(verdict.kind is VerdictKind.FULL for verdict in verdicts.values()):
                     break
                 read[name] = read_changes(session, source, verdicts[name])
@@ -229,9 +230,9 @@ def _snapshots(
     """Full snapshots of all sources. If one source needs one, all are read as one."""
     snapshots = {}
     for source in sources:
-        verdict = verdicts[source.dataset.name]
+        verdict = verdicts[source.name]
         full_verdict = verdict if verdict.kind is VerdictKind.FULL else needs_snapshot(verdict, Reason.OTHER_SOURCE)
-        snapshots[source.dataset.name] = _snapshot(session, source, full_verdict)
+        snapshots[source.name] = _snapshot(session, source, full_verdict)
     return snapshots
 
 
@@ -253,7 +254,7 @@ def read_changes(session: SparkSession, source: TableRef, verdict: Verdict) -> C
     if missing_keys:
         differences = tuple(f"key column {key}: declared, the change feed lacks it" for key in missing_keys)
         raise TableMismatchError(
-            dataset=source.dataset.name, location=source.location, version=verdict.version, differences=differences
+            dataset=source.name, location=source.location, version=verdict.version, differences=differences
         )
     raw: DataFrame | None = None
     try:
@@ -305,7 +306,7 @@ def _snapshot(session: SparkSession, source: TableRef, verdict: Verdict) -> Chan
             newest = require_table(session, source)
             if newest.version == verdict.version or not failure_of(error).has(BEYOND_RETENTION | VERSION_GONE):
                 raise
-            entry = commit_identity(session, source.location, newest.version)
+            entry = commit_identity(source.location, newest.version)
             newer = replace(verdict, version=newest.version, schema=newest.schema, entry=entry)
             return _snapshot(session, source, newer)
     version = [] if source.dataset.keys else [f"{verdict.version}L AS {COMMIT_VERSION}"]

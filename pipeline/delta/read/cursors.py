@@ -1,7 +1,7 @@
 """How far a consumer has read its sources: the cursors in force, read from its own transaction log.
 
-Here belongs the reading of the consumer's log. It needs no Spark if the log is on this machine. What must be read of a
-source after a cursor is the subject of `verdict`.
+Here belongs the reading of the consumer's log, without Spark. What must be read of a source after a cursor is the
+subject of `verdict`.
 
 Only the consumer's own commits carry the cursors. The newest commit that carries some holds those in force. After a
 restore of the consumer, the cursors in force are those that were in force at the restored version.
@@ -11,15 +11,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
 
 from pyspark.sql import SparkSession
 
-from pipeline.delta import sql
-from pipeline.delta.log.commits import commit_note, read_entry
-from pipeline.delta.log.entry import info_of
+from pipeline.delta.log.commits import commit_info, commit_note
 from pipeline.delta.log.mark import Cursor, Cursors
-from pipeline.delta.log.snapshot import local_folder
 from pipeline.delta.read.restores import RESTORE, restored_version
 from pipeline.delta.read.verdict import Reason
 from pipeline.delta.table.open_table import TableState
@@ -51,7 +47,8 @@ class _Entry:
 def effective_cursors(session: SparkSession | None, state: TableState | None) -> EffectiveCursors:
     """The cursors in force in the observed table of a consumer. If it was never written, there are none.
 
-    A log on this machine needs no session.
+    Args:
+        session: tells the time zone of a restore to a time without one. If None, such a restore leads to no cursors.
     """
     if state is None:
         return EffectiveCursors(number=0, read_at=-1)
@@ -89,23 +86,12 @@ class _ConsumerLog:
 
     def __init__(self, session: SparkSession | None, state: TableState) -> None:
         self._session, self._location = session, state.location
-        self._remote: dict[int, _Entry] | None = None
-        if session is not None and local_folder(state.location) is None:
-            history = session.sql(f"DESCRIBE HISTORY {sql.path_table(state.location)}")
-            rows = history.select("version", "operation", "operationParameters", "userMetadata").collect()
-            self._remote = {row["version"]: self._entry(row["version"], row.asDict(recursive=True)) for row in rows}
 
     def entry(self, number: int) -> _Entry | None:
         """The facts of that commit. If the log no longer has it, None."""
-        if self._remote is not None:
-            return self._remote.get(number)
-        try:
-            info = info_of(read_entry(str(local_folder(self._location)), number))
-        except FileNotFoundError:
+        info = commit_info(self._location, number)
+        if info is None:
             return None
-        return self._entry(number, info)
-
-    def _entry(self, number: int, info: Mapping[str, Any]) -> _Entry:
         if info.get("operation") == RESTORE:
             parameters = info.get("operationParameters")
             return _Entry(True, restored_version(self._session, self._location, number, parameters), None)

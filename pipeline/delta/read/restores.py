@@ -16,11 +16,10 @@ from typing import Any
 from pyspark.sql import SparkSession
 
 from pipeline.delta import sql
-from pipeline.delta.log.commits import commit_versions, read_commit_file, read_entry
-from pipeline.delta.log.entry import as_count, info_of
-from pipeline.delta.log.replay import checkpoint_actions, log_files
-from pipeline.delta.log.snapshot import local_folder
-from pipeline.delta.spark.failures import NO_TABLE, NOTHING_TO_READ, SPARK_ERRORS, failure_of
+from pipeline.delta.log.checkpoints import checkpoint_actions, log_files
+from pipeline.delta.log.commits import commit_info, commit_versions, read_commit, read_entry
+from pipeline.delta.log.entry import as_count
+from pipeline.delta.spark.failures import SPARK_ERRORS
 
 RESTORE = "RESTORE"
 _File = tuple[str, str]
@@ -36,7 +35,7 @@ def restored_version(
 ) -> int | None:
     """The version that the restore in commit `number` restored. If the log no longer shows it, None.
 
-    Without a session, None also for a restore to a time if only Spark knows its zone or can read the log.
+    Without a session, None also for a restore to a time if only Spark knows its zone.
 
     If several earlier versions have the same files, and the time fits none of them, the oldest: nothing that was
     written after it is left in the table.
@@ -45,8 +44,6 @@ def restored_version(
     if by_number is not None:
         return by_number if by_number < number else None
     parameters_or_empty = parameters or {}
-    if local_folder(location) is None:
-        return None if session is None else _version_at(session, location, number, parameters_or_empty)
     try:
         same_files = _with_the_files_of(location, number)
     except (OSError, ValueError):  # a commit is missing or truncated
@@ -54,7 +51,7 @@ def restored_version(
     if len(same_files) == 1:
         return same_files[0]
     milliseconds = _milliseconds(session, parameters_or_empty)
-    by_time = None if milliseconds is None else _local_version_at(location, number, milliseconds)
+    by_time = None if milliseconds is None else _version_at(location, number, milliseconds)
     return same_files[0] if same_files and by_time not in same_files else by_time
 
 
@@ -94,7 +91,7 @@ def contradictory_commits(location: str, numbers: Collection[int]) -> list[int]:
     Spark reads their change feed from just these files, so it shows rows that did not change. delta-rs may spell the
     path of a file differently from Spark, and Spark then sees another file. Empty if the log no longer shows it.
     """
-    if not numbers or local_folder(location) is None:
+    if not numbers:
         return []
     log = log_files(location)
     start = max((version for version in log.checkpoints if version < min(numbers)), default=-1)
@@ -160,27 +157,16 @@ def _milliseconds(session: SparkSession | None, parameters: Mapping[str, Any]) -
     return None if milliseconds is None else int(milliseconds)
 
 
-def _local_version_at(location: str, number: int, milliseconds: int) -> int | None:
+def _version_at(location: str, number: int, milliseconds: int) -> int | None:
     """The newest version before `number` that was committed at or before that time."""
     for version in range(number - 1, -1, -1):
         try:
-            commit = read_commit_file(location, version, ())
+            commit = read_commit(location, version, ())
         except FileNotFoundError:
             return None
         if int(commit.timestamp.timestamp() * 1000) <= milliseconds:
             return version
     return None
-
-
-def _version_at(session: SparkSession, location: str, number: int, parameters: Mapping[str, Any]) -> int | None:
-    """The same, from Spark's history, for a log that is not on this machine."""
-    milliseconds = _milliseconds(session, parameters)
-    if milliseconds is None:
-        return None
-    history = session.sql(f"DESCRIBE HISTORY {sql.path_table(location)}")
-    earlier = history.filter(f"version < {number} AND unix_millis(timestamp) <= {milliseconds}")
-    version = earlier.selectExpr("max(version) AS version").collect()[0]["version"]
-    return None if version is None else int(version)
 
 
 # --- the commits that count -------------------------------------------------------------------------------------------
@@ -191,10 +177,9 @@ def commits_in_force(session: SparkSession, location: str) -> Iterator[tuple[int
 
     If there is no table, nothing.
     """
-    infos = _history(session, location) if local_folder(location) is None else None
-    number = max(commit_versions(location) if infos is None else infos, default=-1)
+    number = max(commit_versions(location), default=-1)
     while number >= 0:
-        info = _info(location, number) if infos is None else infos.get(number)
+        info = commit_info(location, number)
         if info is None:
             return
         if info.get("operation") != RESTORE:
@@ -205,21 +190,3 @@ def commits_in_force(session: SparkSession, location: str) -> Iterator[tuple[int
         if target is None:
             return
         number = target
-
-
-def _info(location: str, number: int) -> Mapping[str, Any] | None:
-    try:
-        return info_of(read_entry(str(local_folder(location)), number, few=True))
-    except FileNotFoundError:
-        return None
-
-
-def _history(session: SparkSession, location: str) -> dict[int, Mapping[str, Any]]:
-    try:
-        history = session.sql(f"DESCRIBE HISTORY {sql.path_table(location)}")
-        rows = history.select("version", "operation", "operationParameters", "userMetadata").collect()
-    except SPARK_ERRORS as error:
-        if not failure_of(error).has(NO_TABLE | NOTHING_TO_READ):
-            raise
-        return {}
-    return {int(row["version"]): row.asDict(recursive=True) for row in rows}

@@ -19,14 +19,13 @@ from pyspark.sql import SparkSession
 from pyspark.sql.types import ArrayType, DataType, MapType, StructField, StructType
 
 from pipeline.dataset import TableRef
-from pipeline.delta import sql
-from pipeline.delta.log.commits import commit_file, commit_versions, read_entry
-from pipeline.delta.log.entry import Action, actions_of, info_of, of_dataset
+from pipeline.delta.log.commits import commit_identity, commit_versions, read_commit, read_entry
+from pipeline.delta.log.entry import info_of, of_dataset
 from pipeline.delta.log.integrity import require_sound_entries
-from pipeline.delta.log.mark import Cursor, commit_identity, commit_lines, read_commit
-from pipeline.delta.log.snapshot import local_folder, table_facts
-from pipeline.delta.log.table_state import PHYSICAL_NAME
+from pipeline.delta.log.mark import Cursor
+from pipeline.delta.log.snapshot import PHYSICAL_NAME, table_facts
 from pipeline.delta.read.restores import RESTORE, contradictory_commits
+from pipeline.delta.storage.file_system import missing_files
 from pipeline.delta.table.open_table import CHANGE_FEED, TableState, require_table
 from pipeline.errors.listing import listed
 
@@ -123,7 +122,7 @@ def verdict_on(
     verdict = Verdict(
         kind=VerdictKind.NOTHING_NEW, table_id=state.table_id, version=latest,
         schema=state.schema if described is None else described.schema, feed_on=_is_on(state.properties),
-        entry=commit_identity(session, table.location, latest),
+        entry=commit_identity(table.location, latest),
     )  # fmt: skip
     if cursor is None:
         return needs_snapshot(verdict, missing)
@@ -132,35 +131,30 @@ def verdict_on(
         return needs_snapshot(verdict, Reason.RECREATED)
     if cursor.version > latest:
         return needs_snapshot(verdict, Reason.CURSOR_AHEAD)
-    if cursor.entry is not None and (entry := commit_identity(session, table.location, cursor.version)) != cursor.entry:
+    if cursor.entry is not None and (entry := commit_identity(table.location, cursor.version)) != cursor.entry:
         return needs_snapshot(verdict, Reason.LOG_CLEANED if entry is None else Reason.PUT_BACK, [cursor.version])
     if cursor.version == latest:
         return verdict
     with of_dataset(table.name):
-        return _judge_window(session, state, verdict, range(cursor.version + 1, latest + 1))
+        return _judge_window(state, verdict, range(cursor.version + 1, latest + 1))
 
 
-def _judge_window(session: SparkSession, state: TableState, verdict: Verdict, numbers: range) -> Verdict:
-    versions = _versions(session, state, numbers.start - 1)
+def _judge_window(state: TableState, verdict: Verdict, numbers: range) -> Verdict:
+    versions = frozenset(commit_versions(state.location, numbers.start - 1))
     missing = [number for number in numbers if number not in versions]
     before = _facts(state, numbers.start - 1)
-    if missing or (before is None and local_folder(state.location) is not None):
+    if missing or before is None:
         return needs_snapshot(verdict, Reason.LOG_CLEANED, missing)
     require_sound_entries(state.location, numbers)
-    commits = [_commit(session, state.location, number) for number in numbers]
+    commits = [_commit(state.location, number) for number in numbers]
     described = {commit.number: commit.metadata for commit in commits if commit.metadata is not None}
-    if before is None:
-        # Only Spark reads this log. The description before the first metadata action is not known.
-        if described:
-            return needs_snapshot(verdict, Reason.SCHEMA_CHANGED, [max(described)])
-        before = _Described(state.schema, state.partition_by, _is_on(state.properties))
     shapes = [before, *described.values()]
     misfits = [number for older, number in zip(shapes, described, strict=False) if not _carries(older, shapes[-1])]
     if misfits:
         return needs_snapshot(verdict, Reason.SCHEMA_CHANGED, [misfits[-1]])
     changing = [commit.number for commit in commits if commit.changes_rows]
     if not changing:
-        return replace(verdict, is_late=_is_late(session, state, numbers.start))
+        return replace(verdict, is_late=_is_late(state, numbers.start))
     without_feed = list(_without_feed([commit for commit in commits if commit.number <= changing[-1]], before.feed_on))
     if without_feed:
         return needs_snapshot(verdict, Reason.FEED_OFF, without_feed)
@@ -175,9 +169,9 @@ def _judge_window(session: SparkSession, state: TableState, verdict: Verdict, nu
     )  # fmt: skip
 
 
-def _is_late(session: SparkSession, state: TableState, number: int) -> bool:
+def _is_late(state: TableState, number: int) -> bool:
     """Whether a commit is older than half the time for which the log is kept."""
-    committed = read_commit(session, state.location, number, state.partition_by).timestamp
+    committed = read_commit(state.location, number, state.partition_by).timestamp
     return dt.datetime.now(dt.timezone.utc) - committed > _log_retention(state.properties) / 2
 
 
@@ -217,17 +211,8 @@ class _Commit:
     is_doubtful: bool
 
 
-def _versions(session: SparkSession, state: TableState, after: int) -> frozenset[int]:
-    folder = local_folder(state.location)
-    if folder is not None:
-        return frozenset(commit_versions(str(folder), after))
-    history = session.sql(f"DESCRIBE HISTORY {sql.path_table(state.location)}")
-    return frozenset(row["version"] for row in history.select("version").collect())
-
-
 def _facts(state: TableState, number: int) -> _Described | None:
-    folder = local_folder(state.location)
-    facts = table_facts(folder, number) if folder is not None else None
+    facts = table_facts(state.location, number)
     if facts is None:
         return None
     return _Described(StructType.fromJson(dict(facts.schema)), facts.partition_by, _is_on(facts.properties))
@@ -238,8 +223,8 @@ def _is_on(properties: Mapping[str, str]) -> bool:
     return next(values, "false").lower() == "true"
 
 
-def _commit(session: SparkSession, location: str, number: int) -> _Commit:
-    actions = _actions(session, location, number)
+def _commit(location: str, number: int) -> _Commit:
+    actions = read_entry(location, number)
     described = next((action["metaData"] for action in actions if action.get("metaData")), None)
     changes = [action["cdc"] for action in actions if action.get("cdc")]
     data = [file for a in actions for file in [a.get("add") or a.get("remove")] if file and file.get("dataChange")]
@@ -262,14 +247,6 @@ def _is_doubtful(actions: Sequence[Mapping[str, Any]]) -> bool:
     return info.get("operation") == RESTORE or (not is_spark and any(action.get("remove") for action in actions))
 
 
-def _actions(session: SparkSession, location: str, number: int) -> list[Action]:
-    folder = local_folder(location)
-    if folder is not None:
-        return read_entry(str(folder), number)
-    content = "".join(f"{line}\n" for line in commit_lines(session, location, number))
-    return actions_of(commit_file(location, number), content.encode())
-
-
 def _without_feed(commits: Sequence[_Commit], feed_on: bool) -> Iterator[int]:
     """The commits that change rows while the feed is off, and those after a change that switch the feed off."""
     begun = False
@@ -281,17 +258,16 @@ def _without_feed(commits: Sequence[_Commit], feed_on: bool) -> Iterator[int]:
 
 
 def _files_are_there(location: str, commit: _Commit) -> bool:
-    """Whether a commit's change files exist on this machine's disk. Elsewhere only reading them shows that: True."""
-    folder = local_folder(location)
-    return folder is None or all("://" in path or (folder / path).exists() for path in commit.files)
+    """Whether a commit's change files exist."""
+    return not missing_files(location, (path for path in commit.files if "://" not in path))
 
 
-def window_files(session: SparkSession, location: str, verdict: Verdict) -> tuple[str, ...]:
+def window_files(location: str, verdict: Verdict) -> tuple[str, ...]:
     """The files that the changes in a verdict's window are read from, by their paths below the table."""
     if verdict.window is None:
         return ()
     numbers = range(verdict.window[0], verdict.window[1] + 1)
-    files = (file for number in numbers for file in _commit(session, location, number).files)
+    files = (file for number in numbers for file in _commit(location, number).files)
     return tuple(dict.fromkeys(files))
 
 

@@ -17,9 +17,10 @@ from pyspark.sql.types import DateType, IntegralType, StringType
 
 from pipeline.dataset import Dataset, TableRef
 from pipeline.delta import sql
-from pipeline.delta.log.commits import commit_versions
+from pipeline.delta.log.commits import commit_versions, instant
 from pipeline.delta.log.entry import of_dataset
-from pipeline.delta.log.snapshot import checkpoints, local_folder
+from pipeline.delta.log.snapshot import checkpoints
+from pipeline.delta.log.timestamps import timed_commits
 from pipeline.delta.read.window import Window, read_window
 from pipeline.delta.spark.doors import door, storage_failure
 from pipeline.delta.spark.failures import (
@@ -33,6 +34,7 @@ from pipeline.delta.spark.failures import (
 from pipeline.delta.spark.meaning import refuse_misreading
 from pipeline.delta.sql.constraints import NULL_FOLDER
 from pipeline.delta.sql.slices import Slice
+from pipeline.delta.storage.file_system import local_folder
 from pipeline.delta.table.open_table import latest_version, rows_at
 from pipeline.errors import (
     FilesNotFoundError,
@@ -142,12 +144,12 @@ def read(
     if options.changes is not None:
         return _read_changes(session, table, options, within)
     try:
-        number = _pinned_version(session, table, options)
+        number = _pinned_version(table, options)
         with of_dataset(table.name):
             whole = rows_at(session, table.location, number)
         names = whole.columns
     except SPARK_ERRORS as error:
-        raise _read_error(session, error, table, options) from error
+        raise _read_error(error, table, options) from error
     frame = whole if within is None else whole.filter(within.predicate(table.dataset))
     files_asked = files_in_version = None
     if options.files is not None:
@@ -164,12 +166,12 @@ def read(
 
 def _read_changes(session: SparkSession, table: TableRef, options: ReadOptions, within: Slice | None) -> Read:
     try:
-        version = _pinned_version(session, table, options)
+        version = _pinned_version(table, options)
         window = read_window(session, table, options.changes or Window(), version)
         frame = window.frame if within is None else window.frame.filter(within.predicate(table.dataset))
         chosen = frame.selectExpr(*_selected_columns(table.dataset, options, frame.columns))
     except SPARK_ERRORS as error:
-        raise _read_error(session, error, table, options) from error
+        raise _read_error(error, table, options) from error
     return Read(frame=chosen, version=window.last, first=window.first, files_in_version=window.files)
 
 
@@ -192,81 +194,58 @@ def resolve_version(session: SparkSession, table: TableRef, options: ReadOptions
         VersionNotFoundError, VersionVacuumedError: the log does not have the pinned version, or its files may be gone.
     """
     try:
-        number = _pinned_version(session, table, options)
+        number = _pinned_version(table, options)
         with of_dataset(table.name):
             rows_at(session, table.location, number).columns  # noqa: B018  fails if there is no such version
     except SPARK_ERRORS as error:
-        raise _read_error(session, error, table, options) from error
+        raise _read_error(error, table, options) from error
     return number
 
 
-def _pinned_version(session: SparkSession, table: TableRef, options: ReadOptions) -> int:
+def _pinned_version(table: TableRef, options: ReadOptions) -> int:
     if options.version is not None:
         return options.version
     if options.timestamp is None:
-        return latest_version(session, table.location)
-    history = session.sql(f"DESCRIBE HISTORY {sql.path_table(table.location)}")
-    # As epoch microseconds, so that neither the session's nor the client's zone matters.
-    commits = history.selectExpr("version", "unix_micros(timestamp) AS micros").collect()
-    at = _micros(options.timestamp)
-    at_or_before = [row["version"] for row in commits if row["micros"] <= at]
-    if not at_or_before:
-        earliest = min(row["micros"] for row in commits)
-        raise table.error(
-            VersionNotFoundError,
-            asked=f"version at {options.timestamp.isoformat()}",
-            available=f"from {_EPOCH + dt.timedelta(microseconds=earliest)} on",
-        )
-    return int(max(at_or_before))
+        newest = latest_version(table.location)
+        if newest is None:
+            raise table.error(TableNotFoundError)
+        return newest
+    commits = timed_commits(table.location)
+    if not commits:
+        raise table.error(TableNotFoundError)
+    earlier = [commit.version for commit in commits if instant(commit.milliseconds) <= options.timestamp]
+    if not earlier:
+        asked = f"version at {options.timestamp.isoformat()}"
+        raise table.error(VersionNotFoundError, asked=asked, available=f"from {instant(commits[0].milliseconds)} on")
+    return earlier[-1]
 
 
-_EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.timezone.utc)
-
-
-def _micros(instant: dt.datetime) -> int:
-    return (instant - _EPOCH) // dt.timedelta(microseconds=1)
-
-
-def _read_error(session: SparkSession, error: Exception, table: TableRef, options: ReadOptions) -> Exception:
+def _read_error(error: Exception, table: TableRef, options: ReadOptions) -> Exception:
     failure = failure_of(error)
-    if failure.has(NO_TABLE | NOTHING_TO_READ) or not _table_exists(session, table.location):
+    if failure.has(NO_TABLE | NOTHING_TO_READ) or latest_version(table.location) is None:
         return table.error(TableNotFoundError)
     if failure.has(BEYOND_RETENTION):
-        number = _pinned_version(session, table, options)
+        number = _pinned_version(table, options)
         return table.error(VersionVacuumedError, version=number)
     # Of the newest version the same conditions tell of damage.
     if failure.has(VERSION_GONE) and (options.version is not None or options.timestamp is not None):
-        asked = _pinned_version(session, table, options)
-        available = _available(session, table.location, asked)
+        asked = _pinned_version(table, options)
+        available = _available(table.location)
         return table.error(VersionNotFoundError, asked=f"version {asked}", available=available)
     return storage_failure(table.name, table.location, failure)
 
 
-def _available(session: SparkSession, location: str, asked: int) -> str:
+def _available(location: str) -> str:
     """The versions that can be read: from the first checkpoint on, where the log before it was cleaned up.
 
     The history still has commits of which no state can be made any more.
     """
-    folder = local_folder(location)
-    if folder is not None:
-        there = commit_versions(str(folder))
-        first = 0 if there[:1] == [0] else min(checkpoints(folder), default=there[0])
-        return f"{first} to {there[-1]}"
-    history = session.sql(f"DESCRIBE HISTORY {sql.path_table(location)}")
-    first, last = history.selectExpr("min(version)", "max(version)").collect()[0]
-    return f"{max(first, asked + 1) if asked <= last else first} to {last}"
+    versions = commit_versions(location)
+    first = 0 if versions[:1] == [0] else min(checkpoints(location), default=versions[0])
+    return f"{first} to {versions[-1]}"
 
 
-def _table_exists(session: SparkSession, location: str) -> bool:
-    """Whether there is a table at all. If there is none, the errors of a pinned read don't show it."""
-    try:
-        latest_version(session, location)
-    except SPARK_ERRORS as error:
-        return not failure_of(error).has(NO_TABLE | NOTHING_TO_READ)
-    return True
-
-
-def refuse_table_as_parquet(session: SparkSession, path: str) -> None:
+def refuse_table_as_parquet(path: str) -> None:
     """Raise if Parquet that is to be read by its path belongs to a Delta table. Delta itself does not check this.
 
     On this machine the check covers the table's folder and all that lies in it, elsewhere only the table's folder.
@@ -276,10 +255,8 @@ def refuse_table_as_parquet(session: SparkSession, path: str) -> None:
     """
     folder = local_folder(path)
     if folder is None:
-        try:
-            latest_version(session, path)
-        except SPARK_ERRORS:
-            return  # no table, or nothing that can be read in any form
+        if latest_version(path) is None:
+            return
     elif not any((parent / "_delta_log").is_dir() for parent in (folder, *folder.parents)):
         return
     raise NotParquetError(path=path)

@@ -91,7 +91,7 @@ def read_window(session: SparkSession, table: TableRef, window: Window, version:
             versions=verdict.at_fault or (cursor.version,),
         )
     frame = _frame(session, table.location, verdict)
-    files = len(window_files(session, table.location, verdict))
+    files = len(window_files(table.location, verdict))
     return WindowRead(frame=frame, first=cursor.version + 1, last=last, files=files)
 
 

@@ -11,14 +11,13 @@ import datetime as dt
 import hashlib
 import json
 import math
-import os
 from collections.abc import Iterable, Mapping
-from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from pipeline.delta.frames.records import MAX_DEPTH, shown_value
+from pipeline.delta.storage.local_files import sync_folder, write_file
 from pipeline.errors import JournalError, JournalWriteError
 
 # The most characters or bytes that are kept. Of longer bytes the size and the digest are kept too.
@@ -100,8 +99,8 @@ class DeadLetters:
         path = self.folder / f"{name}.ndjson"
         text = "".join(f"{json.dumps(self._document(letter))}\n" for letter in letters)
         try:
-            self.folder.mkdir(parents=True, exist_ok=True)
-            write_durably(path, text.encode("ascii"))
+            write_file(path, text.encode("ascii"), temporary=f"{path.name}{_TEMPORARY}")
+            sync_folder(path.parent)
         except OSError as error:
             raise JournalWriteError(dataset=self._dataset, path=str(path), reason=str(error)) from error
         return path
@@ -127,28 +126,3 @@ class DeadLetters:
             "source": letter.source,
             "record": letter.record,
         }
-
-
-def write_durably(path: Path, content: bytes) -> None:
-    """Write a file completely or not at all. When this returns, the file survives a loss of power."""
-    temporary = path.with_name(f"{path.name}{_TEMPORARY}")
-    try:
-        with temporary.open("wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(temporary, path)
-    except OSError:
-        with suppress(OSError):
-            temporary.unlink(missing_ok=True)
-        raise
-    sync_folder(path.parent)
-
-
-def sync_folder(folder: Path) -> None:
-    """Make the names in a folder durable."""
-    handle = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)

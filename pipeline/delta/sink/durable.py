@@ -17,8 +17,8 @@ from typing import Any
 from urllib.parse import unquote
 
 from pipeline.delta.log.commits import commit_file, commit_versions, read_entry
-from pipeline.delta.log.snapshot import local_folder
-from pipeline.delta.sink.dead_letters import sync_folder
+from pipeline.delta.storage.file_system import local_folder
+from pipeline.delta.storage.local_files import sync_folder
 
 _PARALLEL_SYNCS = 16
 _Z85 = "0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ.-:+=^!/*?&<>()[]{}@%$#"

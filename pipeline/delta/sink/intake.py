@@ -23,7 +23,7 @@ from pipeline.delta.frames.arrow import fitting
 from pipeline.delta.frames.arrow_types import arrow_type
 from pipeline.delta.frames.convert import ARROW, PANDAS, POLARS, arrow_reader, index_as_columns, kind_of
 from pipeline.delta.frames.records import MAX_DEPTH, Unfit, as_mapping, coercer, is_deep, shown_name, shown_value
-from pipeline.delta.log.snapshot import first_line
+from pipeline.delta.log.checkpoints import first_line
 from pipeline.delta.sink.buffer import Item, Receipt
 from pipeline.delta.sink.dead_letters import DeadLetter, json_value
 from pipeline.delta.sql.constraints import NULL_FOLDER

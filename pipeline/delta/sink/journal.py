@@ -27,7 +27,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from pipeline.delta.sink.dead_letters import sync_folder, write_durably
 from pipeline.delta.sink.segments import (
     BATCH,
     GIVEN_UP,
@@ -49,6 +48,7 @@ from pipeline.delta.sink.segments import (
     table_of,
     write_segment,
 )
+from pipeline.delta.storage.local_files import sync_folder, write_file
 from pipeline.errors import JournalError, JournalWriteError, SinkRunningError
 from pipeline.errors.listing import listed
 
@@ -277,8 +277,7 @@ class Journal:
                     temporary = write_segment(self.folder, f"segment-{number:020d}", number, table, segment_positions)
                     names.append(temporary.name.removesuffix(TEMPORARY))
                 if len(names) > 1:
-                    document = json.dumps({"segments": names}).encode()
-                    write_durably(self.folder / _TOGETHER, document)
+                    self._write(_TOGETHER, {"segments": names})
             except OSError:
                 self._remove(f"{name}{TEMPORARY}" for name in names)
                 raise
@@ -371,7 +370,7 @@ class Journal:
             "positions": positions, "next_segment": next_segment, "version": self.synced_version,
         }  # fmt: skip
         with self._as_journal_error(self.folder, JournalWriteError):
-            write_durably(self.folder / _COMMITTED, json.dumps(document).encode())
+            self._write(_COMMITTED, document)
             self._remove([*document["segments"], *document["replaces"], batch_name(batch)])
         with self._guard:
             self.unfinished = None
@@ -380,7 +379,12 @@ class Journal:
         with self._guard:
             document = batch_document(batch) | {"next_segment": self._next_segment}
         with self._as_journal_error(self.folder, JournalWriteError):
-            write_durably(self.folder / batch_name(batch), json.dumps(document).encode())
+            self._write(batch_name(batch), document)
+
+    def _write(self, name: str, document: Mapping[str, Any]) -> None:
+        """Write a file whose content and name survive a loss of power. A killed process leaves a temporary file."""
+        write_file(self.folder / name, json.dumps(document).encode(), temporary=f"{name}{TEMPORARY}")
+        sync_folder(self.folder)
 
     # --- errors -------------------------------------------------------------------------------------------------------
 

@@ -25,7 +25,7 @@ from pipeline.delta.log.mark import private_session
 from pipeline.delta.sink.dead_letters import DeadLetter
 from pipeline.delta.sink.intake import letter_of
 from pipeline.delta.spark.failures import LOST_OR_REFUSED, SPARK_ERRORS, failure_of
-from pipeline.delta.table.open_table import latest_version, rows_at
+from pipeline.delta.table.open_table import require_table, rows_at
 from pipeline.delta.write import merge
 from pipeline.delta.write.changelog import Helpers, net_change_query, truncated_at
 
@@ -81,7 +81,7 @@ def without_stored_value(
         frame.createOrReplaceTempView(view)  # of a private session
         truncation = truncated_at(frame, dataset, changelog)
         net = spark.sql(net_change_query(dataset, changelog, view, None, truncation)).filter(sql.identifier(own.alive))
-        old = rows_at(spark, table.location, latest_version(spark, table.location)).alias(merge.TARGET)
+        old = rows_at(spark, table.location, require_table(spark, table).version).alias(merge.TARGET)
         stored = frame.filter(merge.stored_condition(dataset) or "TRUE").alias("batch")
         for name in columns:
             without = net.filter(f"{sql.identifier(own.kept(name))}.value IS NULL").alias(merge.SOURCE)

@@ -21,7 +21,8 @@ from pathlib import Path
 from typing import Any
 
 from pipeline.delta.frames.staging import ROW_GROUP_ROWS
-from pipeline.delta.log.snapshot import first_line
+from pipeline.delta.log.checkpoints import first_line
+from pipeline.delta.storage.local_files import synced_file
 
 SEGMENT = re.compile(r"segment-(\d{20})(?:-([0-9a-f]{32}))?\.parquet")
 GOOD = re.compile(r"good-\d{20}-[0-9a-f]{8}(?:-([0-9a-f]{32}))?\.parquet")
@@ -111,13 +112,13 @@ def write_segment(folder: Path, stem: str, number: int, table: Any, positions: M
 def _write(path: Path, number: int, table: Any, positions: Mapping[str, int]) -> None:
     import pyarrow.parquet as pq
 
-    with path.open("wb") as file:
-        with pq.ParquetWriter(file, table.schema, store_schema=False, write_page_checksum=True) as writer:
-            writer.write_table(table, row_group_size=ROW_GROUP_ROWS)
-            metadata = {_POSITIONS: json.dumps(dict(positions)).encode(), _NUMBER: str(number).encode()}
-            writer.add_key_value_metadata(metadata)
-        file.flush()
-        os.fsync(file.fileno())
+    metadata = {_POSITIONS: json.dumps(dict(positions)).encode(), _NUMBER: str(number).encode()}
+    with (
+        synced_file(path) as file,
+        pq.ParquetWriter(file, table.schema, store_schema=False, write_page_checksum=True) as writer,
+    ):
+        writer.write_table(table, row_group_size=ROW_GROUP_ROWS)
+        writer.add_key_value_metadata(metadata)
 
 
 def segment_of(path: Path, number: int) -> Segment:

@@ -25,7 +25,6 @@ from typing import Any, Protocol
 
 from pipeline.dataset import Append, Dataset, InsertNew, Merge, require_dataset
 from pipeline.delta.frames.staging import STAGING
-from pipeline.delta.log.snapshot import local_folder
 from pipeline.delta.sink.buffer import Receipt
 from pipeline.delta.sink.committer import Committer
 from pipeline.delta.sink.metrics import SinkCounters, SinkMetrics
@@ -33,6 +32,7 @@ from pipeline.delta.sink.receiver import Receiver, SinkSettings
 from pipeline.delta.spark.doors import foreign
 from pipeline.delta.spark.failures import failure_of
 from pipeline.delta.spark.session import open_session
+from pipeline.delta.storage.file_system import local_folder
 from pipeline.errors import DeclarationError, PipelineError, SinkStoppedError
 from pipeline.settings import STATE_FOLDER, Settings
 

@@ -1,4 +1,4 @@
-"""Delta's jars: their coordinates, and their place in the cache folder, into which they are downloaded once.
+"""The jars of Delta and of object stores in the cache folder, into which they are downloaded once.
 
 A jar is used only if it is the published file, whoever put it there. Each start verifies that. Complete jars are also
 used from a read-only folder, and without a network.
@@ -18,34 +18,11 @@ from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
 
-from pipeline.delta.spark.download import PART, Published, fetch, shown_url
+from pipeline.delta.storage.download import PART, Published, fetch, shown_url
+from pipeline.delta.storage.published_jars import jars_for
 from pipeline.errors import CacheFolderError, JarsUnavailableError, SparkUnavailableError
 from pipeline.settings import SparkSettings
 
-# The jars that Delta needs in addition to pyspark's, by their Maven coordinates.
-JARS: Mapping[str, Published] = {
-    "io.delta:delta-spark_4.2_2.13:4.4.0": Published(
-        9515916, "27d4fd8b1f879535c573ed1c718177d6a27f24d3e626ba02e216369725721ead"
-    ),
-    "io.delta:delta-storage:4.4.0": Published(
-        113863, "c46735481fa8e326b0957be02b4420cbcab4b325bb08009b7f2045a95133f1cc"
-    ),
-    "io.delta:delta-kernel-api:4.4.0": Published(
-        2838619, "ee9b5a14ac3b7efdff4d61a58478fe8eb0e5a3fbca43889dca7290795fe79a11"
-    ),
-    "io.delta:delta-kernel-defaults:4.4.0": Published(
-        227185, "225c975199e4718b38ee5b7e6da7f19e9585024262b2cec2656b32151a856b0b"
-    ),
-    "io.delta:delta-kernel-unitycatalog:4.4.0": Published(
-        43048, "cea22dfb4ac562b3cd27bf652697750e8336009d73fb06631363aaaad5345ffa"
-    ),
-    "io.unitycatalog:unitycatalog-client:0.6.0": Published(
-        564136, "48257499a86b801a3e2372cec55ac226ca1c1c7eabe5c118e7302f29a1fdbc19"
-    ),
-    "io.unitycatalog:unitycatalog-hadoop:0.6.0": Published(
-        78389, "c47b63c961c87102b9e1d63809a0915ba4c86b7652f57c8d39ca3a05b441a150"
-    ),
-}
 FETCH_SECONDS = 900.0
 POLL_SECONDS = 0.1
 LOG_EVERY_SECONDS = 2.0
@@ -74,18 +51,19 @@ def delta_jars(settings: SparkSettings) -> list[Path]:
         WrongJarError: a received file is not the published one.
         CacheFolderError: the folder can't be read or written, or is full.
     """
-    if _missing(settings.cache):
+    published = jars_for(settings.schemes)
+    if _missing(published, settings.cache):
         ends = time.monotonic() + FETCH_SECONDS
         repository = settings.maven_repository or public_repository()
         with _locked(settings.cache / "jars", repository, ends):
-            _fetch_all(_missing(settings.cache), settings.cache, repository, ends)
-    return [jar_path(coordinate, settings.cache) for coordinate in JARS]
+            _fetch_all(_missing(published, settings.cache), settings.cache, repository, ends)
+    return [jar_path(coordinate, settings.cache) for coordinate in published]
 
 
-def _missing(cache: Path) -> list[str]:
-    """The coordinates whose published file is not in the cache."""
+def _missing(published: Mapping[str, Published], cache: Path) -> dict[str, Published]:
+    """The jars whose published file is not in the cache."""
     try:
-        return [coordinate for coordinate, jar in JARS.items() if not _holds(jar_path(coordinate, cache), jar)]
+        return {name: jar for name, jar in published.items() if not _holds(jar_path(name, cache), jar)}
     except OSError as error:
         raise _unusable(cache / "jars", error) from error
 
@@ -94,12 +72,12 @@ def _holds(path: Path, jar: Published) -> bool:
     return path.is_file() and jar.is_at(path)
 
 
-def _fetch_all(coordinates: list[str], cache: Path, repository: str, ends: float) -> None:
-    if coordinates:
-        megabytes = sum(JARS[coordinate].size for coordinate in coordinates) / 1e6
-        _LOG.info("Fetching %d jars of Delta, %.1f MB, from %s", len(coordinates), megabytes, shown_url(repository))
-    for coordinate in coordinates:
-        target, published = jar_path(coordinate, cache), JARS[coordinate]
+def _fetch_all(missing: Mapping[str, Published], cache: Path, repository: str, ends: float) -> None:
+    if missing:
+        megabytes = sum(jar.size for jar in missing.values()) / 1e6
+        _LOG.info("Fetching %d jars of Delta, %.1f MB, from %s", len(missing), megabytes, shown_url(repository))
+    for coordinate, published in missing.items():
+        target = jar_path(coordinate, cache)
         fetch(jar_url(coordinate, repository), target, published, ends, _progress_log(target.name, published.size))
         _LOG.info("%s: %d kB, checked", target.name, published.size // 1000)
 

@@ -7,11 +7,11 @@ import importlib.util
 import shlex
 import shutil
 import subprocess
-import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from pipeline.delta.storage.local_files import write_file
 from pipeline.errors import CacheFolderError, JavaNotFoundError
 
 MINIMUM_JAVA = 17  # Spark 4 release notes
@@ -109,19 +109,5 @@ def _start_script_home(java: Path, version: int, cache: Path) -> Path:
         f'exec {shlex.quote(str(java))} "$@"\n'
     )
     if not script.is_file() or script.read_text(encoding="utf-8") != text:
-        _replace_file(script, text.encode(), mode=0o755)
+        write_file(script, text.encode(), mode=0o755)
     return home
-
-
-def _replace_file(path: Path, content: bytes, mode: int = 0o644) -> None:
-    """Write atomically, so that another process never sees a partial file."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.NamedTemporaryFile(dir=path.parent, delete=False) as file:
-        temporary = Path(file.name)
-        try:
-            file.write(content)
-            file.close()
-            temporary.chmod(mode)
-            temporary.replace(path)
-        finally:
-            temporary.unlink(missing_ok=True)

@@ -50,8 +50,6 @@ POLL_SECONDS = 0.2
 WATCH_SECONDS = 5.0
 SESSION_MINUTES = 20
 COLLECT_SECONDS = 60
-# Servers that this process has started. Python would warn about a `Popen` that is collected while its process runs.
-_STARTED: list[subprocess.Popen[bytes]] = []
 PLUGIN = "org.apache.spark.sql.connect.SparkConnectPlugin"
 
 
@@ -127,7 +125,8 @@ def _spawn(folder: Path, port: int, idle_minutes: int | None, log: Path) -> subp
             stderr=output,
             start_new_session=True,
         )
-    _STARTED.append(child)
+    # It collects the exit status, without which an ended process stays in the table of processes.
+    threading.Thread(target=child.wait, name="spark-server-exit", daemon=True).start()
     return child
 
 

@@ -18,6 +18,7 @@ from pathlib import Path
 
 import psutil
 
+from pipeline.delta.storage.local_files import write_file
 from pipeline.errors import ServerError
 
 HOST = "127.0.0.1"
@@ -114,9 +115,7 @@ def _command_line(process: psutil.Process) -> list[str]:
 
 def remember(folder: Path, server: Server) -> None:
     """Write the record atomically."""
-    temporary = folder / f"{_RECORD}.{os.getpid()}"
-    temporary.write_text(json.dumps(asdict(server)), encoding="utf-8")
-    os.replace(temporary, folder / _RECORD)
+    write_file(folder / _RECORD, json.dumps(asdict(server)).encode())
 
 
 def forget(folder: Path) -> None:

@@ -16,11 +16,9 @@ from dataclasses import dataclass
 from pyspark.sql import SparkSession
 
 from pipeline.dataset import TableRef
-from pipeline.delta import sql
 from pipeline.delta.log.commits import commit_note
 from pipeline.delta.log.mark import StreamBatch
 from pipeline.delta.log.replay import replay
-from pipeline.delta.log.snapshot import local_folder
 from pipeline.delta.read.restores import commits_in_force
 from pipeline.delta.stream.query_log import batch_content
 from pipeline.errors import StreamBatchError, StreamCheckpointError
@@ -67,7 +65,7 @@ def refuse_other_input(
         return
     if later is not None:
         raise _other_input(table, checkpoint, later)
-    _refuse_others(session, table, checkpoint, others)
+    _refuse_others(table, checkpoint, others)
 
 
 def refuse_lost_checkpoint(session: SparkSession, table: TableRef, checkpoint: str, name: str) -> None:
@@ -80,12 +78,12 @@ def refuse_lost_checkpoint(session: SparkSession, table: TableRef, checkpoint: s
         StreamCheckpointError: no restore has undone its batches, and the table has rows.
     """
     others = [written for written in _written(session, table.location) if written.checkpoint == name]
-    _refuse_others(session, table, checkpoint, others)
+    _refuse_others(table, checkpoint, others)
 
 
-def _refuse_others(session: SparkSession, table: TableRef, checkpoint: str, others: list[_Written]) -> None:
+def _refuse_others(table: TableRef, checkpoint: str, others: list[_Written]) -> None:
     """Refuse if another query of the folder wrote these batches, the newest first, and the table has rows."""
-    if not others or not _holds_rows(session, table.location):
+    if not others or not _holds_rows(table.location):
         return
     raise table.error(
         StreamCheckpointError,
@@ -96,11 +94,9 @@ def _refuse_others(session: SparkSession, table: TableRef, checkpoint: str, othe
     )
 
 
-def _holds_rows(session: SparkSession, location: str) -> bool:
-    if local_folder(location) is not None:
-        snapshot = replay(location)
-        return snapshot is not None and bool(snapshot.files)
-    return bool(session.sql(f"SELECT 1 AS one FROM {sql.path_table(location)} LIMIT 1").collect())  # noqa: S608  quoted
+def _holds_rows(location: str) -> bool:
+    snapshot = replay(location)
+    return snapshot is not None and bool(snapshot.files)
 
 
 def _other_input(table: TableRef, checkpoint: str, written: _Written) -> StreamBatchError:

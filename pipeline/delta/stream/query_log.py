@@ -16,7 +16,7 @@ import posixpath
 from collections.abc import Iterator
 from typing import Any
 
-from pipeline.delta.log.commits import file_system
+from pipeline.delta.storage.file_system import file_system
 
 _COMPACT = ".compact"
 _HEAD_LINES = 2  # the format's version, and the time at which the batch was planned

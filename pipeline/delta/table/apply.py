@@ -16,7 +16,7 @@ from pipeline.dataset.schema import schema_fingerprint
 from pipeline.delta import sql
 from pipeline.delta.log.mark import CommitNote, Mark, private_session, write_confs
 from pipeline.delta.log.retry import RetryPolicy, with_retries
-from pipeline.delta.log.table_state import TableState
+from pipeline.delta.log.snapshot import TableState
 from pipeline.delta.spark.doors import disk_problem, storage_failure
 from pipeline.delta.spark.failures import SPARK_ERRORS, failure_of
 from pipeline.delta.sql import constraints

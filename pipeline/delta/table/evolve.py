@@ -13,9 +13,6 @@ from pyspark.sql.types import (
     ArrayType,
     ByteType,
     DataType,
-    DecimalType,
-    DoubleType,
-    FloatType,
     IntegerType,
     LongType,
     MapType,
@@ -25,7 +22,7 @@ from pyspark.sql.types import (
 )
 
 from pipeline.dataset import SchemaPolicy
-from pipeline.dataset.schema import casefolded, is_string, walk_paths
+from pipeline.dataset.schema import casefolded, is_string, walk_paths, widens
 from pipeline.delta import sql
 from pipeline.delta.table.steps import (
     AddColumn,
@@ -50,9 +47,7 @@ ALLOWED: dict[str, frozenset[str]] = {
     "evolve": frozenset({AddColumn.kind, WidenColumn.kind, RelaxNotNull.kind, RenameColumn.kind}),
     "overwrite": frozenset(),
 }
-# The digits that values of an integral type may need, and the integer digits that a decimal needs for Delta to widen
-# the type to it (`TypeWidening.scala`).
-_DIGITS: dict[type[DataType], int] = {ByteType: 3, ShortType: 5, IntegerType: 10, LongType: 19}
+# The integer digits that a decimal needs for Delta to widen an integral type to it (`TypeWidening.scala`).
 _DECIMAL_DIGITS: dict[type[DataType], int] = {ByteType: 10, ShortType: 10, IntegerType: 10, LongType: 20}
 
 Edit = Callable[[list[StructField], int], list[StructField]]
@@ -130,7 +125,7 @@ class _Differ:
                 self.problems.append(
                     f"column {shown_path(item_path)}: the table has it as {other}, which differs by case only"
                 )
-            elif holds_not_null(item):
+            elif _has_not_null_field(item):
                 self.problems.append(
                     f"column {shown_path(item_path)}: NOT NULL, and the table's rows have no value for it"
                 )
@@ -180,7 +175,7 @@ class _Differ:
 
     def _atomic(self, path: Path, declared: DataType, observed: DataType) -> None:
         to, before = sql.type_name(declared), sql.type_name(observed)
-        if not widens(observed, declared):
+        if not widens(observed, declared, _DECIMAL_DIGITS):
             self.problems.append(f"column {shown_path(path)}: declared {to}, the table has {before}")
         elif not self.widening:
             feature = "features.type_widening"
@@ -198,28 +193,14 @@ def stored_alike(given: DataType, declared: DataType) -> bool:
     return type(given) is type(declared) and given.simpleString() == declared.simpleString()
 
 
-def widens(observed: DataType, declared: DataType) -> bool:
-    """Whether Delta can widen the type without a change of any value."""
-    if type(observed) in _DIGITS and type(declared) in _DIGITS:
-        return _DIGITS[type(observed)] < _DIGITS[type(declared)]
-    if isinstance(observed, FloatType) and isinstance(declared, DoubleType):
-        return True
-    if isinstance(declared, DecimalType):
-        integer_digits = declared.precision - declared.scale
-        if isinstance(observed, DecimalType):
-            return observed.scale <= declared.scale and observed.precision - observed.scale <= integer_digits
-        return type(observed) in _DECIMAL_DIGITS and _DECIMAL_DIGITS[type(observed)] <= integer_digits
-    return False
-
-
-def holds_not_null(item: StructField) -> bool:
+def _has_not_null_field(item: StructField) -> bool:
     """Whether a field, or a field of a struct inside it, is NOT NULL."""
     if not item.nullable:
         return True
     inner = item.dataType
     while isinstance(inner, ArrayType):
         inner = inner.elementType
-    return isinstance(inner, StructType) and any(holds_not_null(f) for f in inner.fields)
+    return isinstance(inner, StructType) and any(_has_not_null_field(f) for f in inner.fields)
 
 
 def _path_called(dotted: str, schema: StructType) -> Path | None:

@@ -15,13 +15,12 @@ from pyspark.sql.types import StructType
 from pipeline.dataset import Dataset, TableRef
 from pipeline.dataset.features import SUPPORTED, wanted_features
 from pipeline.delta import sql
+from pipeline.delta.log.checkpoints import log_files
 from pipeline.delta.log.commits import CREATION_SECONDS, commit_versions, has_log_folder, remove_empty_log
 from pipeline.delta.log.entry import of_dataset
 from pipeline.delta.log.integrity import require_sound
 from pipeline.delta.log.mark import CommitNote, Mark, private_session, write_confs
-from pipeline.delta.log.replay import log_files
-from pipeline.delta.log.snapshot import local_folder, table_facts
-from pipeline.delta.log.table_state import TableState
+from pipeline.delta.log.snapshot import TableState, table_facts
 from pipeline.delta.spark.doors import door, storage_failure
 from pipeline.delta.spark.failures import NO_TABLE, NOT_EMPTY_LOCATION, SPARK_ERRORS, failure_of
 from pipeline.delta.table.apply import Applied, apply, refuse_bad_expressions
@@ -101,7 +100,9 @@ def observe_at(session: SparkSession, name: str, location: str) -> TableState | 
             _require_sound_newest(location)
         detail = session.sql(f"DESCRIBE DETAIL {sql.path_table(location)}").collect()[0]
         # The schema is read at the reported version, so that both are of one commit.
-        number = latest_version(session, location)
+        number = latest_version(location)
+        if number is None:
+            raise StorageError(dataset=name, location=location, reason="its log can't be listed")
         schema = rows_at(session, location, number).schema
     except SPARK_ERRORS as error:
         failure = failure_of(error)
@@ -128,8 +129,8 @@ def observe_at(session: SparkSession, name: str, location: str) -> TableState | 
 def table_state(session: SparkSession, table: TableRef) -> TableState | None:
     """The table's current state without its sizes; None if there is no table.
 
-    On this machine's disk it is read from the newest entries of the log, which is a hundred times faster than Spark.
-    If that fails, Spark reads the state; only Spark decides that there is no table.
+    It is read from the newest entries of the log, which is a hundred times faster than Spark. If that fails, Spark
+    reads the state; only Spark decides that there is no table.
 
     Raises:
         DamagedTableError: the table is damaged.
@@ -147,29 +148,23 @@ def state_at_location(session: SparkSession, name: str, location: str) -> TableS
 
 
 def _require_sound_newest(location: str) -> None:
-    folder = local_folder(location)
-    versions = commit_versions(str(folder)) if folder is not None else []
-    if versions:
-        require_sound(location, versions[-1])
+    newest = latest_version(location)
+    if newest is not None:
+        require_sound(location, newest)
 
 
 def state_from_log(location: str) -> TableState | None:
-    """The table's state from the newest entries of a log on this machine's disk, without Spark.
-
-    None if the log is elsewhere, has no commits, or can't be read here.
+    """The table's state from the newest entries of its log. If it has no commits, or can't be read, None. No Spark.
 
     Raises:
         DamagedTableError: the log is damaged.
     """
-    folder = local_folder(location)
-    if folder is None:
-        return None
     try:
-        versions = commit_versions(str(folder))
+        versions = commit_versions(location)
         if versions:
             require_sound(location, versions[-1])
-        facts = table_facts(folder, versions[-1]) if versions else None
-    except (OSError, KeyError, NotImplementedError):  # the log can't be read, or has a form that we don't read
+        facts = table_facts(location, versions[-1]) if versions else None
+    except (OSError, ValueError, KeyError, NotImplementedError):  # it can't be read, or has a form that we don't read
         return None
     if facts is None:
         return None
@@ -200,14 +195,9 @@ def require_table(session: SparkSession, table: TableRef) -> TableState:
     return state
 
 
-def latest_version(session: SparkSession, location: str) -> int:
-    """The newest version in the log."""
-    folder = local_folder(location)
-    versions = commit_versions(str(folder)) if folder is not None else []
-    if versions:
-        return versions[-1]
-    row = session.sql(f"DESCRIBE HISTORY {sql.path_table(location)} LIMIT 1").select("version").collect()[0]
-    return int(row["version"])
+def latest_version(location: str) -> int | None:
+    """The newest version in the log. If there is no table, None. No Spark."""
+    return log_files(location).latest
 
 
 def rows_at(session: SparkSession, location: str, number: int) -> DataFrame:
@@ -237,7 +227,7 @@ def plan_of(session: SparkSession, table: TableRef) -> Plan:
 
 @door
 def plan_in_log(table: TableRef) -> Plan | None:
-    """As `plan_of`, from the log of a table on this machine. If the log is not enough, None. No Spark.
+    """As `plan_of`, from the table's log. If the log is not enough, None. No Spark.
 
     If Spark must analyse SQL that the table does not have yet (a check, a generated column or a default), None too.
 
@@ -245,8 +235,7 @@ def plan_in_log(table: TableRef) -> Plan | None:
         TableNotFoundError: the table was never written.
         DamagedTableError: the log is damaged.
     """
-    folder = local_folder(table.location)
-    if folder is not None and log_files(table.location).latest is None:
+    if latest_version(table.location) is None:
         raise table.error(TableNotFoundError)
     with of_dataset(table.name):
         state = state_from_log(table.location)

@@ -29,7 +29,7 @@ from pipeline.dataset.features import (
 from pipeline.dataset.policy import OURS, storage_properties
 from pipeline.dataset.schema import schema_fingerprint, walk_paths
 from pipeline.delta import sql
-from pipeline.delta.log.table_state import TableState
+from pipeline.delta.log.snapshot import TableState
 from pipeline.delta.table.compatibility import READER_FEATURES, Loss, clients_lost
 from pipeline.delta.table.evolve import SchemaSteps, field_at, schema_steps, with_not_null
 from pipeline.delta.table.steps import (

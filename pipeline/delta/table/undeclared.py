@@ -10,7 +10,7 @@ from typing import Any, cast
 
 from pipeline.dataset import Check, ColumnMapping, Dataset, Features
 from pipeline.dataset.features import MAPPING_MODE
-from pipeline.delta.log.table_state import TableState
+from pipeline.delta.log.snapshot import TableState
 from pipeline.delta.table.plan import CHANGE_FEED, observed_shape
 
 

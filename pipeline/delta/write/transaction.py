@@ -12,18 +12,17 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 from pyspark.sql import SparkSession
 
 from pipeline.delta import sql
-from pipeline.delta.log.commits import commit_note, commit_versions, read_entry
-from pipeline.delta.log.entry import as_count, info_of
-from pipeline.delta.log.mark import HISTORY_LIMIT, Mark, commit_identity
-from pipeline.delta.log.snapshot import local_folder, table_facts, transaction_version
+from pipeline.delta.log.commits import commit_identity, commit_info, commit_note, commit_versions, newest_infos
+from pipeline.delta.log.entry import as_count
+from pipeline.delta.log.mark import HISTORY_LIMIT, Mark
+from pipeline.delta.log.snapshot import table_facts, transaction_version
 from pipeline.delta.read.restores import RESTORE, restored_version
-from pipeline.delta.table.open_table import TableState, latest_version
+from pipeline.delta.table.open_table import TableState
 
 INCARNATION = "pipeline.incarnation"
 _APP_ID = "spark.databricks.delta.write.txnAppId"
@@ -88,7 +87,7 @@ def identifier(session: SparkSession, state: TableState, mark: Mark) -> Identifi
         return Unguarded()
     number = incarnation(session, state)
     if number and _is_kept(session, state, number, mark):
-        version = _version_of_epoch(session, state.location, mark)
+        version = _version_of_epoch(state.location, mark)
         return Written(state.version if version is None else version)
     return Identifier(_application(number, mark.writer), mark.epoch)
 
@@ -98,11 +97,8 @@ def _application(incarnation: int, writer: str) -> str:
 
 
 def last_recorded_epoch(session: SparkSession, state: TableState, writer: str) -> int:
-    """The greatest epoch that Delta has recorded of a writer. If there is none, or the log is not local, 0."""
-    folder = local_folder(state.location)
-    if folder is None:
-        return 0
-    return transaction_version(folder, state.version, _application(incarnation(session, state), writer)) or 0
+    """The greatest epoch that Delta has recorded of a writer. If there is none, 0."""
+    return transaction_version(state.location, state.version, _application(incarnation(session, state), writer)) or 0
 
 
 def cursor_identifier(session: SparkSession, state: TableState, number: int) -> Identifier:
@@ -125,54 +121,26 @@ def _property(properties: Mapping[str, str]) -> int:
 
 def _restores(session: SparkSession, state: TableState) -> Mapping[int, int | None]:
     """The restores in the log, each with the version that it restored."""
-    key, folder = (state.location, state.table_id), local_folder(state.location)
+    location, key = state.location, (state.location, state.table_id)
     searched = _SEARCHED.get(key, _Searched())
-    if searched.until >= 0 and (
-        state.version < searched.until
-        if folder is None
-        else commit_identity(session, state.location, searched.until) != searched.entry
-    ):
+    if searched.until >= 0 and commit_identity(location, searched.until) != searched.entry:
         searched = _Searched()  # an older copy of the table was put back since
     if state.version <= searched.until:
         return searched.restores
-    if folder is None:
-        newest, new = _restores_in_history(session, state, searched.until)
-    else:
-        numbers = commit_versions(str(folder), searched.until)
-        newest, new = max(numbers, default=searched.until), _restores_among(folder, numbers)
-    restored = {n: restored_version(session, state.location, n, parameters) for n, parameters in new.items()}
-    entry = None if folder is None else commit_identity(session, state.location, newest)
-    _SEARCHED[key] = _Searched(newest, entry, {**searched.restores, **restored})
+    numbers = commit_versions(location, searched.until)
+    newest = max(numbers, default=searched.until)
+    restored = {
+        number: restored_version(session, location, number, parameters)
+        for number, parameters in _restores_among(location, numbers).items()
+    }
+    _SEARCHED[key] = _Searched(newest, commit_identity(location, newest), {**searched.restores, **restored})
     return _SEARCHED[key].restores
 
 
-def _info(folder: Path, number: int) -> Mapping[str, Any]:
-    """The commit information of a commit. If the log no longer has it, empty."""
-    try:
-        return info_of(read_entry(str(folder), number, few=True))
-    except FileNotFoundError:  # cleaned up in the meantime; a property then records the restore
-        return {}
-
-
-def _restores_among(folder: Path, numbers: Iterable[int]) -> dict[int, Mapping[str, Any]]:
-    """The parameters of the restores among these commits."""
-    infos = {number: _info(folder, number) for number in numbers}
+def _restores_among(location: str, numbers: Iterable[int]) -> dict[int, Mapping[str, Any]]:
+    """The parameters of the restores among these commits. If one was cleaned up, a property records it."""
+    infos = {number: commit_info(location, number) or {} for number in numbers}
     return {n: info.get("operationParameters") or {} for n, info in infos.items() if info.get("operation") == RESTORE}
-
-
-def _restores_in_history(
-    session: SparkSession, state: TableState, after: int
-) -> tuple[int, Mapping[int, Mapping[str, Any]]]:
-    limit = state.version - after
-    while True:
-        history = session.sql(f"DESCRIBE HISTORY {sql.path_table(state.location)} LIMIT {limit}")
-        rows = history.select("version", "operation", "operationParameters").collect()
-        # The limit counts from the newest commit, and others may commit meanwhile.
-        if len(rows) < limit or rows[-1]["version"] <= after + 1:
-            break
-        limit *= 2
-    restores = {int(row["version"]): row["operationParameters"] or {} for row in rows if row["operation"] == RESTORE}
-    return max((int(row["version"]) for row in rows), default=after), restores
 
 
 def _is_kept(session: SparkSession, state: TableState, number: int, mark: Mark) -> bool:
@@ -180,33 +148,32 @@ def _is_kept(session: SparkSession, state: TableState, number: int, mark: Mark) 
 
     The version that was restored may follow earlier restores, and the rows that these have kept count as well.
     """
-    restores, folder, until = _restores(session, state), local_folder(state.location), state.version
+    restores, until = _restores(session, state), state.version
     while True:
-        reached = None
-        if folder is not None:
-            reached = transaction_version(folder, until, _application(number, mark.writer))
-        if folder is None or until == state.version:
+        reached = transaction_version(state.location, until, _application(number, mark.writer))
+        if until == state.version:
             # A write that had not seen the restore recorded its epoch under the old incarnation; its mark shows it.
-            marked = _epoch_in_history(session, state, mark, number, until)
+            marked = _marked_epoch(state.location, mark, number)
             reached = max((epoch for epoch in (reached, marked) if epoch is not None), default=None)
         if reached is not None and mark.epoch is not None and reached >= mark.epoch:
             return True
         target = restores.get(number)
         if target is None:
             return False
-        facts = table_facts(folder, target) if folder is not None else None
+        facts = table_facts(state.location, target)
         recorded = _property(facts.properties) if facts is not None else 0
         number, until = max((recorded, *(n for n in restores if n <= target))), target
 
 
-def _epoch_in_history(session: SparkSession, state: TableState, mark: Mark, after: int, until: int) -> int | None:
-    """The greatest epoch of the mark's writer in the commits after `after`, within the part of the history searched."""
-    limit = state.version - until + HISTORY_LIMIT
-    history = session.sql(f"DESCRIBE HISTORY {sql.path_table(state.location)} LIMIT {limit}")
-    rows = history.filter(f"version > {after} AND version <= {until}").select("userMetadata").collect()
-    marks = [(commit_note(row["userMetadata"]) or {}).get("mark") or {} for row in rows]
-    epochs = [mark_of_commit["epoch"] for mark_of_commit in marks if mark_of_commit.get("writer") == mark.writer]
+def _marked_epoch(location: str, mark: Mark, after: int) -> int | None:
+    """The greatest epoch of the mark's writer in the newest commits, of those above `after`."""
+    marks = (_mark_of(info) for number, info in newest_infos(location, HISTORY_LIMIT) if number > after)
+    epochs = [found["epoch"] for found in marks if found.get("writer") == mark.writer]
     return max((epoch for epoch in epochs if epoch is not None), default=None)
+
+
+def _mark_of(info: Mapping[str, Any]) -> Mapping[str, Any]:
+    return (commit_note(info.get("userMetadata")) or {}).get("mark") or {}
 
 
 def first_load(session: SparkSession, state: TableState, mark: Mark) -> Identifier | Written | Occupied:
@@ -216,46 +183,35 @@ def first_load(session: SparkSession, state: TableState, mark: Mark) -> Identifi
     """
     table = sql.path_table(state.location)
     if session.sql(f"SELECT 1 AS one FROM {table} LIMIT 1").collect():  # noqa: S608  quoted
-        version = None if mark.epoch is None else _version_of_epoch(session, state.location, mark)
+        version = None if mark.epoch is None else _version_of_epoch(state.location, mark)
         return Occupied() if version is None else Written(version)
     # A table that was emptied may be loaded again: the commit that emptied it changes the identifier.
-    newest = _newest_change(session, table, f" LIMIT {HISTORY_LIMIT}")
-    if newest is None:
-        newest = _newest_change(session, table, "") or 0
-    return Identifier(f"pipeline/{incarnation(session, state)}/first load after {newest}", 0)
+    changes = (number for number, info in newest_infos(state.location) if info.get("operation") in _CHANGES_ROWS)
+    return Identifier(f"pipeline/{incarnation(session, state)}/first load after {next(changes, 0)}", 0)
 
 
-def _newest_change(session: SparkSession, table: str, limit: str) -> int | None:
-    operations = ", ".join(map(sql.string, _CHANGES_ROWS))
-    history = session.sql(f"DESCRIBE HISTORY {table}{limit}").filter(f"operation IN ({operations})")
-    newest = history.selectExpr("max(version) AS newest").collect()[0]["newest"]
-    return None if newest is None else int(newest)
-
-
-def version_holding(session: SparkSession, state: TableState, mark: Mark, known: Identifier) -> int | None:
+def version_holding(state: TableState, mark: Mark, known: Identifier) -> int | None:
     """The version that holds what an earlier write under this mark has written. If none was recorded, None.
 
     If the log no longer has that commit, the current version.
     """
-    folder = local_folder(state.location)
-    versions = commit_versions(str(folder)) if folder is not None else []
-    recorded = transaction_version(folder, versions[-1], known.app_id) if folder is not None and versions else None
-    if folder is not None and (recorded is None or recorded < known.version):
+    newest = commit_versions(state.location)[-1]
+    recorded = transaction_version(state.location, newest, known.app_id)
+    if recorded is None or recorded < known.version:
         return None
-    version = _version_of_epoch(session, state.location, mark)
-    return latest_version(session, state.location) if version is None and recorded is not None else version
+    version = _version_of_epoch(state.location, mark)
+    return newest if version is None else version
 
 
-def _version_of_epoch(session: SparkSession, location: str, mark: Mark) -> int | None:
+def _version_of_epoch(location: str, mark: Mark) -> int | None:
     """The newest commit of this writer's epoch. If that is gone, the newest commit of a later epoch."""
-    history = session.sql(f"DESCRIBE HISTORY {sql.path_table(location)} LIMIT {HISTORY_LIMIT}")
     later: int | None = None
-    for row in history.select("version", "userMetadata").collect():
-        theirs = (commit_note(row["userMetadata"]) or {}).get("mark") or {}
+    for number, info in newest_infos(location, HISTORY_LIMIT):
+        theirs = _mark_of(info)
         if theirs.get("writer") != mark.writer or theirs.get("epoch") is None:
             continue
         if theirs["epoch"] == mark.epoch:
-            return int(row["version"])
+            return number
         if theirs["epoch"] > (mark.epoch or 0) and later is None:
-            later = int(row["version"])
+            later = number
     return later

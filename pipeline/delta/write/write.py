@@ -34,7 +34,6 @@ from pipeline.delta.log.mark import (
     write_confs,
 )
 from pipeline.delta.log.retry import RetryPolicy, with_retries
-from pipeline.delta.log.snapshot import local_folder
 from pipeline.delta.spark.doors import door, door_of_write
 from pipeline.delta.spark.failures import (
     CAUSE_UNKNOWN,
@@ -47,6 +46,7 @@ from pipeline.delta.spark.failures import (
     failure_of,
 )
 from pipeline.delta.sql.slices import Slice
+from pipeline.delta.storage.file_system import local_folder
 from pipeline.delta.table.apply import Applied
 from pipeline.delta.table.open_table import TableState, conform, open_with_steps, require_table
 from pipeline.delta.write import merge, overwrite, quarantine
@@ -251,7 +251,7 @@ def _attempt(
     if isinstance(guard, Occupied):
         return no_commit(dataset, state, note.mark)
     if apart.split.set_apart is not None and isinstance(guard, Identifier) and note.cursors is None:
-        before = version_holding(session, state, note.mark, guard)
+        before = version_holding(state, note.mark, guard)
         if before is not None:  # no row is quarantined a second time
             return no_commit(dataset, state, note.mark, skipped_at=before)
     with _temporary_view(frame, note.mark) as view:
@@ -284,7 +284,7 @@ def _without_commit(session: SparkSession, table: TableRef, note: CommitNote, gu
         raise table.error(CommitConflictError, condition="RESTORE")
     skipped_at = again.version if isinstance(again, Written) else None
     if isinstance(again, Identifier):
-        skipped_at = version_holding(session, state, note.mark, again)
+        skipped_at = version_holding(state, note.mark, again)
     return no_commit(table.dataset, state, note.mark, skipped_at=skipped_at)
 
 

@@ -34,10 +34,10 @@ from pipeline.dataset import Append, Dataset, table_location
 from pipeline.delta.log.commits import (
     Commit,
     PartitionCounts,
+    commit_identity,
     commit_note,
     commit_versions,
-    entry_identity_at,
-    read_commit_file,
+    read_commit,
 )
 from pipeline.delta.log.counts import TableRows, table_rows
 from pipeline.delta.table.open_table import state_from_log
@@ -118,7 +118,7 @@ def newest_unreported(table: AssetTable, root: str, instance: DagsterInstance) -
     numbers = commit_versions(location)
     if not numbers:
         return []
-    first = read_commit_file(location, numbers[0], ())
+    first = read_commit(location, numbers[0], ())
     cursor = {"version": numbers[-1] - COMMITS_AT_ONCE, "table_id": first.table_id}
     return unreported(table, root, cursor, instance)
 
@@ -139,11 +139,11 @@ def unreported(
     known.setdefault("table_id", None)
     if not numbers:
         return []
-    first = read_commit_file(location, numbers[0], ())
+    first = read_commit(location, numbers[0], ())
     if first.table_id is not None and first.table_id != known["table_id"]:
         known |= {"version": -1, "table_id": first.table_id, "entry": None, "waiting": []}
     if _was_overwritten(location, numbers, known):
-        known |= {"version": numbers[-1], "entry": entry_identity_at(location, numbers[-1])}
+        known |= {"version": numbers[-1], "entry": commit_identity(location, numbers[-1])}
         known.pop("waiting", None)
         return list(_Reader(table, location, instance).events_of_all(numbers[-1], known["table_id"]))
     waiting = [number for number in known.pop("waiting", []) if number in numbers]
@@ -165,7 +165,7 @@ def unreported(
             events += reader.events(commit, known["table_id"], has_rows=commit.version in counted)
     if still_waiting:
         known["waiting"] = still_waiting
-    known["entry"] = entry_identity_at(location, known["version"])
+    known["entry"] = commit_identity(location, known["version"])
     return events
 
 
@@ -176,7 +176,7 @@ def _was_overwritten(location: str, numbers: Sequence[int], cursor: dict[str, An
     """
     if cursor["version"] > numbers[-1]:
         return True
-    identity = entry_identity_at(location, cursor["version"]) if cursor["version"] >= numbers[0] else None
+    identity = commit_identity(location, cursor["version"]) if cursor["version"] >= numbers[0] else None
     if identity is None:  # nothing was read yet, or the log no longer has the commit
         return False
     if cursor.get("entry") is None:
@@ -203,7 +203,7 @@ class _Reader:
 
     def commit(self, number: int) -> Commit:
         """A commit, read from its file."""
-        return read_commit_file(self.location, number, self.partition_by)
+        return read_commit(self.location, number, self.partition_by)
 
     def may_still_be_reported(self, commit: Commit) -> bool:
         """Whether a run of the asset made the commit and has not ended yet."""
@@ -285,7 +285,7 @@ class _Reader:
     def _entry(self, number: int) -> str | None:
         """The identity of a commit, read only once."""
         if number not in self._entries:
-            self._entries[number] = entry_identity_at(self.location, number)
+            self._entries[number] = commit_identity(self.location, number)
         return self._entries[number]
 
     def _partition_keys(self) -> list[str]:

@@ -26,7 +26,7 @@ from dagster import (
 )
 
 from pipeline.dataset import Dataset
-from pipeline.delta.log.commits import list_files
+from pipeline.delta.storage.file_system import list_files
 from pipeline.errors import PipelineError
 from pipeline.errors.listing import listed
 from pipeline.orchestration.automation.foreign import AssetTable, unreported

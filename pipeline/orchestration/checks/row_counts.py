@@ -15,9 +15,7 @@ from dagster import AssetCheckResult, AssetKey, MetadataValue, PartitionsDefinit
 
 from pipeline.dataset import Append, Dataset, Replace, RowCount, TableRef
 from pipeline.delta.inspect.check import counts_written_rows, is_within, rows_per_partition, typed_values
-from pipeline.delta.log.commits import read_commit_file
-from pipeline.delta.log.mark import read_commit
-from pipeline.delta.log.snapshot import local_folder
+from pipeline.delta.log.commits import read_commit
 from pipeline.delta.table.open_table import state_from_log, table_state_with_sizes
 from pipeline.orchestration.checks import quality_checks
 from pipeline.orchestration.io.io_manager import DeltaIOManager
@@ -107,10 +105,7 @@ def _rows_of_commit(partition: str | None, version: int, table: Table) -> int | 
     state = state_from_log(table.ref.location) or table_state_with_sizes(table.manager.spark.spark_session, table.ref)
     if state is None:
         return None
-    if local_folder(table.ref.location) is not None:
-        commit = read_commit_file(table.ref.location, version, state.log_partition_by)
-    else:
-        commit = read_commit(table.manager.spark.spark_session, table.ref.location, version, state.log_partition_by)
+    commit = read_commit(table.ref.location, version, state.log_partition_by)
     if commit.rows_by_partition is None:
         return None
     return _at(partition, {typed_values(table.dataset, v): n for v, n in commit.rows_by_partition.items()}, table)

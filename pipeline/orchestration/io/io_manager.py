@@ -29,7 +29,8 @@ from pipeline.dataset import Dataset, table_location
 from pipeline.delta.frames.convert import empty_frame, from_spark, to_spark, with_schema
 from pipeline.delta.frames.staging import STAGING
 from pipeline.delta.inspect.record import write_record
-from pipeline.delta.log.mark import CommitNote, Mark, commit_identity, notes_of_writes
+from pipeline.delta.log.commits import commit_identity
+from pipeline.delta.log.mark import CommitNote, Mark, notes_of_writes
 from pipeline.delta.read.changes import Changes
 from pipeline.delta.read.version import ReadFacts, ReadOptions, read
 from pipeline.delta.spark.doors import through_door
@@ -267,7 +268,7 @@ class DeltaIOManager(ConfigurableIOManager):
         if state is not None:
             dataset = dataset_of_table(key, metadata, state)
             columns = key_columns(context, dataset) if partitioned else ()
-            notes = partial(notes_of_writes, self.spark.spark_session, state.location, key.to_user_string())
+            notes = partial(notes_of_writes, state.location, key.to_user_string())
             refuse_lost_partitions(key, dataset, metadata, columns, notes)
             return dataset, obj, True
         frame, schema = with_schema(obj, "/".join(key.path))
@@ -305,7 +306,7 @@ class DeltaIOManager(ConfigurableIOManager):
         """
         session = self.spark.spark_session
         now = data_version(
-            result.table_id, result.version, commit_identity(session, result.location, result.version)
+            result.table_id, result.version, commit_identity(result.location, result.version)
         )  # fmt: skip
         if step is None or result.changes_rows or result.skipped:
             return now
@@ -353,7 +354,7 @@ class DeltaIOManager(ConfigurableIOManager):
             return
         context.log.info(commit_line(quarantined, None, None))
         metadata = write_metadata(quarantine, quarantined, {}) | self._record(context, quarantine, quarantined, note)
-        entry = commit_identity(self.spark.spark_session, quarantined.location, quarantined.version)
+        entry = commit_identity(quarantined.location, quarantined.version)
         tags = data_version_tag(quarantined.table_id, quarantined.version, entry)
         context.log_event(
             AssetMaterialization(AssetKey(quarantine.asset_key), metadata=foremost_first(metadata), tags=tags)

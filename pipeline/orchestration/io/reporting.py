@@ -20,11 +20,11 @@ from pyspark.sql import SparkSession
 
 from pipeline.dataset import Append, Dataset, Replace, TableRef
 from pipeline.delta.inspect.sample import sample
-from pipeline.delta.log.commits import PartitionCounts
+from pipeline.delta.log.commits import PartitionCounts, commit_identity
 from pipeline.delta.log.counts import TableRows, table_rows
-from pipeline.delta.log.mark import commit_identity, rows_changed
-from pipeline.delta.log.snapshot import local_folder
+from pipeline.delta.log.mark import rows_changed
 from pipeline.delta.read.window import rows_written
+from pipeline.delta.storage.file_system import local_folder
 from pipeline.delta.table.open_table import require_table
 from pipeline.delta.write.quarantine import RemovedRows
 from pipeline.delta.write.result import WriteResult
@@ -127,15 +127,14 @@ def changed_since(
 
     If the log has another commit at the reported version, or none yet, they have: the table was overwritten by a copy.
     """
-    version, entry = reported.version, commit_identity(session, result.location, reported.version)
+    version, entry = reported.version, commit_identity(result.location, reported.version)
     if version > result.version or (entry is not None and reported.is_other_than(entry)):
         return True
     if partitions is None:
-        return rows_changed(session, result.location, version, result.version)
+        return rows_changed(result.location, version, result.version)
     partition_by = require_table(session, TableRef(dataset, result.location)).log_partition_by
     find = KeyFinder(dataset, partitions.partitions_def, partitions.keys, partitions.expr)
-    return rows_changed(
-        session, result.location, version, result.version, partition_by=partition_by,
+    return rows_changed(result.location, version, result.version, partition_by=partition_by,
         is_ours=lambda values: find.of_texts(values) is not None,
     )  # fmt: skip
 

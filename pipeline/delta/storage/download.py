@@ -9,21 +9,21 @@ from __future__ import annotations
 import base64
 import hashlib
 import http.client
-import os
 import re
 import ssl
-import tempfile
 import time
-from collections.abc import Callable, Generator, Iterator
-from contextlib import closing, contextmanager
+import uuid
+from collections.abc import Callable, Generator
+from contextlib import closing
 from dataclasses import dataclass
 from email.message import Message
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 from urllib.error import HTTPError, URLError
 from urllib.parse import unquote, urlsplit, urlunsplit
 from urllib.request import Request, build_opener, getproxies, proxy_bypass
 
+from pipeline.delta.storage.local_files import replaced_file
 from pipeline.errors import CacheFolderError, JarRefusedError, JarsUnavailableError, WrongJarError
 
 PART = ".part"
@@ -96,7 +96,10 @@ def fetch(url: str, target: Path, published: Published, ends: float, progress: C
 def _attempt(url: str, target: Path, published: Published, ends: float, progress: Callable[[int], None]) -> None:
     count, digest = 0, hashlib.sha256()
     try:
-        with _becoming(target) as part, closing(_chunks(url, target, published.size, ends)) as chunks:
+        with (
+            replaced_file(target, temporary=_part_of(target)) as part,
+            closing(_chunks(url, target, published.size, ends)) as chunks,
+        ):
             for chunk in chunks:
                 count += len(chunk)
                 digest.update(chunk)
@@ -112,19 +115,9 @@ def _attempt(url: str, target: Path, published: Published, ends: float, progress
         raise CacheFolderError(folder=str(target.parent), reason=error.strerror or str(error)) from error
 
 
-@contextmanager
-def _becoming(target: Path) -> Iterator[IO[bytes]]:
-    """A temporary file. If the block succeeds, it is synced and renamed to `target`; otherwise it is removed."""
-    handle, name = tempfile.mkstemp(dir=target.parent, prefix=f"{target.name}.", suffix=PART)
-    try:
-        with os.fdopen(handle, "wb") as part:
-            yield part
-            part.flush()
-            os.fchmod(part.fileno(), 0o644)
-            os.fsync(part.fileno())
-        os.replace(name, target)
-    finally:
-        Path(name).unlink(missing_ok=True)
+def _part_of(target: Path) -> str:
+    """A name for a part of the file that no other process uses."""
+    return f"{target.name}.{uuid.uuid4().hex}{PART}"
 
 
 def _chunks(url: str, target: Path, size: int, ends: float) -> Generator[bytes, None, None]:

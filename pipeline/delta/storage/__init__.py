@@ -1,0 +1,6 @@
+"""The storage below everything: one file system for each URI, and files that are written completely or not at all.
+
+Nothing here knows Spark, Delta or a dataset.
+"""
+
+__all__ = ["download", "file_system", "local_files", "options", "published_jars", "text_files"]
