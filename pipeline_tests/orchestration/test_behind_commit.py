@@ -62,7 +62,7 @@ def test_any_error_behind_a_commit_names_the_version_and_is_not_tried_again(erro
         raise KeyboardInterrupt
 
 
-@pytest.mark.parametrize("name", first_is_quick(["write_record", "write_metadata", "tell"]))
+@pytest.mark.parametrize("name", first_is_quick(["write_record", "write_metadata", "report_output"]))
 def test_a_step_whose_report_fails_says_what_is_committed_and_its_retry_writes_nothing_twice(
     project: Project, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:

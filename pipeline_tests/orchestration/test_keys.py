@@ -91,6 +91,7 @@ def cell(key: str, n: int) -> Row:
 def handed(dataset: Dataset, partitions_def: PartitionsDefinition, keys: list[str]) -> OutputContext:
     """What Dagster hands over for a set of keys with holes, which `build_output_context` has no parameter for."""
     return OutputContext(
+        log_manager=build_output_context().log,
         step_key="step",
         run_id="run",
         asset_key=AssetKey(dataset.asset_key),
