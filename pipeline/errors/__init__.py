@@ -39,6 +39,7 @@ from pipeline.errors.frames import (
 )
 from pipeline.errors.machine import (
     CacheFolderError,
+    ExtraMissingError,
     JarRefusedError,
     JarsUnavailableError,
     JavaNotFoundError,
@@ -110,6 +111,7 @@ __all__ = [
     "ExistingRowsError",
     "ExpressionError",
     "ExpressionFailedError",
+    "ExtraMissingError",
     "FileAccessError",
     "FilesNotFoundError",
     "FrameFailedError",

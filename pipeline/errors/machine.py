@@ -20,6 +20,17 @@ class JavaNotFoundError(PipelineError):
 
 
 @dataclass(eq=False, kw_only=True)
+class ExtraMissingError(PipelineError):
+    """The root has a scheme whose client is not installed."""
+
+    scheme: str
+    extra: str
+
+    sentence = "Tables at {scheme}:// need a client that is not installed."
+    next_step = 'pip install "delta-first-pipeline[{extra}]"'
+
+
+@dataclass(eq=False, kw_only=True)
 class JarsUnavailableError(PipelineError):
     """A Delta jar is not in the cache folder and could not be fetched: no answer, or the transfer broke off."""
 

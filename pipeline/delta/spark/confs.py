@@ -9,6 +9,7 @@ import os
 from importlib.resources import files
 from pathlib import Path
 
+from pipeline.delta.storage.object_stores import S3_SCHEMES
 from pipeline.settings import SparkSettings
 
 DELTA_EXTENSION = "io.delta.sql.DeltaSparkSessionExtension"
@@ -72,6 +73,16 @@ WRITE_CONFS = {
     "spark.databricks.delta.history.metricsEnabled": "true",
     "spark.databricks.delta.stats.collect": "true",
 }
+# A commit on S3 is one conditional PUT, so that two drivers lose nothing. The second conf tells a writer whose answer
+# was lost, and whose client has repeated the PUT, that the existing entry is its own.
+_S3_CONFS = {
+    "spark.delta.logStore.s3.impl": "io.pipeline.delta.ConditionalS3LogStore",
+    "spark.delta.logStore.s3a.impl": "io.pipeline.delta.ConditionalS3LogStore",
+    "spark.databricks.delta.commit.idempotencyCheck.enabled": "true",
+    "spark.hadoop.fs.s3.impl": "org.apache.hadoop.fs.s3a.S3AFileSystem",
+}
+# Lists that the settings add to, and what separates their items.
+_LISTS = {"spark.driver.extraClassPath": os.pathsep, "spark.jars": ","}
 FEW_CORES = 2
 
 
@@ -81,7 +92,7 @@ def cores() -> int:
 
 
 def confs(settings: SparkSettings, jars: list[Path]) -> dict[str, str]:
-    """Every conf of an embedded session. A conf of the settings has precedence over ours.
+    """Every conf of an embedded session. A conf of the settings has precedence over ours; their jars are added to ours.
 
     Sizes follow the cores: with Delta's and Spark's defaults a small table costs more in empty tasks than in work.
     """
@@ -117,4 +128,8 @@ def confs(settings: SparkSettings, jars: list[Path]) -> dict[str, str]:
         for name in ("spark.driver.host", "spark.driver.bindAddress"):
             del ours[name]
         ours["spark.jars"] = ",".join(map(str, jars))
-    return ours | SEMANTIC_CONFS | STATEMENT_CONFS | WRITE_CONFS | dict(settings.conf)
+    if any(scheme in S3_SCHEMES for scheme in settings.schemes):
+        ours |= _S3_CONFS
+    theirs = dict(settings.conf)
+    theirs |= {n: f"{ours[n]}{by}{theirs[n]}" for n, by in _LISTS.items() if n in ours and theirs.get(n)}
+    return ours | SEMANTIC_CONFS | STATEMENT_CONFS | WRITE_CONFS | theirs

@@ -16,13 +16,17 @@ import zipfile
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import cache
+from importlib.resources import files
 from pathlib import Path
 
 from pipeline.delta.storage.download import PART, Published, fetch, shown_url
+from pipeline.delta.storage.object_stores import S3_SCHEMES
 from pipeline.delta.storage.published_jars import jars_for
 from pipeline.errors import CacheFolderError, JarsUnavailableError, SparkUnavailableError
 from pipeline.settings import SparkSettings
 
+# The log store for S3, which is part of this package.
+LOG_STORE = Path(str(files("pipeline.delta.storage").joinpath("logstore").joinpath("pipeline-logstore.jar")))
 FETCH_SECONDS = 900.0
 POLL_SECONDS = 0.1
 LOG_EVERY_SECONDS = 2.0
@@ -57,7 +61,8 @@ def delta_jars(settings: SparkSettings) -> list[Path]:
         repository = settings.maven_repository or public_repository()
         with _locked(settings.cache / "jars", repository, ends):
             _fetch_all(_missing(published, settings.cache), settings.cache, repository, ends)
-    return [jar_path(coordinate, settings.cache) for coordinate in published]
+    paths = [jar_path(coordinate, settings.cache) for coordinate in published]
+    return [*paths, LOG_STORE] if any(scheme in S3_SCHEMES for scheme in settings.schemes) else paths
 
 
 def _missing(published: Mapping[str, Published], cache: Path) -> dict[str, Published]:

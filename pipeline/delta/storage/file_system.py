@@ -9,19 +9,16 @@ from __future__ import annotations
 from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import lru_cache
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
 
-from pipeline.delta.storage.options import S3Options, s3_options
+from pipeline.delta.storage import local_files
+from pipeline.delta.storage.object_stores import EXTRAS, object_store
 
 # How often a folder is listed that another process creates or removes meanwhile, before the error is raised.
 _LIST_ATTEMPTS = 5
 # A listing of a folder with all below it costs a request for a thousand files.
 _ASKED_ONE_BY_ONE = 100
-# A storage that does not answer is given up after these times.
-_CONNECT_SECONDS, _REQUEST_SECONDS, _ATTEMPTS = 5.0, 10.0, 3
 
 
 def local_folder(uri: str) -> Path | None:
@@ -94,34 +91,34 @@ def missing_files(folder: str, names: Iterable[str]) -> tuple[str, ...]:
     return tuple(name for name, info in zip(asked, infos, strict=True) if info.type == fs.FileType.NotFound)
 
 
+def write_file(uri: str, content: bytes) -> None:
+    """Write a file: a reader sees the full content or no file. An existing file is replaced.
+
+    Raises:
+        OSError, ValueError: the storage can't be written.
+    """
+    local = local_folder(uri)
+    if local is not None:
+        local_files.write_file(local, content)
+        return
+    system, path = file_system(uri)
+    system.handler.put(path, content)
+
+
 def file_system(location: str) -> tuple[Any, str]:
     """Pyarrow's file system for a URI, and the path in it. A plain path is on this machine.
 
+    A URI is read as Hadoop reads it: nothing in its path is decoded.
+
     Raises:
-        OSError, ValueError: pyarrow does not know the file system, or can't reach it.
+        OSError, ValueError: there is no client for the scheme, or its options are not valid.
+        ExtraMissingError: the client is not installed.
     """
-    from pyarrow import fs
+    scheme, _, rest = location.partition("://")
+    if location.startswith("file:") or not rest:
+        from pyarrow import fs
 
-    scheme = urlsplit(location).scheme
-    if scheme in ("", "file"):
-        # Hadoop does not decode a path; pyarrow would decode a percent sign in a URI.
         return fs.LocalFileSystem(), location.removeprefix("file://").removeprefix("file:")
-    if scheme in ("s3", "s3a", "s3n"):
-        path = location.partition("://")[2].strip("/")
-        return _s3(s3_options(path.partition("/")[0])), path
-    return fs.FileSystem.from_uri(location)  # type: ignore[no-any-return]
-
-
-@lru_cache(maxsize=16)
-def _s3(options: S3Options) -> Any:
-    """The S3 file system with these options. It gives up after some 20 s."""
-    from pyarrow import fs
-
-    endpoint = urlsplit(options.endpoint) if options.endpoint and "://" in options.endpoint else None
-    return fs.S3FileSystem(
-        access_key=options.access_key, secret_key=options.secret_key, session_token=options.session_token,
-        endpoint_override=endpoint.netloc if endpoint else options.endpoint, region=options.region,
-        **({"scheme": endpoint.scheme} if endpoint else {}),
-        connect_timeout=_CONNECT_SECONDS, request_timeout=_REQUEST_SECONDS,
-        retry_strategy=fs.AwsStandardS3RetryStrategy(max_attempts=_ATTEMPTS),
-    )  # fmt: skip
+    if scheme not in EXTRAS:
+        raise ValueError(f"There is no client for {scheme}://")
+    return object_store(scheme, rest.partition("/")[0]), rest.rstrip("/")

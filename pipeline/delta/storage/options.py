@@ -1,47 +1,59 @@
 """The account of each bucket for the file systems of this process, taken from the confs that Spark gets.
 
-Here belongs the reading of Hadoop's confs for S3. What they lack comes from the environment, as Hadoop's own chain of
-credentials takes it. Credentials belong to the process, as environment variables do: so they are kept here, by bucket.
+Here belongs the reading of Hadoop's confs for S3 and Azure. What they lack comes from the environment, as in Hadoop's
+own chain of credentials. Like environment variables, the confs hold for the whole process.
 """
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
-from dataclasses import dataclass
+from typing import Any
 
 _HADOOP = "spark.hadoop."
-_S3A = "fs.s3a."
-# The confs of Spark that name an account, newest last.
+_S3A, _AZURE = "fs.s3a.", "fs.azure."
+_DEFAULT_REGION = "us-east-1"
+# Confs of Hadoop by name, without Spark's prefix.
 _CONFS: dict[str, str] = {}
 
 
-@dataclass(frozen=True, kw_only=True)
-class S3Options:
-    """How a bucket is reached. What is None comes from the environment."""
+class _Account:
+    """A provider of credentials that do not expire."""
 
-    access_key: str | None = None
-    secret_key: str | None = None
-    session_token: str | None = None
-    endpoint: str | None = None
-    region: str | None = None
-    path_style: bool = False
+    def __init__(self, credentials: Mapping[str, Any]) -> None:
+        self._credentials = credentials
 
-    def __repr__(self) -> str:
-        return f"S3Options(endpoint={self.endpoint!r}, region={self.region!r})"
+    def __call__(self) -> Mapping[str, Any]:
+        return self._credentials
 
 
 def use_confs(confs: Mapping[str, str]) -> None:
-    """Use the accounts in these Spark confs for all file systems of this process."""
-    _CONFS.update({name.removeprefix(_HADOOP): text for name, text in confs.items() if _S3A in name})
+    """Use the accounts in these Spark confs for the file systems of this process that are opened from now on."""
+    named = {name.removeprefix(_HADOOP): text for name, text in confs.items() if name.startswith(_HADOOP)}
+    _CONFS.update({name: text for name, text in named.items() if name.startswith((_S3A, _AZURE))})
 
 
-def s3_options(bucket: str) -> S3Options:
-    """The options of a bucket: its own confs before the general ones, as Hadoop reads them."""
+def s3_options(bucket: str) -> dict[str, Any]:
+    """The client's options for a bucket: its own confs before the general ones, as Hadoop reads them."""
 
     def conf(name: str) -> str | None:
         return _CONFS.get(f"{_S3A}bucket.{bucket}.{name}") or _CONFS.get(f"{_S3A}{name}") or None
 
-    return S3Options(
-        access_key=conf("access.key"), secret_key=conf("secret.key"), session_token=conf("session.token"),
-        endpoint=conf("endpoint"), region=conf("endpoint.region"), path_style=conf("path.style.access") == "true",
-    )  # fmt: skip
+    endpoint = conf("endpoint")
+    if endpoint is not None and "://" not in endpoint:
+        endpoint = f"{'http' if conf('connection.ssl.enabled') == 'false' else 'https'}://{endpoint}"
+    environ = os.environ.get
+    region = conf("endpoint.region") or environ("AWS_REGION") or environ("AWS_DEFAULT_REGION") or _DEFAULT_REGION
+    options: dict[str, Any] = {"region": region} | ({"endpoint": endpoint} if endpoint else {})
+    if conf("access.key"):
+        account = {"access_key_id": conf("access.key"), "secret_access_key": conf("secret.key") or ""}
+        # As keys, the client would join them with a session token of the environment.
+        options["credential_provider"] = _Account(account | {"token": conf("session.token"), "expires_at": None})
+    return options
+
+
+def azure_options(authority: str) -> dict[str, Any]:
+    """The client's options for a container, from an authority as `container@account.dfs.core.windows.net`."""
+    host = authority.partition("@")[2]
+    options = {"account_name": host.partition(".")[0], "account_key": _CONFS.get(f"{_AZURE}account.key.{host}")}
+    return {name: value for name, value in options.items() if value}

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from pipeline.delta.storage.file_system import file_system, list_folder, local_folder
-from pipeline.delta.storage.local_files import open_regular, write_file
+from pipeline.delta.storage.file_system import file_system, list_folder, local_folder, write_file
+from pipeline.delta.storage.local_files import open_regular
 from pipeline.errors import FileAccessError
 
 
@@ -20,14 +20,8 @@ def write_text(path: str, text: str) -> None:
     Raises:
         FileAccessError: the storage refused.
     """
-    local, content = local_folder(path), text.encode()
     try:
-        if local is not None:
-            write_file(local, content)
-            return
-        system, target = file_system(path)
-        with system.open_output_stream(target) as stream:  # an object appears when it is complete
-            stream.write(content)
+        write_file(path, text.encode())
     except (OSError, ValueError) as error:  # pyarrow's own errors are ValueErrors
         raise FileAccessError(path=path, reason=_reason(error)) from error
 

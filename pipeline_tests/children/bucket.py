@@ -1,0 +1,143 @@
+"""A process with a JVM of its own that uses tables in a bucket, step by step.
+
+Run as `python -m pipeline_tests.children.bucket JOB`, a JSON object; it prints a JSON object for each step, after which
+it waits for a line: the parent counts the requests of the step.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.types import LongType, StringType, StructField, StructType
+
+from pipeline.dataset import Append, Dataset, Merge, Replace
+from pipeline.delta.frames.convert import to_spark
+from pipeline.delta.inspect.describe import describe, described_in_log
+from pipeline.delta.inspect.manifest import manifest
+from pipeline.delta.inspect.record import verify, write_record
+from pipeline.delta.log.mark import CommitNote, Mark
+from pipeline.delta.maintain.maintain import checkpoint, optimize, vacuum
+from pipeline.delta.maintain.restore import plan_restore, restore
+from pipeline.delta.read.changes import SourceChanges
+from pipeline.delta.read.version import ReadOptions, read
+from pipeline.delta.spark.session import open_session
+from pipeline.delta.sql.slices import of_values
+from pipeline.delta.write.consume import consume
+from pipeline.delta.write.write import write
+from pipeline.settings import SparkSettings
+
+ROWS = StructType([StructField("part", StringType()), StructField("k", LongType(), False)])
+APPENDED = Dataset(name="appended", schema=ROWS, partition_by=("part",), write=Append())
+MERGED = Dataset(name="deep/merged", schema=ROWS, partition_by=("part",), keys=("k",), write=Merge())
+REPLACED = Dataset(name="replaced", schema=ROWS, partition_by=("part",), write=Replace())
+CONSUMER = Dataset(
+    name="consumer", schema=ROWS, write=Append(), reads=("appended",), reads_changes_of=("appended",)
+)  # fmt: skip
+
+
+class Steps:
+    """The steps over one root."""
+
+    def __init__(self, session: SparkSession, root: str) -> None:
+        self.session, self.root = session, root
+
+    def _frame(self, *rows: tuple[str | None, int]) -> DataFrame:
+        return self.session.createDataFrame(list(rows), StructType([StructField(f.name, f.dataType) for f in ROWS]))
+
+    def _note(self, epoch: int | None = None) -> CommitNote:
+        return CommitNote(mark=Mark(writer="bucket", epoch=epoch))
+
+    def _rows(self, dataset: Dataset) -> list[list[Any]]:
+        frame = read(self.session, dataset.at(self.root)).frame.selectExpr("part", "k")
+        return sorted([list(row) for row in frame.collect()], key=str)
+
+    def append(self) -> Any:
+        results = [
+            write(self._frame(("a b", n), (None, n)), table=APPENDED.at(self.root), note=self._note(n))
+            for n in (1, 2, 2)
+        ]
+        return [[result.version, result.committed, result.skipped] for result in results], self._rows(APPENDED)
+
+    def append_of_one_row(self) -> Any:
+        return write(self._frame(("a b", 3)), table=APPENDED.at(self.root), note=self._note()).version
+
+    def merge(self) -> Any:
+        versions = [
+            write(self._frame(*rows), table=MERGED.at(self.root), note=self._note()).version
+            for rows in ([("x", 1), ("x", 2)], [("x", 2), ("y", 3)])
+        ]
+        return versions, self._rows(MERGED)
+
+    def replace(self) -> Any:
+        table = REPLACED.at(self.root)
+        write(self._frame(("x", 1), ("y", 1)), table=table, note=self._note())
+        within = of_values("part", ["y"])
+        result = write(self._frame(("y", 2)), table=table, note=self._note(), within=within)
+        return result.version, self._rows(REPLACED)
+
+    def pandas(self) -> Any:
+        import pandas as pd
+
+        rows = pd.DataFrame({"part": ["p"], "k": [9]})
+        with to_spark(rows, REPLACED, lambda: self.session, f"{self.root}/_staging") as frame:
+            result = write(frame, table=REPLACED.at(self.root), note=self._note(), within=of_values("part", ["p"]))
+        return result.version, self._rows(REPLACED)
+
+    def consume(self) -> Any:
+        def compute(changes: SourceChanges) -> DataFrame:
+            return changes["appended"].frame.selectExpr("part", "k")
+
+        done = consume(
+            self.session, CONSUMER.at(self.root), sources=[APPENDED.at(self.root)], compute=compute, note=self._note()
+        )
+        return str(done.verdicts["appended"].kind.value), done.written and done.written.rows_written
+
+    consume_nothing = consume
+
+    def maintain(self) -> Any:
+        table = APPENDED.at(self.root)
+        optimized = optimize(self.session, table, self._note())
+        written = checkpoint(self.session, table).version
+        listed = vacuum(self.session, table).files
+        return optimized.files_removed, written, len(listed), self._rows(APPENDED)
+
+    def restore(self) -> Any:
+        table = APPENDED.at(self.root)
+        plan = plan_restore(self.session, table, ReadOptions(version=2))
+        result = restore(self.session, APPENDED, plan, self._note())
+        again = write(self._frame(("a b", 2)), table=table, note=self._note(2))
+        return plan.target, result.version, again.skipped, self._rows(APPENDED)
+
+    def record(self) -> Any:
+        written = write(self._frame(("r", 7)), table=REPLACED.at(self.root), note=self._note())
+        write_record(self.session, REPLACED, written, root=self.root, run_id="run", sources={}, options={})
+        return [verdict.problem for verdict in verify(manifest(self.root, "run"))]
+
+    def describe(self) -> Any:
+        table = REPLACED.at(self.root)
+        by_spark, by_files = describe(self.session, table), described_in_log(table.name, table.location, REPLACED)
+        assert by_files is not None
+        return [[each.rows, each.partitions, each.standing] for each in (by_spark, by_files)]
+
+
+def main(text: str) -> None:
+    job = json.loads(text)
+    settings = SparkSettings(
+        master="local[2]", cache=Path(job["cache"]), schemes=("s3a",), conf=tuple(job["conf"].items())
+    )
+    steps = Steps(open_session(settings), job["root"])
+    for name in job["steps"]:
+        print(json.dumps({"step": name}), flush=True)
+        sys.stdin.readline()
+        step: Callable[[], Any] = getattr(steps, name)
+        print(json.dumps({"result": step()}), flush=True)
+        sys.stdin.readline()
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])

@@ -1,0 +1,106 @@
+"""Every verb on tables in an S3 bucket, with S3A and the conditional log store, and the requests that it costs."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import shutil
+import subprocess
+import sys
+import zipfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pipeline.delta.spark.jars import LOG_STORE, delta_jars
+from pipeline.settings import SparkSettings
+from pipeline_tests.conftest import brief_conf
+from pipeline_tests.object_stores import Bucket, served_bucket
+
+
+class Child:
+    """A process that takes steps over a bucket."""
+
+    def __init__(self, bucket: Bucket, settings: SparkSettings, root: str, *steps: str) -> None:
+        conf = dict(brief_conf(settings)) | bucket.hadoop
+        job = {"cache": str(settings.cache), "conf": conf, "root": root, "steps": steps}
+        command = [sys.executable, "-m", "pipeline_tests.children.bucket", json.dumps(job)]
+        self.bucket, self.requests = bucket, list[str]()
+        self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+
+    def next(self) -> Any:
+        """The result of the next step; `requests` are those that it made."""
+        self._answer("step")
+        self.bucket.requests.clear()
+        self._go()
+        result = self._answer("result")
+        self.requests = list(self.bucket.requests)
+        self._go()
+        return result
+
+    def _answer(self, name: str) -> Any:
+        assert self.process.stdout is not None
+        line = self.process.stdout.readline()
+        assert line, f"the process ended with {self.process.wait()}"
+        return json.loads(line)[name]
+
+    def _go(self) -> None:
+        assert self.process.stdin is not None
+        self.process.stdin.write("\n")
+        self.process.stdin.flush()
+
+
+@contextlib.contextmanager
+def child(bucket: Bucket, settings: SparkSettings, root: str, *steps: str) -> Iterator[Child]:
+    process = Child(bucket, settings, root, *steps)
+    try:
+        yield process
+    finally:
+        process.process.kill()
+        process.process.wait()
+
+
+def test_each_verb_does_on_s3_what_it_does_on_a_disk(spark_settings: SparkSettings) -> None:
+    steps = (
+        "append", "append_of_one_row", "merge", "replace", "pandas", "consume", "consume_nothing", "record", "describe",
+        "maintain", "restore",
+    )  # fmt: skip
+    with served_bucket() as bucket, child(bucket, spark_settings, f"{bucket.uri}/lake", *steps) as process:
+        rows = [["a b", 1], ["a b", 2], [None, 1], [None, 2]]
+        assert process.next() == [[[1, True, False], [2, True, False], [2, False, True]], rows]
+        assert process.next() == 3
+        assert process.next() == [[1, 2], [["x", 1], ["x", 2], ["y", 3]]]
+        assert process.next() == [2, [["x", 1], ["y", 2]]]
+        assert process.next() == [3, [["p", 9], ["x", 1], ["y", 2]]]
+        assert process.next() == ["full", 5]
+        assert process.next() == ["nothing new", None]
+        assert len(process.requests) <= 10
+        assert process.next() == [None]
+        assert process.next() == [[1, 1, "ok"], [1, 1, "ok"]]
+        removed, version, listed, kept = process.next()
+        assert (removed > 0, version, listed, len(kept)) == (True, 4, 0, 5)
+        assert process.next() == [2, 5, True, rows]
+
+
+def test_the_shipped_log_store_is_what_its_source_compiles_to(spark_settings: SparkSettings, tmp_path: Path) -> None:
+    javac = shutil.which("javac")
+    version = subprocess.run([javac, "-version"], capture_output=True, text=True, check=True).stdout if javac else ""
+    if not version.startswith("javac 17."):
+        pytest.skip("another compiler may write other bytes")
+    import pyspark
+
+    jars = [*delta_jars(spark_settings), *(Path(pyspark.__file__).parent / "jars").glob("hadoop-client-api-*.jar")]
+    sources = sorted(LOG_STORE.parent.rglob("*.java"))
+    options = ["--release", "17", "-proc:none", "-g:source,lines", "-encoding", "UTF-8", "-d", str(tmp_path)]
+    subprocess.run(
+        [str(javac), *options, "-cp", ":".join(map(str, jars)), *map(str, sources)], check=True, capture_output=True
+    )
+    compiled = {p.relative_to(tmp_path).as_posix(): p.read_bytes() for p in tmp_path.rglob("*.class")}
+    with zipfile.ZipFile(LOG_STORE) as jar:
+        shipped = {name: jar.read(name) for name in jar.namelist() if name.endswith(".class")}
+    assert {n: hashlib.sha256(c).hexdigest() for n, c in compiled.items()} == {
+        n: hashlib.sha256(c).hexdigest() for n, c in shipped.items()
+    }

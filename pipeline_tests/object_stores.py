@@ -1,0 +1,69 @@
+"""An S3 server on loopback for tests, with its buckets and a count of the requests that it gets."""
+
+from __future__ import annotations
+
+import contextlib
+import uuid
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from threading import Thread
+from urllib.request import Request, urlopen
+
+from moto.server import DomainDispatcherApplication, MotoRequestHandler, create_backend_app
+from werkzeug.serving import make_server
+
+KEY, SECRET = "test-key", "test-secret"
+
+
+@dataclass
+class Bucket:
+    """A bucket of a server."""
+
+    name: str
+    endpoint: str
+    requests: list[str] = field(default_factory=list)
+
+    @property
+    def uri(self) -> str:
+        return f"s3a://{self.name}"
+
+    @property
+    def hadoop(self) -> dict[str, str]:
+        """The confs with which Spark, and the file systems of this process, reach the bucket."""
+        ours = f"spark.hadoop.fs.s3a.bucket.{self.name}"
+        return {
+            f"{ours}.access.key": KEY, f"{ours}.secret.key": SECRET, f"{ours}.endpoint": self.endpoint,
+            f"{ours}.endpoint.region": "us-east-1", f"{ours}.path.style.access": "true",
+        }  # fmt: skip
+
+    @property
+    def delta_rs(self) -> Mapping[str, str]:
+        """The options of delta-rs for the bucket."""
+        return {
+            "AWS_ACCESS_KEY_ID": KEY, "AWS_SECRET_ACCESS_KEY": SECRET, "AWS_ENDPOINT_URL": self.endpoint,
+            "AWS_REGION": "us-east-1", "AWS_ALLOW_HTTP": "true",
+        }  # fmt: skip
+
+
+@contextlib.contextmanager
+def served_bucket() -> Iterator[Bucket]:
+    """A new bucket on a server of its own."""
+    bucket = Bucket(f"bucket-{uuid.uuid4().hex[:8]}", "")
+
+    class Counting(MotoRequestHandler):
+        def log_request(self, code: int | str = "-", size: int | str = "-") -> None:
+            bucket.requests.append(f"{self.command} {self.path} {code}")
+
+    app = DomainDispatcherApplication(create_backend_app)
+    server = make_server("127.0.0.1", 0, app, threaded=True, request_handler=Counting)
+    thread = Thread(target=server.serve_forever, daemon=True)
+    thread.start()
+    bucket.endpoint = f"http://127.0.0.1:{server.server_port}"
+    try:
+        urlopen(Request(f"{bucket.endpoint}/{bucket.name}", method="PUT"), timeout=30).close()
+        bucket.requests.clear()
+        yield bucket
+    finally:
+        server.shutdown()
+        thread.join()
+        server.server_close()
