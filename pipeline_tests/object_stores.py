@@ -7,6 +7,7 @@ import uuid
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from threading import Thread
+from typing import Any
 from urllib.request import Request, urlopen
 
 from moto.server import DomainDispatcherApplication, MotoRequestHandler, create_backend_app
@@ -46,13 +47,19 @@ class Bucket:
 
 
 @contextlib.contextmanager
-def served_bucket() -> Iterator[Bucket]:
+def served_bucket(*, ignores_conditions: bool = False) -> Iterator[Bucket]:
     """A new bucket on a server of its own."""
     bucket = Bucket(f"bucket-{uuid.uuid4().hex[:8]}", "")
 
     class Counting(MotoRequestHandler):
         def log_request(self, code: int | str = "-", size: int | str = "-") -> None:
             bucket.requests.append(f"{self.command} {self.path} {code}")
+
+        def make_environ(self) -> dict[str, Any]:
+            environ: dict[str, Any] = super().make_environ()
+            if ignores_conditions:
+                environ.pop("HTTP_IF_NONE_MATCH", None)
+            return environ
 
     app = DomainDispatcherApplication(create_backend_app)
     server = make_server("127.0.0.1", 0, app, threaded=True, request_handler=Counting)

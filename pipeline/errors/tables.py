@@ -47,8 +47,13 @@ class StorageError(TableError):
     sentence = "The storage at {location} of dataset {dataset!r} can't be used: {reason}"
 
     def remedy(self) -> str:
-        """What the disk lacks. If it shows no problem, the setting of the root."""
-        return self.found or "Set PIPELINE_ROOT to a folder that exists where Spark runs, and that Spark may write."
+        """What the disk lacks. If it shows no problem, the setting of the root, or of its account."""
+        if self.found or "://" not in self.location or self.location.startswith("file:"):
+            return self.found or "Set PIPELINE_ROOT to a folder that exists where Spark runs, and that Spark may write."
+        return (
+            "Check the bucket, the account and the endpoint: the confs of its scheme in [tool.pipeline.spark_conf], or "
+            "the variables in the environment. `pipeline docs scaling` lists them."
+        )
 
 
 @dataclass(eq=False, kw_only=True)

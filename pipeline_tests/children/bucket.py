@@ -43,14 +43,14 @@ CONSUMER = Dataset(
 class Steps:
     """The steps over one root."""
 
-    def __init__(self, session: SparkSession, root: str) -> None:
-        self.session, self.root = session, root
+    def __init__(self, session: SparkSession, root: str, writer: str) -> None:
+        self.session, self.root, self.writer = session, root, writer
 
     def _frame(self, *rows: tuple[str | None, int]) -> DataFrame:
         return self.session.createDataFrame(list(rows), StructType([StructField(f.name, f.dataType) for f in ROWS]))
 
     def _note(self, epoch: int | None = None) -> CommitNote:
-        return CommitNote(mark=Mark(writer="bucket", epoch=epoch))
+        return CommitNote(mark=Mark(writer=self.writer, epoch=epoch))
 
     def _rows(self, dataset: Dataset) -> list[list[Any]]:
         frame = read(self.session, dataset.at(self.root)).frame.selectExpr("part", "k")
@@ -65,6 +65,16 @@ class Steps:
 
     def append_of_one_row(self) -> Any:
         return write(self._frame(("a b", 3)), table=APPENDED.at(self.root), note=self._note()).version
+
+    def race(self) -> Any:
+        """Appends and merges by turns, from the creation of both tables on."""
+        versions = []
+        for epoch in range(1, 11):
+            for dataset in (APPENDED, MERGED):
+                row = (self.writer, epoch + (100 if self.writer == "two" else 0))
+                result = write(self._frame(row), table=dataset.at(self.root), note=self._note(epoch))
+                versions.append([dataset.name, result.version])
+        return versions
 
     def merge(self) -> Any:
         versions = [
@@ -130,7 +140,7 @@ def main(text: str) -> None:
     settings = SparkSettings(
         master="local[2]", cache=Path(job["cache"]), schemes=("s3a",), conf=tuple(job["conf"].items())
     )
-    steps = Steps(open_session(settings), job["root"])
+    steps = Steps(open_session(settings), job["root"], job["writer"])
     for name in job["steps"]:
         print(json.dumps({"step": name}), flush=True)
         sys.stdin.readline()

@@ -15,8 +15,11 @@ from typing import Any
 
 import pytest
 
+from pipeline.delta.log.counts import table_rows
 from pipeline.delta.spark.jars import LOG_STORE, delta_jars
+from pipeline.delta.storage.options import use_confs
 from pipeline.settings import SparkSettings
+from pipeline_tests.children.bucket import APPENDED, MERGED
 from pipeline_tests.conftest import brief_conf
 from pipeline_tests.object_stores import Bucket, served_bucket
 
@@ -24,21 +27,30 @@ from pipeline_tests.object_stores import Bucket, served_bucket
 class Child:
     """A process that takes steps over a bucket."""
 
-    def __init__(self, bucket: Bucket, settings: SparkSettings, root: str, *steps: str) -> None:
+    def __init__(self, bucket: Bucket, settings: SparkSettings, root: str, *steps: str, writer: str = "one") -> None:
         conf = dict(brief_conf(settings)) | bucket.hadoop
-        job = {"cache": str(settings.cache), "conf": conf, "root": root, "steps": steps}
+        job = {"cache": str(settings.cache), "conf": conf, "root": root, "steps": steps, "writer": writer}
         command = [sys.executable, "-m", "pipeline_tests.children.bucket", json.dumps(job)]
         self.bucket, self.requests = bucket, list[str]()
         self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
 
     def next(self) -> Any:
         """The result of the next step; `requests` are those that it made."""
-        self._answer("step")
+        self.wait()
         self.bucket.requests.clear()
-        self._go()
-        result = self._answer("result")
+        self.go()
+        result = self.result()
         self.requests = list(self.bucket.requests)
-        self._go()
+        return result
+
+    def wait(self) -> None:
+        """Wait until the process can take its next step."""
+        self._answer("step")
+
+    def result(self) -> Any:
+        """The result of the step that was begun."""
+        result = self._answer("result")
+        self.go()
         return result
 
     def _answer(self, name: str) -> Any:
@@ -47,15 +59,16 @@ class Child:
         assert line, f"the process ended with {self.process.wait()}"
         return json.loads(line)[name]
 
-    def _go(self) -> None:
+    def go(self) -> None:
+        """Let the process go on."""
         assert self.process.stdin is not None
         self.process.stdin.write("\n")
         self.process.stdin.flush()
 
 
 @contextlib.contextmanager
-def child(bucket: Bucket, settings: SparkSettings, root: str, *steps: str) -> Iterator[Child]:
-    process = Child(bucket, settings, root, *steps)
+def child(bucket: Bucket, settings: SparkSettings, root: str, *steps: str, writer: str = "one") -> Iterator[Child]:
+    process = Child(bucket, settings, root, *steps, writer=writer)
     try:
         yield process
     finally:
@@ -83,6 +96,28 @@ def test_each_verb_does_on_s3_what_it_does_on_a_disk(spark_settings: SparkSettin
         removed, version, listed, kept = process.next()
         assert (removed > 0, version, listed, len(kept)) == (True, 4, 0, 5)
         assert process.next() == [2, 5, True, rows]
+
+
+@pytest.mark.exhaustive
+def test_two_drivers_that_make_and_write_the_same_tables_lose_and_double_nothing(spark_settings: SparkSettings) -> None:
+    with served_bucket() as bucket:
+        use_confs(bucket.hadoop)
+        root = f"{bucket.uri}/lake"
+        with (
+            child(bucket, spark_settings, root, "race", writer="one") as one,
+            child(bucket, spark_settings, root, "race", writer="two") as two,
+        ):
+            for process in (one, two):
+                process.wait()
+            for process in (one, two):
+                process.go()
+            results = [process.result() for process in (one, two)]
+        for dataset in (APPENDED, MERGED):
+            told = sorted(version for result in results for name, version in result if name == dataset.name)
+            assert told == list(range(1, 21)), dataset.name
+            rows = table_rows(dataset.location(root), 20)
+            assert rows is not None
+            assert dict(rows.by_partition) == {("one",): 10, ("two",): 10}
 
 
 def test_the_shipped_log_store_is_what_its_source_compiles_to(spark_settings: SparkSettings, tmp_path: Path) -> None:

@@ -19,7 +19,14 @@ from pipeline.delta.inspect.sample import sample
 from pipeline.delta.log.commits import commit_identity, commit_versions, newest_infos, read_commit
 from pipeline.delta.log.counts import table_rows
 from pipeline.delta.log.replay import replay
-from pipeline.delta.storage.file_system import file_system, list_files, missing_files, read_file, write_file
+from pipeline.delta.storage.file_system import (
+    file_system,
+    honours_conditions,
+    list_files,
+    missing_files,
+    read_file,
+    write_file,
+)
 from pipeline.delta.storage.options import use_confs
 from pipeline.delta.storage.text_files import read_texts, write_text
 from pipeline.delta.table.open_table import latest_version, state_from_log
@@ -101,6 +108,14 @@ def test_an_endpoint_that_does_not_answer_is_given_up_within_30_seconds() -> Non
     with pytest.raises(OSError, match=re.escape("127.0.0.1:1")):
         list_files("s3a://unreachable/folder")
     assert time.monotonic() - started < 30
+
+
+def test_a_store_that_honours_the_condition_of_a_create_is_told_from_one_that_does_not() -> None:
+    with served_bucket() as honest, served_bucket(ignores_conditions=True) as other:
+        for served, honours in ((honest, True), (other, False)):
+            use_confs(served.hadoop)
+            assert honours_conditions(f"{served.uri}/tables/rows") is honours
+            assert list_files(f"{served.uri}/tables") == []
 
 
 def test_a_scheme_without_a_client_is_named() -> None:

@@ -12,6 +12,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum
+from functools import partial
 from typing import Any
 from urllib.parse import unquote
 
@@ -25,7 +26,7 @@ from pipeline.delta.log.integrity import require_sound_entries
 from pipeline.delta.log.mark import Cursor
 from pipeline.delta.log.snapshot import PHYSICAL_NAME, table_facts
 from pipeline.delta.read.restores import RESTORE, contradictory_commits
-from pipeline.delta.storage.file_system import missing_files
+from pipeline.delta.storage.file_system import missing_files, side_by_side
 from pipeline.delta.table.open_table import CHANGE_FEED, TableState, require_table
 from pipeline.errors.listing import listed
 
@@ -146,7 +147,7 @@ def _judge_window(state: TableState, verdict: Verdict, numbers: range) -> Verdic
     if missing or before is None:
         return needs_snapshot(verdict, Reason.LOG_CLEANED, missing)
     require_sound_entries(state.location, numbers)
-    commits = [_commit(state.location, number) for number in numbers]
+    commits = side_by_side(partial(_commit, state.location), numbers, state.location)
     described = {commit.number: commit.metadata for commit in commits if commit.metadata is not None}
     shapes = [before, *described.values()]
     misfits = [number for older, number in zip(shapes, described, strict=False) if not _carries(older, shapes[-1])]

@@ -75,9 +75,10 @@ WRITE_CONFS = {
 }
 # A commit on S3 is one conditional PUT, so that two drivers lose nothing. The second conf tells a writer whose answer
 # was lost, and whose client has repeated the PUT, that the existing entry is its own.
+CONDITIONAL_LOG_STORE = "io.pipeline.delta.ConditionalS3LogStore"
 _S3_CONFS = {
-    "spark.delta.logStore.s3.impl": "io.pipeline.delta.ConditionalS3LogStore",
-    "spark.delta.logStore.s3a.impl": "io.pipeline.delta.ConditionalS3LogStore",
+    "spark.delta.logStore.s3.impl": CONDITIONAL_LOG_STORE,
+    "spark.delta.logStore.s3a.impl": CONDITIONAL_LOG_STORE,
     "spark.databricks.delta.commit.idempotencyCheck.enabled": "true",
     "spark.hadoop.fs.s3.impl": "org.apache.hadoop.fs.s3a.S3AFileSystem",
 }

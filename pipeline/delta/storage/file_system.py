@@ -6,11 +6,12 @@ does not.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from pipeline.delta.storage import local_files
 from pipeline.delta.storage.object_stores import EXTRAS, object_store
@@ -19,6 +20,9 @@ from pipeline.delta.storage.object_stores import EXTRAS, object_store
 _LIST_ATTEMPTS = 5
 # A listing of a folder with all below it costs a request for a thousand files.
 _ASKED_ONE_BY_ONE = 100
+_PARALLEL_REQUESTS = 16
+_T = TypeVar("_T")
+_R = TypeVar("_R")
 
 
 def local_folder(uri: str) -> Path | None:
@@ -103,6 +107,24 @@ def write_file(uri: str, content: bytes) -> None:
         return
     system, path = file_system(uri)
     system.handler.put(path, content)
+
+
+def side_by_side(read: Callable[[_T], _R], items: Iterable[_T], uri: str) -> list[_R]:
+    """The result of `read` for each item, in their order. On a storage off this machine the calls run side by side."""
+    if local_folder(uri) is not None:
+        return [read(item) for item in items]
+    with ThreadPoolExecutor(_PARALLEL_REQUESTS, thread_name_prefix="storage") as pool:
+        return list(pool.map(read, items))
+
+
+def honours_conditions(uri: str) -> bool:
+    """Whether the storage beside this URI refuses to create a file that exists. Four requests.
+
+    Raises:
+        OSError, ValueError: the storage can't be written.
+    """
+    system, path = file_system(uri)
+    return system.type_name == "local" or bool(system.handler.honours_conditions(path.rpartition("/")[0]))
 
 
 def file_system(location: str) -> tuple[Any, str]:

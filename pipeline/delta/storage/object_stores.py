@@ -6,6 +6,7 @@ of `options`. A client gives up after some 20 s.
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -167,6 +168,21 @@ class ObjectStoreHandler:
         """Write a file by one request. An existing file is replaced."""
         with os_errors():
             self._store.put(self._key(path), content)
+
+    def honours_conditions(self, folder: str) -> bool:
+        """Whether the store refuses to create a file that exists. A file in the folder is created twice and deleted."""
+        from obstore.exceptions import AlreadyExistsError
+
+        key = f"{self._key(folder)}/_probe-{uuid.uuid4().hex}".lstrip("/")
+        with os_errors():
+            self._store.put(key, b"first", mode="create")
+            try:
+                self._store.put(key, b"second", mode="create")
+            except AlreadyExistsError:
+                return bool(self._store.get(key).bytes() == b"first")
+            finally:
+                self._store.delete(key)
+        return False
 
     def create_dir(self, path: str, recursive: bool) -> None:
         """Nothing: a folder exists if it has files."""

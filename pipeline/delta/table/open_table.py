@@ -21,8 +21,10 @@ from pipeline.delta.log.entry import of_dataset
 from pipeline.delta.log.integrity import require_sound
 from pipeline.delta.log.mark import CommitNote, Mark, private_session, write_confs
 from pipeline.delta.log.snapshot import TableState, table_facts
+from pipeline.delta.spark.confs import CONDITIONAL_LOG_STORE
 from pipeline.delta.spark.doors import door, storage_failure
 from pipeline.delta.spark.failures import NO_TABLE, NOT_EMPTY_LOCATION, SPARK_ERRORS, failure_of
+from pipeline.delta.storage.file_system import honours_conditions, local_folder
 from pipeline.delta.table.apply import Applied, apply, refuse_bad_expressions
 from pipeline.delta.table.plan import (
     CHANGE_FEED,
@@ -164,7 +166,11 @@ def state_from_log(location: str) -> TableState | None:
         if versions:
             require_sound(location, versions[-1])
         facts = table_facts(location, versions[-1]) if versions else None
-    except (OSError, ValueError, KeyError, NotImplementedError):  # it can't be read, or has a form that we don't read
+    except OSError:
+        if local_folder(location) is None:
+            raise  # Spark would try for minutes
+        return None
+    except (ValueError, KeyError, NotImplementedError):  # there is no client, or the log has a form that we don't read
         return None
     if facts is None:
         return None
@@ -268,6 +274,7 @@ def open_with_steps(session: SparkSession, table: TableRef, *, replaced: bool = 
     """
     state = table_state(session, table)
     if state is None:
+        _require_conditional_commits(session, table)
         state = _create(session, table)
     table_plan = plan(table.dataset, state)
     if table_plan.is_automatic:
@@ -299,6 +306,18 @@ def open_or_create(session: SparkSession, table: TableRef) -> TableState:
         StorageError: the root can't be written.
     """
     return open_with_steps(session, table).after
+
+
+def _require_conditional_commits(session: SparkSession, table: TableRef) -> None:
+    """Refuse a bucket in which two drivers could write one commit, unless the settings name another log store."""
+    conf = f"spark.delta.logStore.{table.location.partition('://')[0]}.impl"
+    uses_ours = "://" in table.location and session.conf.get(conf, None) == CONDITIONAL_LOG_STORE
+    if uses_ours and not honours_conditions(table.location):
+        raise table.error(
+            StorageError,
+            reason="it lets a second writer replace a file that is created with If-None-Match; a commit could be lost",
+            found=f"Use a storage that honours the condition, or set {conf} in [tool.pipeline.spark_conf].",
+        )
 
 
 def _create(session: SparkSession, table: TableRef) -> TableState:
