@@ -46,6 +46,7 @@ from pipeline.errors.machine import (
     ServerError,
     SessionConfError,
     SparkUnavailableError,
+    UnknownSchemeError,
     WrongJarError,
 )
 from pipeline.errors.requests import (
@@ -160,6 +161,7 @@ __all__ = [
     "TextError",
     "TouchedSliceError",
     "UnknownDatasetError",
+    "UnknownSchemeError",
     "UnknownTopicError",
     "UpError",
     "VersionNotFoundError",

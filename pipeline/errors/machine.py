@@ -20,6 +20,17 @@ class JavaNotFoundError(PipelineError):
 
 
 @dataclass(eq=False, kw_only=True)
+class UnknownSchemeError(PipelineError):
+    """The scheme of a URI is none that logs and files are read from."""
+
+    scheme: str
+    known: tuple[str, ...]
+
+    sentence = "There is no client for {scheme}://; known are a path on this machine and the schemes:{known}"
+    next_step = "Set PIPELINE_ROOT to a path, or to a URI with one of these schemes."
+
+
+@dataclass(eq=False, kw_only=True)
 class ExtraMissingError(PipelineError):
     """The root has a scheme whose client is not installed."""
 

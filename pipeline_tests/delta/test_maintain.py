@@ -73,7 +73,7 @@ def test_a_vacuum_leaves_what_the_tables_own_retention_protects(classic: SparkSe
 @pytest.mark.parametrize("verb", [vacuum, checkpoint])
 def test_maintaining_a_table_that_was_never_written_is_not_found(spark: SparkSession, root: str, verb: object) -> None:
     with pytest.raises(TableNotFoundError) as caught:
-        verb(spark, APPENDED, APPENDED.location(root))  # type: ignore[operator]
+        verb(spark, APPENDED.at(root))  # type: ignore[operator]
 
     assert (caught.value.dataset, caught.value.location) == ("days", APPENDED.location(root))
     assert not Path(root).exists()

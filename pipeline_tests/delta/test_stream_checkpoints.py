@@ -45,11 +45,11 @@ class Stream:
         if per_batch > 1:
             reader = self._spark.readStream.schema(self.dataset.schema).option("maxFilesPerTrigger", per_batch)
             frame = reader.json(str(self.arrivals))
-        written = write_available(frame, table=self, checkpoint=str(self.checkpoint))
+        written = write_available(frame, table=self.dataset.at(self.root), checkpoint=str(self.checkpoint))
         return list(written)
 
     def back_to(self, version: int) -> None:
-        plan = plan_restore(self._spark, self, ReadOptions(version=version))
+        plan = plan_restore(self._spark, self.dataset.at(self.root), ReadOptions(version=version))
         restore(self._spark, self.dataset, plan, note("operator"))
 
     @property

@@ -64,7 +64,7 @@ from pipeline.errors import (
 from pipeline_tests.conflicts import delta_exception_modules
 
 D = Dataset(name="d", schema=StructType([StructField("n", LongType())]), write=Append())
-ELSEWHERE = "nowhere://nowhere/d"
+ELSEWHERE = "/nowhere/d"
 NOTE = CommitNote(mark=Mark(writer="test"))
 
 

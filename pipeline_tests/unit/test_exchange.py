@@ -77,4 +77,4 @@ def test_of_a_log_that_does_not_say_it_nothing_is_claimed(tmp_path: Path) -> Non
     put(location, "a", 2)
     Path(commit_file(location, 0)).unlink()
     assert exchange(location, 1, 1) is None
-    assert exchange("nowhere://bucket/table", 1, 0) is None
+    assert exchange("/nowhere/table", 1, 0) is None

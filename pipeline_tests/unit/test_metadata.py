@@ -96,7 +96,7 @@ def test_where_no_sample_can_be_had_cheaply_there_is_none(tmp_path: Path) -> Non
     location = tmp_path / "table"
     put(str(location), pa.table({"id": [1]}))
     assert sample(str(location), 0, 0) is None
-    assert sample("nowhere://bucket/table", 0, 5) is None
+    assert sample("/nowhere/table", 0, 5) is None
     assert sample(str(location), 1, 5) is None
     assert sample_metadata(result(location=str(location), version=0, files_added=0), 5) == {}
     assert sample_metadata(replace(result(location=str(location), version=0), committed=False), 5) == {}

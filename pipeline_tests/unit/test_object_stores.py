@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import re
+import sys
 import time
 from collections.abc import Iterator
+from pathlib import Path
 
 import deltalake
 import pyarrow as pa
@@ -31,8 +33,9 @@ from pipeline.delta.storage.options import use_confs
 from pipeline.delta.storage.text_files import read_texts, write_text
 from pipeline.delta.table.open_table import latest_version, state_from_log
 from pipeline.delta.table.undeclared import dataset_of
-from pipeline.errors import FileAccessError
+from pipeline.errors import ExtraMissingError, FileAccessError, UnknownSchemeError
 from pipeline_tests.object_stores import Bucket, served_bucket
+from pipeline_tests.remedies import follows, refused
 
 NAMES = ["plain", "a b", "a%20b", "a#b", "a?b", "a+b", "a&b=c", "äö", "x~y'\"*", "100%", "a\\b"]
 
@@ -118,9 +121,22 @@ def test_a_store_that_honours_the_condition_of_a_create_is_told_from_one_that_do
             assert list_files(f"{served.uri}/tables") == []
 
 
-def test_a_scheme_without_a_client_is_named() -> None:
-    with pytest.raises(ValueError, match="There is no client for nowhere://"):
-        read_file("nowhere://host/file")
+@follows(UnknownSchemeError)
+def test_a_scheme_without_a_client_is_named_and_a_path_is_read(tmp_path: Path) -> None:
+    error = refused(UnknownSchemeError, lambda: list_files("nowhere://host/folder"), "PIPELINE_ROOT to a path")
+    assert (error.scheme, "s3a" in error.known) == ("nowhere", True)
+    assert list_files(str(tmp_path)) == []
+
+
+@follows(ExtraMissingError)
+def test_a_client_that_is_not_installed_is_named_with_its_extra_and_used_once_it_is(
+    bucket: Bucket, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = f"s3n://{bucket.name}/names"  # no other test has opened it under this scheme
+    with monkeypatch.context() as without:
+        without.setitem(sys.modules, "obstore.store", None)
+        refused(ExtraMissingError, lambda: list_files(folder), 'pip install "delta-first-pipeline[s3]"')
+    list_files(folder)
 
 
 def test_files_are_written_and_read_in_parts_through_pyarrow(bucket: Bucket) -> None:

@@ -7,7 +7,7 @@ Here belong the values of an observed table, and the protocol and the metadata i
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,7 +17,7 @@ from pipeline.dataset.schema import schema_fingerprint
 from pipeline.delta.log.checkpoints import checkpoint_actions, complete_checkpoints, first_line
 from pipeline.delta.log.commits import read_entry
 from pipeline.delta.log.entry import Action, damaged_file
-from pipeline.delta.storage.file_system import list_files
+from pipeline.delta.storage.file_system import File, list_files
 from pipeline.errors import DamagedTableError
 
 # The key of a mapped column's physical name in the metadata of its field (Delta protocol, "Column Mapping").
@@ -92,24 +92,31 @@ def physical_name(schema: StructType, column: str) -> str:
     return str(metadata.get(PHYSICAL_NAME, column))
 
 
-def checkpoints(location: str) -> dict[int, tuple[str, ...]]:
+def checkpoints(location: str, listed: Iterable[File] | None = None) -> dict[int, tuple[str, ...]]:
     """The names of the files of every complete checkpoint, by its version. A checkpoint may have several parts.
 
     A checkpoint with an empty file does not count: Delta skips it too.
+
+    Args:
+        listed: the files of the log. If None, they are listed.
     """
-    return complete_checkpoints(file.name for file in list_files(f"{location}/_delta_log") if file.size)
+    files = list_files(f"{location}/_delta_log") if listed is None else listed
+    return complete_checkpoints(file.name for file in files if file.size)
 
 
-def table_facts(location: str, version: int) -> TableFacts | None:
+def table_facts(location: str, version: int, listed: Iterable[File] | None = None) -> TableFacts | None:
     """The protocol and metadata at a version, read from that commit backwards, at most to the checkpoint before it.
 
     If the files with them are gone, or in a form that this does not read, None.
+
+    Args:
+        listed: the files of the log. If None, they are listed.
 
     Raises:
         DamagedTableError: an entry on the way is damaged; or a checkpoint is, and the entries below it are gone.
     """
     protocol = metadata = clustering = None
-    for number, is_checkpoint, actions in _backwards(location, version):
+    for number, is_checkpoint, actions in _backwards(location, version, listed):
         protocol = protocol or next((a["protocol"] for a in actions if a.get("protocol")), None)
         metadata = metadata or next((a["metaData"] for a in actions if a.get("metaData")), None)
         domains = [a["domainMetadata"] for a in actions if a.get("domainMetadata")]
@@ -141,12 +148,14 @@ def transaction_version(location: str, version: int, app_id: str) -> int | None:
     return None
 
 
-def _backwards(location: str, version: int) -> Iterator[tuple[int, bool, list[Action]]]:
+def _backwards(
+    location: str, version: int, listed: Iterable[File] | None = None
+) -> Iterator[tuple[int, bool, list[Action]]]:
     """The entries from a version backwards to a checkpoint: version, whether it is a checkpoint, and actions.
 
     A checkpoint that can't be read is skipped as long as the entries below it exist.
     """
-    complete, damaged = checkpoints(location), None
+    complete, damaged = checkpoints(location, listed), None
     for number in range(version, -1, -1):
         if number in complete:
             try:

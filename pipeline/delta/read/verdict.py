@@ -132,7 +132,8 @@ def verdict_on(
         return needs_snapshot(verdict, Reason.RECREATED)
     if cursor.version > latest:
         return needs_snapshot(verdict, Reason.CURSOR_AHEAD)
-    if cursor.entry is not None and (entry := commit_identity(table.location, cursor.version)) != cursor.entry:
+    entry = verdict.entry if cursor.version == latest else None
+    if cursor.entry is not None and (entry := entry or commit_identity(table.location, cursor.version)) != cursor.entry:
         return needs_snapshot(verdict, Reason.LOG_CLEANED if entry is None else Reason.PUT_BACK, [cursor.version])
     if cursor.version == latest:
         return verdict

@@ -3,4 +3,4 @@
 Of a dataset it uses only the name, schema, features and location.
 """
 
-__all__ = ["connect", "doors", "failures", "meaning", "server", "session"]
+__all__ = ["confs", "connect", "doors", "failures", "meaning", "server", "session"]

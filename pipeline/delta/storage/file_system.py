@@ -15,6 +15,7 @@ from typing import Any, TypeVar
 
 from pipeline.delta.storage import local_files
 from pipeline.delta.storage.object_stores import EXTRAS, object_store
+from pipeline.errors import UnknownSchemeError
 
 # How often a folder is listed that another process creates or removes meanwhile, before the error is raised.
 _LIST_ATTEMPTS = 5
@@ -133,8 +134,9 @@ def file_system(location: str) -> tuple[Any, str]:
     A URI is read as Hadoop reads it: nothing in its path is decoded.
 
     Raises:
-        OSError, ValueError: there is no client for the scheme, or its options are not valid.
+        UnknownSchemeError: there is no client for the scheme.
         ExtraMissingError: the client is not installed.
+        OSError: the client's options are not valid.
     """
     scheme, _, rest = location.partition("://")
     if location.startswith("file:") or not rest:
@@ -142,5 +144,5 @@ def file_system(location: str) -> tuple[Any, str]:
 
         return fs.LocalFileSystem(), location.removeprefix("file://").removeprefix("file:")
     if scheme not in EXTRAS:
-        raise ValueError(f"There is no client for {scheme}://")
+        raise UnknownSchemeError(scheme=scheme, known=tuple(EXTRAS))
     return object_store(scheme, rest.partition("/")[0]), rest.rstrip("/")

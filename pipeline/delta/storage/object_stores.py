@@ -64,7 +64,7 @@ def os_errors() -> Iterator[None]:
 
     try:
         yield
-    except BaseError as error:
+    except (BaseError, ValueError) as error:  # a ValueError is about the name
         text = " ".join(str(error).split())[:_SHOWN_CHARACTERS]
         kind = PermissionError if isinstance(error, PermissionDeniedError | UnauthenticatedError) else OSError
         raise kind(text) from error

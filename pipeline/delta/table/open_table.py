@@ -16,7 +16,7 @@ from pipeline.dataset import Dataset, TableRef
 from pipeline.dataset.features import SUPPORTED, wanted_features
 from pipeline.delta import sql
 from pipeline.delta.log.checkpoints import log_files
-from pipeline.delta.log.commits import CREATION_SECONDS, commit_versions, has_log_folder, remove_empty_log
+from pipeline.delta.log.commits import CREATION_SECONDS, has_log_folder, remove_empty_log, version_of_commit
 from pipeline.delta.log.entry import of_dataset
 from pipeline.delta.log.integrity import require_sound
 from pipeline.delta.log.mark import CommitNote, Mark, private_session, write_confs
@@ -24,7 +24,7 @@ from pipeline.delta.log.snapshot import TableState, table_facts
 from pipeline.delta.spark.confs import CONDITIONAL_LOG_STORE
 from pipeline.delta.spark.doors import door, storage_failure
 from pipeline.delta.spark.failures import NO_TABLE, NOT_EMPTY_LOCATION, SPARK_ERRORS, failure_of
-from pipeline.delta.storage.file_system import honours_conditions, local_folder
+from pipeline.delta.storage.file_system import honours_conditions, list_files, local_folder
 from pipeline.delta.table.apply import Applied, apply, refuse_bad_expressions
 from pipeline.delta.table.plan import (
     CHANGE_FEED,
@@ -162,15 +162,16 @@ def state_from_log(location: str) -> TableState | None:
         DamagedTableError: the log is damaged.
     """
     try:
-        versions = commit_versions(location)
+        listed = list_files(f"{location}/_delta_log")
+        versions = sorted(number for file in listed if (number := version_of_commit(file.name)) is not None)
         if versions:
             require_sound(location, versions[-1])
-        facts = table_facts(location, versions[-1]) if versions else None
+        facts = table_facts(location, versions[-1], listed) if versions else None
     except OSError:
         if local_folder(location) is None:
             raise  # Spark would try for minutes
         return None
-    except (ValueError, KeyError, NotImplementedError):  # there is no client, or the log has a form that we don't read
+    except (KeyError, NotImplementedError):  # the log has a form that we don't read
         return None
     if facts is None:
         return None
