@@ -6,6 +6,8 @@
 
 from __future__ import annotations
 
+import os
+
 from dagster import Definitions, definitions
 
 from pipeline.assets.aviation import assets as aviation
@@ -24,13 +26,14 @@ def shipped_definitions(settings: Settings) -> Definitions:
         SettingsError: the settings switch on a schedule or sensor that these definitions don't have.
     """
     landing = aviation.LandingFolder(uri=settings.landing)
+    source_tree = codegraph.SourceTree.in_environment(os.environ, settings.project)
     return build_definitions(
         settings,
         datasets=datasets,
         assets=[*aviation.assets, *codegraph.assets, *portfolio.assets],
         sensors=[flights_arrived(landing, settings.running)],
         schedules=[daily_sightings(settings.running)],
-        resources={"landing": landing, "source_tree": codegraph.SourceTree.at(settings.source_tree)},
+        resources={"landing": landing, "source_tree": source_tree},
     )
 
 

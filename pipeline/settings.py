@@ -70,8 +70,6 @@ class Settings:
         project: the folder of the project. It is detected and can't be set.
         root: the URI or folder under which the tables lie. Spark resolves it, so it must be reachable where Spark runs.
         landing: the URI or folder in which input files arrive.
-        source_tree: the folder of Python files of the code graph, the installed `dagster` package if not set. The path
-            must be the same wherever Spark's Python workers run.
         datasets: the collection of declared datasets, as `package.module:name`.
         vacuum: whether the schedule `vacuum_weekly` lists files (`dry`) or removes them (`apply`).
         running: the schedules and sensors that run without being switched on in Dagster. In the environment, names
@@ -83,7 +81,6 @@ class Settings:
     project: Path
     root: str
     landing: str
-    source_tree: Path | None = None
     datasets: str | None = None
     vacuum: VacuumMode = "dry"
     running: tuple[str, ...] = ()
@@ -151,7 +148,6 @@ def load_settings(environ: Mapping[str, str] | None = None, start: Path | None =
         project=project,
         root=root,
         landing=landing,
-        source_tree=_path(values["source_tree"], project, home) if "source_tree" in values else None,
         datasets=values.get("datasets"),
         vacuum=values.get("vacuum", "dry"),
         running=values.get("running", ()),
@@ -303,7 +299,6 @@ def _conf(setting: str, value: Any) -> tuple[tuple[str, str], ...]:
 _READERS: Mapping[str, Callable[[str, Any], Any]] = {
     "root": _text,
     "landing": _text,
-    "source_tree": _text,
     "datasets": _reference,
     "vacuum": _vacuum,
     "running": _names,

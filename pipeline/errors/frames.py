@@ -228,23 +228,6 @@ class SourceFileError(PipelineError):
 
 
 @dataclass(eq=False, kw_only=True)
-class SourceTreeError(PipelineError):
-    """A tree of source files can't be read, or differs from its snapshot; `paths` are files, with the reason."""
-
-    folder: str
-    problem: str
-    paths: tuple[str, ...] = ()
-
-    sentence = "The source tree {folder}: {problem}; nothing was written.{paths}"
-
-    def remedy(self) -> str:
-        """The command for a new snapshot, or the setting of the folder."""
-        if self.paths:
-            return "pipeline materialize source_files takes a new snapshot, with the changes since the last one."
-        return "Set PIPELINE_SOURCE_TREE to a folder of Python files that can be read."
-
-
-@dataclass(eq=False, kw_only=True)
 class FrameKindError(PipelineError):
     """A parameter's annotation is no frame type that can hold the dataset's columns; `kinds` are those that can."""
 

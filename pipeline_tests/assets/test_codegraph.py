@@ -12,8 +12,8 @@ from pyspark.sql import SparkSession
 
 from pipeline.assets.codegraph.assets import FILES_PARSED, SourceTree, assets, files_of_tree, modules_of_files
 from pipeline.assets.codegraph.datasets import EDGES, MODULES, NODES, SOURCE_FILES, datasets
+from pipeline.assets.codegraph.errors import SourceTreeError
 from pipeline.dataset import Dataset
-from pipeline.errors import SourceTreeError
 from pipeline.orchestration import DeltaIOManager, DeltaSparkResource
 from pipeline.settings import SparkSettings
 from pipeline_tests.delta.sample import actions_of, rows_of, versions_of

@@ -21,6 +21,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import LongType, StringType, StructField, StructType
 
 from pipeline.assets.codegraph.assets import files_of_tree, modules_of_files
+from pipeline.assets.codegraph.errors import SourceTreeError
 from pipeline.dataset import Append, Check, Dataset, Merge, Replace, SchemaPolicy, TableRef
 from pipeline.delta.frames import convert
 from pipeline.delta.frames.convert import from_spark, to_spark
@@ -51,7 +52,6 @@ from pipeline.errors import (
     SinkConflictError,
     SinkStoppedError,
     SourceFileError,
-    SourceTreeError,
     SparkUnavailableError,
     StagingError,
     StrayRowsError,

@@ -94,7 +94,7 @@ def served(project_folder: ProjectFolder) -> Iterator[ProjectFolder]:
         assert started.returncode == 0, started.stderr
         (exported,) = re.findall(r"export SPARK_REMOTE=(\S+)", started.stdout)
         tree = REPOSITORY / "pipeline" / "assets"  # small, where the default has hundreds of files
-        environment = {"SPARK_REMOTE": exported, "PIPELINE_SOURCE_TREE": str(tree)}
+        environment = {"SPARK_REMOTE": exported, "CODEGRAPH_SOURCE_TREE": str(tree)}
         served = ProjectFolder(project_folder.folder, project_folder.cache, environment)
         status = served.command("pipeline", "spark", "status")
         assert (status.returncode, exported in status.stdout) == (0, True)

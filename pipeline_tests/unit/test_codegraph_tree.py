@@ -8,8 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from pipeline.assets.codegraph.assets import SOURCE_TREE, SourceTree
+from pipeline.assets.codegraph.errors import SourceTreeError
 from pipeline.assets.codegraph.tree import STALE, base_of, installed_package, parsed_file, snapshot
-from pipeline.errors import SourceTreeError
 
 
 def put(folder: Path, **files: str) -> Path:
@@ -71,3 +72,12 @@ def test_a_worker_parses_only_the_file_of_the_snapshot(tmp_path: Path) -> None:
     assert parsed_file(str(tmp_path), file.path, file.sha256)[STALE] == "its content has changed"
     (tmp_path / "a.py").unlink()
     assert "No such file" in parsed_file(str(tmp_path), file.path, file.sha256)[STALE]
+
+
+def test_a_source_tree_is_a_folder_below_the_project_or_at_home_if_it_is_no_absolute_path(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    named = {name: SourceTree.in_environment({SOURCE_TREE: name}, tmp_path).path for name in ("src", "~/src", "/src")}
+    assert named == {"src": tmp_path / "src", "~/src": tmp_path / "home" / "src", "/src": Path("/src")}
+    assert SourceTree.in_environment({}, tmp_path).folder is None

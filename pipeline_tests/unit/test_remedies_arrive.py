@@ -12,6 +12,8 @@ import pytest
 from dagster import DagsterInstance
 from pyspark.sql.types import LongType, StringType, StructField, StructType
 
+from pipeline.assets.codegraph.assets import SOURCE_TREE, SourceTree
+from pipeline.assets.codegraph.errors import SourceTreeError
 from pipeline.assets.codegraph.tree import snapshot
 from pipeline.assets.landing import package_folder
 from pipeline.cli.docs import TOPICS
@@ -28,7 +30,6 @@ from pipeline.errors import (
     MaterializeError,
     RunNotFoundError,
     SettingsError,
-    SourceTreeError,
     UnknownDatasetError,
     UnknownTopicError,
 )
@@ -157,13 +158,11 @@ def test_a_record_is_written_once_its_folder_is_one_or_below_another_root(tmp_pa
 @follows(SourceTreeError)
 def test_the_folder_that_the_setting_names_is_the_source_tree(tmp_path: Path) -> None:
     def tree(folder: Path) -> list[str]:
-        settings = load_settings({"HOME": str(tmp_path), "PIPELINE_SOURCE_TREE": str(folder)}, tmp_path)
-        assert settings.source_tree is not None
-        return [file.path for file in snapshot(Path(settings.source_tree))]
+        return [file.path for file in snapshot(SourceTree.in_environment({SOURCE_TREE: str(folder)}, tmp_path).path)]
 
     (tmp_path / "code").mkdir()
-    refused(SourceTreeError, lambda: tree(tmp_path / "cod"), "Set PIPELINE_SOURCE_TREE to a folder of Python files")
-    refused(SourceTreeError, lambda: tree(tmp_path / "code"), "Set PIPELINE_SOURCE_TREE to a folder of Python files")
+    refused(SourceTreeError, lambda: tree(tmp_path / "cod"), "Set CODEGRAPH_SOURCE_TREE to a folder of Python files")
+    refused(SourceTreeError, lambda: tree(tmp_path / "code"), "Set CODEGRAPH_SOURCE_TREE to a folder of Python files")
     (tmp_path / "code" / "module.py").write_text("", encoding="utf-8")
     assert tree(tmp_path / "code") == ["module.py"]
 

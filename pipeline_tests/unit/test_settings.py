@@ -131,14 +131,6 @@ def test_a_cache_folder_of_the_environment_wins_over_one_of_the_project(tmp_path
     assert read(home, project, PIPELINE_CACHE=str(tmp_path / "two")).spark.cache == tmp_path / "two"
 
 
-def test_a_source_tree_is_a_folder_below_the_project_or_at_home_where_it_is_no_whole_path(
-    tmp_path: Path, home: Path
-) -> None:
-    project = write_project(tmp_path / "project", 'source_tree = "src"')
-    assert read(home, project).source_tree == project / "src"
-    assert read(home, project, PIPELINE_SOURCE_TREE="~/src").source_tree == home / "src"
-
-
 def test_one_setting_of_the_environment_leaves_the_others_to_the_project(tmp_path: Path, home: Path) -> None:
     project = write_project(tmp_path / "project", 'root = "s3a://a"\nvacuum = "apply"')
     settings = read(home, project, PIPELINE_ROOT="s3a://b")
@@ -194,7 +186,7 @@ def test_a_misspelt_key_of_the_project_is_refused_with_the_near_one(tmp_path: Pa
 
 def test_a_name_near_to_none_is_refused_with_all_the_known_ones(tmp_path: Path, home: Path) -> None:
     error = refused(home, write_project(tmp_path / "project", "zzz = 1"))
-    known = [*SIMPLE, "cache", "source_tree", "spark_conf"]
+    known = [*SIMPLE, "cache", "spark_conf"]
     assert [name for name in known if name in error.expected] == known
 
 
@@ -210,7 +202,7 @@ def test_spark_confs_can_not_be_set_by_a_variable(tmp_path: Path, home: Path) ->
 def test_every_variable_that_is_listed_is_read(tmp_path: Path, home: Path) -> None:
     values = {"PIPELINE_" + name.upper(): environment for name, (_, environment) in SIMPLE.items()}
     values |= {"PIPELINE_CACHE": str(tmp_path / "cache"), "SPARK_REMOTE": "sc://127.0.0.1"}
-    values |= {"PIPELINE_SOURCE_TREE": "src", "PIPELINE_RUNNING": "a_schedule", "PIPELINE_LOCAL_FRAME_MAX_BYTES": "1"}
+    values |= {"PIPELINE_RUNNING": "a_schedule", "PIPELINE_LOCAL_FRAME_MAX_BYTES": "1"}
     assert sorted(setting_names()) == sorted(values)
     default = read(home, tmp_path)
     assert [name for name, value in values.items() if read(home, tmp_path, **{name: value}) == default] == []

@@ -6,7 +6,7 @@ and reading files to `tree`. Each asset replaces only the rows of changed files.
 
 # Without `annotations` from `__future__`: Dagster compares the annotation of `context` with types and refuses a text.
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from pathlib import Path
 
@@ -26,15 +26,17 @@ from pipeline.assets.codegraph.datasets import (
     SOURCE_FILES,
     datasets,
 )
+from pipeline.assets.codegraph.errors import SourceTreeError
 from pipeline.assets.codegraph.tree import STALE, base_of, installed_package, parser_of, snapshot
 from pipeline.delta.read.changes import CHANGE_TYPE, DELETE, TOUCHED_VALUES
 from pipeline.delta.sql.slices import Slice, of_rows
-from pipeline.errors import SourceTreeError
 from pipeline.orchestration import Changes, DeltaSparkResource, Touched, dataset_asset
 
 __all__ = ["SourceTree", "assets", "datasets"]
 
 FILES_PARSED = "codegraph/files_parsed"
+# The variable that names the folder.
+SOURCE_TREE = "CODEGRAPH_SOURCE_TREE"
 _STALE_SHOWN = 5
 
 
@@ -47,6 +49,15 @@ class SourceTree(ConfigurableResource):  # type: ignore[type-arg]
     def at(cls, folder: Path | None) -> "SourceTree":
         """The tree of that folder."""
         return cls(folder=None if folder is None else str(folder))
+
+    @classmethod
+    def in_environment(cls, environ: Mapping[str, str], project: Path) -> "SourceTree":
+        """The tree that `CODEGRAPH_SOURCE_TREE` names, a path that may be relative to the project or begin with `~`.
+
+        It must be the same wherever Spark's Python workers run.
+        """
+        folder = environ.get(SOURCE_TREE)
+        return cls.at((project / Path(folder).expanduser()).resolve() if folder else None)
 
     @property
     def path(self) -> Path:

@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from pipeline.assets.codegraph.errors import SourceTreeError
 from pipeline.assets.codegraph.parse import PACKAGE_FILE, SUFFIX, parse
-from pipeline.errors import SourceTreeError
 
 DEFAULT_PACKAGE = "dagster"
 # The column in which a worker reports that a file has changed since the snapshot. It is never written to a table.
