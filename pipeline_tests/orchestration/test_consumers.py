@@ -49,7 +49,7 @@ from pipeline.orchestration import (
     dataset_out,
     dataset_spec,
 )
-from pipeline.orchestration.io.consumers import _ABANDONED, _KEPT, _release_all
+from pipeline.orchestration.io.consumers import READINGS, _release_all
 from pipeline.orchestration.metadata_keys import FULL_REFRESH
 from pipeline.settings import Settings, SparkSettings
 from pipeline_tests.children.consumer import Job, start
@@ -117,6 +117,16 @@ def prepared(
     return sources, logged
 
 
+def kept_steps() -> list[tuple[str, str]]:
+    """The steps whose changes are kept in any session."""
+    return [step for readings in READINGS.values() for step in readings.kept]
+
+
+def abandoned() -> int:
+    """The number of readings of steps that no longer exist."""
+    return sum(len(readings.abandoned) for readings in READINGS.values())
+
+
 @pytest.fixture(autouse=True, scope="module")
 def nothing_held() -> None:
     """What a run of another file has left, whose error was raised past Dagster's hooks, is let go of."""
@@ -128,7 +138,7 @@ def seen(project: Project, prepared: tuple[Path, Path]) -> Iterator[Project]:
     """A project with the sources; nothing is held when the test is over."""
     shutil.copytree(prepared[0], project.root)
     yield project
-    assert not _KEPT
+    assert not kept_steps()
 
 
 @pytest.fixture
@@ -136,7 +146,7 @@ def logged(project: Project, prepared: tuple[Path, Path]) -> Iterator[Project]:
     """A project with the sources and a log of them, of which its instance knows nothing."""
     shutil.copytree(prepared[1], project.root)
     yield project
-    assert not _KEPT
+    assert not kept_steps()
 
 
 def test_consumers_are_made_once_and_then_cost_what_has_changed(seen: Project) -> None:
@@ -210,9 +220,9 @@ def test_a_run_that_raises_past_its_hooks_holds_nothing_once_its_error_is_droppe
     with pytest.raises(OSError, match="insert"):
         run(logged, broken)
     gc.collect()
-    assert (len(_KEPT), len(_ABANDONED), kept()) == (0, 1, before + 1)
+    assert (len(kept_steps()), abandoned(), kept()) == (0, 1, before + 1)
     assert told(run(logged, log), LOG)["delta/rows_written"] == 2
-    assert (len(_KEPT), len(_ABANDONED), kept()) == (0, 0, before)
+    assert (len(kept_steps()), abandoned(), kept()) == (0, 0, before)
 
 
 def test_a_run_that_fails_leaves_the_cursor_where_it_was_and_holds_nothing(logged: Project) -> None:
@@ -220,7 +230,7 @@ def test_a_run_that_fails_leaves_the_cursor_where_it_was_and_holds_nothing(logge
 
     @dataset_asset(LOG)
     def broken(seen: Changes) -> DataFrame:
-        assert len(_KEPT) == 1
+        assert len(kept_steps()) == 1
         raise OSError(seen.counts)
 
     @dataset_asset(LOG)
@@ -229,7 +239,7 @@ def test_a_run_that_fails_leaves_the_cursor_where_it_was_and_holds_nothing(logge
 
     for consumer in (broken, unfit):
         assert not run(logged, consumer, raise_on_error=False).success
-        assert not _KEPT
+        assert not kept_steps()
     assert versions_of(LOG, logged.root) == [0, 1]
     assert told(run(logged, log), LOG)["delta/changes"]["feed/seen"]["window"] == [3, 3]
     assert rows_of(LOG, logged.root)[-2:] == [(3, "insert"), (4, "insert")]

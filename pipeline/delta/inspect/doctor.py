@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pipeline.dataset import TableRef
 from pipeline.delta.inspect.data_files import problem_of, problem_of_vector, vector_file
 from pipeline.delta.log.commits import commit_file, commit_versions
-from pipeline.delta.log.replay import LogFault, Replay, replay
+from pipeline.delta.log.replay import FaultKind, LogFault, Replay, replay
 from pipeline.delta.log.snapshot import table_facts
 from pipeline.delta.read.cursors import effective_cursors
 from pipeline.delta.spark.doors import door
@@ -120,8 +120,8 @@ def _unread(name: str, location: str, consumers: Iterable[TableRef]) -> dict[str
 
 def _of_log(name: str, fault: LogFault, unread: Mapping[str, int]) -> Finding:
     consumers = sorted(consumer for consumer, version in unread.items() if version < fault.version)
-    serious = fault.kind != "log gap" or fault.hides_files or bool(consumers)
-    if fault.kind == "damaged checkpoint":
+    serious = fault.kind is not FaultKind.GAP or fault.hides_files or bool(consumers)
+    if fault.kind is FaultKind.CHECKPOINT:
         remedy = f"Remove it and _last_checkpoint next to it, then run pipeline maintain checkpoint {name}."
     elif fault.hides_files:
         remedy = f"Write nothing until commit {fault.version} is restored from a copy or a backup of the log."
@@ -131,7 +131,7 @@ def _of_log(name: str, fault: LogFault, unread: Mapping[str, int]) -> Finding:
             "older versions and changes can't be read without the commit."
         )
     detail = fault.detail + (f"; not yet read by {', '.join(consumers)}" if consumers else "")
-    return Finding(kind=fault.kind, path=fault.path, detail=detail, remedy=remedy, serious=serious)
+    return Finding(kind=fault.kind.value, path=fault.path, detail=detail, remedy=remedy, serious=serious)
 
 
 def _cleaned(name: str, location: str, unread: Mapping[str, int]) -> list[Finding]:

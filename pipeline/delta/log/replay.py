@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from enum import Enum
 from typing import Any
 from urllib.parse import unquote
 
@@ -20,6 +21,14 @@ from pipeline.delta.storage.file_system import read_file
 from pipeline.errors import DamagedTableError
 
 
+class FaultKind(Enum):
+    """What is wrong with a part of a log."""
+
+    GAP = "log gap"
+    COMMIT = "damaged commit"
+    CHECKPOINT = "damaged checkpoint"
+
+
 @dataclass(frozen=True)
 class LogFault:
     """A fault of the log: an entry or a checkpoint that is missing, cut off or changed.
@@ -27,7 +36,7 @@ class LogFault:
     `hides_files` is true if the files of the newest version can't be known because of it.
     """
 
-    kind: str
+    kind: FaultKind
     version: int
     path: str
     detail: str
@@ -114,7 +123,7 @@ class _Log:
             is_below = commit <= start
             if commit not in commits:
                 detail = f"it is missing, and the table is at version {number}"
-                self._fault("log gap", commit, detail, hides_files=not is_below)
+                self._fault(FaultKind.GAP, commit, detail, hides_files=not is_below)
                 continue
             actions = self._entry(commit, is_below=is_below)
             if is_below:  # a checkpoint does not have the files of the change feed
@@ -123,15 +132,15 @@ class _Log:
                 self.state.apply(actions)
         for commit in self._chain.without_info():
             detail = "it has no commitInfo, but other entries have one; a part of it may be lost"
-            self._fault("damaged commit", commit, detail, hides_files=commit > start)
+            self._fault(FaultKind.COMMIT, commit, detail, hides_files=commit > start)
 
     def find_lost_commits(self) -> None:
         """Add a fault for each commit after the newest entry of which only the checksum file exists."""
         newest = self._files.latest
         for lost in sorted(n for n in self._files.checksums if newest is not None and n > newest):
-            self._fault("log gap", lost, "it is missing, but its checksum file exists")
+            self._fault(FaultKind.GAP, lost, "it is missing, but its checksum file exists")
 
-    def _fault(self, kind: str, version: int, detail: str, *, hides_files: bool = True) -> None:
+    def _fault(self, kind: FaultKind, version: int, detail: str, *, hides_files: bool = True) -> None:
         self.faults.append(LogFault(kind, version, commit_file(self._location, version), detail, hides_files))
 
     def _from_checkpoint(self, number: int) -> int:
@@ -148,7 +157,7 @@ class _Log:
                 self.state = state
                 return version
             path = f"{self._location}/_delta_log/{names[0]}"
-            self.faults.append(LogFault("damaged checkpoint", version, path, problem, hides_files=False))
+            self.faults.append(LogFault(FaultKind.CHECKPOINT, version, path, problem, hides_files=False))
         return -1
 
     def _differs(self, version: int, state: _State) -> str | None:
@@ -163,13 +172,13 @@ class _Log:
         try:
             actions = actions_of(commit_file(self._location, number), content)
         except DamagedTableError as error:
-            self._fault("damaged commit", number, error.reason, hides_files=not is_below)
+            self._fault(FaultKind.COMMIT, number, error.reason, hides_files=not is_below)
             return []
         problem = self._chain.problem(number, actions, content, self._checksum(number))
         if problem is None and not is_below and not any(fault.hides_files for fault in self.faults):
             problem = misfit(actions, self.state.files)
         if problem is not None:
-            self._fault("damaged commit", number, problem, hides_files=not is_below)
+            self._fault(FaultKind.COMMIT, number, problem, hides_files=not is_below)
         return actions
 
     def _checksum(self, number: int) -> Checksum | None:

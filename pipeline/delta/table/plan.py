@@ -159,7 +159,8 @@ def _nullable_paths(schema: StructType) -> Iterator[tuple[tuple[str, ...], str]]
 class Plan:
     """The difference between a table and its declaration; the steps are in the order in which they are applied.
 
-    `problems` are messages about what no step resolves; `features` are those of the table before the first step.
+    `problems` are messages about what no step resolves, `column_problems` those of them that are about columns;
+    `features` are those of the table before the first step.
     """
 
     dataset: str
@@ -167,6 +168,7 @@ class Plan:
     version: int
     steps: tuple[Step, ...]
     problems: tuple[str, ...]
+    column_problems: tuple[str, ...]
     features: tuple[str, ...]
 
     @property
@@ -212,7 +214,8 @@ def plan(dataset: Dataset, state: TableState) -> Plan:
     """The plan that leads from the table to its declaration; it depends on the arguments alone."""
     want, have = declared_shape(dataset), _as_declared(dataset, observed_shape(state))
     by_schema = _by_schema(dataset, want, have)
-    problems = [*_layout_problems(want, have), *by_schema.problems, *_mapping_problems(want, have)]
+    of_columns = (*_generation_problems(want, have), *by_schema.problems)
+    problems = (*_partition_problems(want, have), *of_columns, *_mapping_problems(want, have))
     features = set(have.features)
     steps = []
     for step in _ordered(want, have, by_schema.steps):
@@ -221,7 +224,7 @@ def plan(dataset: Dataset, state: TableState) -> Plan:
         steps.append(replace(step, gains=gains))
     return Plan(
         dataset=dataset.name, location=state.location, version=state.version, steps=tuple(steps),
-        problems=tuple(problems), features=tuple(state.features),
+        problems=problems, column_problems=of_columns, features=tuple(state.features),
     )  # fmt: skip
 
 
@@ -328,9 +331,12 @@ def _brought(step: Step) -> Collection[str]:
     return ()
 
 
-def _layout_problems(want: Shape, have: Shape) -> Iterator[str]:
+def _partition_problems(want: Shape, have: Shape) -> Iterator[str]:
     if want.partition_by != have.partition_by:
         yield (f"partition columns: declared {_tuple(want.partition_by)}, the table has {_tuple(have.partition_by)}")
+
+
+def _generation_problems(want: Shape, have: Shape) -> Iterator[str]:
     for column, expression in want.generated.items():
         actual = have.generated.get(column)
         if _sql(actual) != _sql(expression):
@@ -353,7 +359,7 @@ def _sql(text: str | None) -> str | None:
 def shape_differences(dataset: Dataset, state: TableState) -> list[str]:
     """Messages about every difference between a table and its declaration; empty if there is none."""
     want, have, difference = declared_shape(dataset), _as_declared(dataset, observed_shape(state)), plan(dataset, state)
-    reported = {problem for problem in difference.problems if not problem.startswith("column ")}
+    reported = set(difference.problems) - set(difference.column_problems)
     by_schema = _schema_differences(want.schema, have.schema)
     if not by_schema:
         reported |= set(difference.problems)

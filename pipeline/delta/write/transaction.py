@@ -28,8 +28,9 @@ INCARNATION = "pipeline.incarnation"
 _APP_ID = "spark.databricks.delta.write.txnAppId"
 _VERSION = "spark.databricks.delta.write.txnVersion"
 _CHANGES_ROWS = ("WRITE", "MERGE", "UPDATE", "DELETE", "TRUNCATE", RESTORE, "STREAMING UPDATE", "COPY INTO")
-# How far each log was searched, by location and table id.
+# A cache: how far each log was searched, by location and table id. The oldest entries are dropped.
 _SEARCHED: dict[tuple[str, str], _Searched] = {}
+_SEARCHED_LOGS = 1_000
 
 
 @dataclass(frozen=True)
@@ -133,8 +134,10 @@ def _restores(session: SparkSession, state: TableState) -> Mapping[int, int | No
         number: restored_version(session, location, number, parameters)
         for number, parameters in _restores_among(location, numbers).items()
     }
-    _SEARCHED[key] = _Searched(newest, commit_identity(location, newest), {**searched.restores, **restored})
-    return _SEARCHED[key].restores
+    found = _SEARCHED[key] = _Searched(newest, commit_identity(location, newest), {**searched.restores, **restored})
+    for oldest in list(_SEARCHED)[:-_SEARCHED_LOGS]:
+        _SEARCHED.pop(oldest, None)
+    return found.restores
 
 
 def _restores_among(location: str, numbers: Iterable[int]) -> dict[int, Mapping[str, Any]]:

@@ -45,12 +45,36 @@ class _KeptReading:
     frames: ExitStack
 
 
-# By run and step: the changes that were read and not written yet. They are global to the process, because a step may
-# read through one IO manager and write through another.
-_KEPT: dict[tuple[str, str], _KeptReading] = {}
-# Readings of steps that no longer exist: a run that raises in its caller's process calls no hook. The next step that
-# reads releases them, because a finalizer may run during a call into the JVM.
-_ABANDONED: list[_KeptReading] = []
+class SessionReadings:
+    """The changes that steps have read in one Spark session and not written yet, by run and step.
+
+    `abandoned` are those of steps that no longer exist: a run that raises in its caller's process calls no hook. The
+    next step that reads releases them, because a finalizer may run during a call into the JVM.
+    """
+
+    def __init__(self) -> None:
+        self.kept: dict[tuple[str, str], _KeptReading] = {}
+        self.abandoned: list[_KeptReading] = []
+
+    def release(self, step_id: tuple[str, str]) -> None:
+        """Release the changes that a step has read."""
+        kept = self.kept.pop(step_id, None)
+        if kept is not None:
+            kept.frames.close()
+
+    def abandon(self, step_id: tuple[str, str], kept: _KeptReading) -> None:
+        """Mark the reading of a step that no longer exists, unless it was released or replaced by another attempt's."""
+        if self.kept.get(step_id) is kept:
+            self.abandoned.append(self.kept.pop(step_id))
+
+    def release_abandoned(self) -> None:
+        """Release the readings of steps that no longer exist."""
+        while self.abandoned:
+            self.abandoned.pop().frames.close()
+
+
+# They belong to the session and not to an IO manager: a step may read through one and write through another.
+READINGS: weakref.WeakKeyDictionary[SparkSession, SessionReadings] = weakref.WeakKeyDictionary()
 
 
 def refuse_partitions(dataset: Dataset, partitions_def: PartitionsDefinition[str] | None) -> None:
@@ -116,20 +140,21 @@ def read_changes(
     session: SparkSession, step: StepExecutionContext, consumer: TableRef, sources: Iterable[TableRef]
 ) -> Reading:
     """The changes for this attempt of a step: read once, then kept until `written_changes` or `release_step`."""
-    _release_abandoned()
+    readings = READINGS.setdefault(session, SessionReadings())
+    readings.release_abandoned()
     step_id = (step.run_id, step.step.key)
     attempt = step.previous_attempt_count + 1
-    kept = _KEPT.get(step_id)
+    kept = readings.kept.get(step_id)
     if kept is None or kept.attempt != attempt:
         # The steps of one run follow each other in a process: a reading of another step was never written.
-        for other in [key for key in list(_KEPT) if key[0] == step.run_id]:
-            release_step(*other)
+        for other in [key for key in readings.kept if key[0] == step.run_id]:
+            readings.release(other)
         with ExitStack() as frames:
             full = _is_full_refresh(step)
             reading = frames.enter_context(read_sources(session, consumer, tuple(sources), full_refresh=full))
-            kept = _KEPT[step_id] = _KeptReading(attempt, reading, frames.pop_all())
+            kept = readings.kept[step_id] = _KeptReading(attempt, reading, frames.pop_all())
         # Not at the exit of the interpreter, when nothing can be called any more: `_release_all` runs before.
-        weakref.finalize(step, _abandon, step_id, kept).atexit = False
+        weakref.finalize(step, readings.abandon, step_id, kept).atexit = False
         atexit.unregister(_release_all)
         atexit.register(_release_all)
     return kept.reading
@@ -164,7 +189,8 @@ def written_changes(step: StepExecutionContext | None, dataset: Dataset) -> Iter
     if not dataset.reads_changes_of:
         yield None
         return
-    kept = None if step is None else _KEPT.get((step.run_id, step.step.key))
+    step_id = ("", "") if step is None else (step.run_id, step.step.key)
+    kept = next((readings.kept[step_id] for readings in READINGS.values() if step_id in readings.kept), None)
     if step is None or kept is None:
         raise DeclarationError(dataset=dataset.name, problems=("it reads changes, and none were loaded in this step",))
     try:
@@ -180,28 +206,16 @@ def written_changes(step: StepExecutionContext | None, dataset: Dataset) -> Iter
 
 def release_step(run_id: str, step_key: str) -> None:
     """Release the changes that a step has read."""
-    kept = _KEPT.pop((run_id, step_key), None)
-    if kept is not None:
-        kept.frames.close()
-
-
-def _abandon(step_id: tuple[str, str], kept: _KeptReading) -> None:
-    """Mark the reading of a step that no longer exists, unless it was released or replaced by another attempt's."""
-    if _KEPT.get(step_id) is kept:
-        _ABANDONED.append(_KEPT.pop(step_id))
-
-
-def _release_abandoned() -> None:
-    """Release the readings of steps that no longer exist."""
-    while _ABANDONED:
-        _ABANDONED.pop().frames.close()
+    for readings in list(READINGS.values()):
+        readings.release((run_id, step_key))
 
 
 def _release_all() -> None:
     """Release all readings before the interpreter exits."""
-    for step_id in list(_KEPT):
-        release_step(*step_id)
-    _release_abandoned()
+    for readings in list(READINGS.values()):
+        for step_id in list(readings.kept):
+            readings.release(step_id)
+        readings.release_abandoned()
 
 
 @failure_hook(name="release_changes")
