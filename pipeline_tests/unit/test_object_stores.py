@@ -121,6 +121,15 @@ def test_a_store_that_honours_the_condition_of_a_create_is_told_from_one_that_do
             assert list_files(f"{served.uri}/tables") == []
 
 
+def test_another_account_of_a_bucket_holds_from_the_next_call_on(bucket: Bucket) -> None:
+    conf = f"spark.hadoop.fs.s3a.bucket.{bucket.name}.endpoint"
+    use_confs({conf: "http://127.0.0.1:1"})
+    with pytest.raises(OSError, match=re.escape("127.0.0.1:1")):
+        list_files(f"{bucket.uri}/names")
+    use_confs({conf: bucket.endpoint})
+    list_files(f"{bucket.uri}/names")
+
+
 @follows(UnknownSchemeError)
 def test_a_scheme_without_a_client_is_named_and_a_path_is_read(tmp_path: Path) -> None:
     error = refused(UnknownSchemeError, lambda: list_files("nowhere://host/folder"), "PIPELINE_ROOT to a path")

@@ -14,7 +14,7 @@ from datetime import timedelta
 from functools import lru_cache
 from typing import Any
 
-from pipeline.delta.storage.options import azure_options, s3_options
+from pipeline.delta.storage.options import azure_options, gcs_options, s3_options
 from pipeline.errors import ExtraMissingError
 
 _CLIENT = {"allow_http": True, "connect_timeout": "5s", "timeout": "20s"}
@@ -29,7 +29,6 @@ EXTRAS = {
 }  # fmt: skip
 
 
-@lru_cache(maxsize=64)
 def object_store(scheme: str, authority: str) -> Any:
     """Pyarrow's file system over a bucket or container. Its paths begin with the authority.
 
@@ -37,6 +36,13 @@ def object_store(scheme: str, authority: str) -> Any:
         ExtraMissingError: the client is not installed.
         OSError: the account's options are not valid.
     """
+    by_extra = {"s3": s3_options, "azure": azure_options, "gcs": gcs_options}
+    options = by_extra[EXTRAS[scheme]](authority)
+    return _opened(scheme, authority, tuple(sorted(options.items())))
+
+
+@lru_cache(maxsize=64)
+def _opened(scheme: str, authority: str, options: tuple[tuple[str, Any], ...]) -> Any:
     try:
         from obstore.store import AzureStore, GCSStore, S3Store
     except ImportError as error:
@@ -48,9 +54,9 @@ def object_store(scheme: str, authority: str) -> Any:
     common: dict[str, Any] = {"client_options": _CLIENT, "retry_config": retry}
     with os_errors():
         if scheme in S3_SCHEMES:
-            store: Any = S3Store(authority, **s3_options(authority), **common)
+            store: Any = S3Store(authority, **dict(options), **common)
         elif scheme in AZURE_SCHEMES:
-            store = AzureStore(authority.partition("@")[0], **azure_options(authority), **common)
+            store = AzureStore(authority.partition("@")[0], **dict(options), **common)
         else:
             store = GCSStore(authority, **common)
     fs.FileSystemHandler.register(ObjectStoreHandler)

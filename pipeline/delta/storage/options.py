@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 _HADOOP = "spark.hadoop."
@@ -17,14 +18,19 @@ _DEFAULT_REGION = "us-east-1"
 _CONFS: dict[str, str] = {}
 
 
+@dataclass(frozen=True)
 class _Account:
     """A provider of credentials that do not expire."""
 
-    def __init__(self, credentials: Mapping[str, Any]) -> None:
-        self._credentials = credentials
+    access_key: str = field(repr=False)
+    secret_key: str = field(repr=False)
+    token: str | None = field(repr=False)
 
-    def __call__(self) -> Mapping[str, Any]:
-        return self._credentials
+    def __call__(self) -> dict[str, Any]:
+        return {
+            "access_key_id": self.access_key, "secret_access_key": self.secret_key, "token": self.token,
+            "expires_at": None,
+        }  # fmt: skip
 
 
 def use_confs(confs: Mapping[str, str]) -> None:
@@ -45,10 +51,10 @@ def s3_options(bucket: str) -> dict[str, Any]:
     environ = os.environ.get
     region = conf("endpoint.region") or environ("AWS_REGION") or environ("AWS_DEFAULT_REGION") or _DEFAULT_REGION
     options: dict[str, Any] = {"region": region} | ({"endpoint": endpoint} if endpoint else {})
-    if conf("access.key"):
-        account = {"access_key_id": conf("access.key"), "secret_access_key": conf("secret.key") or ""}
-        # As keys, the client would join them with a session token of the environment.
-        options["credential_provider"] = _Account(account | {"token": conf("session.token"), "expires_at": None})
+    key = conf("access.key")
+    if key is not None:
+        # As single options, the client would join the keys with a session token of the environment.
+        options["credential_provider"] = _Account(key, conf("secret.key") or "", conf("session.token"))
     return options
 
 
@@ -57,3 +63,8 @@ def azure_options(authority: str) -> dict[str, Any]:
     host = authority.partition("@")[2]
     options = {"account_name": host.partition(".")[0], "account_key": _CONFS.get(f"{_AZURE}account.key.{host}")}
     return {name: value for name, value in options.items() if value}
+
+
+def gcs_options(bucket: str) -> dict[str, Any]:  # noqa: ARG001  same signature as the others
+    """The client's options for a bucket: none, since the account comes from the environment alone."""
+    return {}
