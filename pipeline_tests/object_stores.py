@@ -13,6 +13,8 @@ from urllib.request import Request, urlopen
 from moto.server import DomainDispatcherApplication, MotoRequestHandler, create_backend_app
 from werkzeug.serving import make_server
 
+from pipeline.delta.storage.options import use_confs
+
 KEY, SECRET = "test-key", "test-secret"
 
 
@@ -44,6 +46,13 @@ class Bucket:
             "AWS_ACCESS_KEY_ID": KEY, "AWS_SECRET_ACCESS_KEY": SECRET, "AWS_ENDPOINT_URL": self.endpoint,
             "AWS_REGION": "us-east-1", "AWS_ALLOW_HTTP": "true",
         }  # fmt: skip
+
+
+def unreachable_bucket() -> str:
+    """The URI of a bucket whose endpoint does not answer."""
+    conf = "spark.hadoop.fs.s3a.bucket.away."
+    use_confs({f"{conf}endpoint": "http://127.0.0.1:1", f"{conf}access.key": KEY, f"{conf}secret.key": SECRET})
+    return "s3a://away"
 
 
 @contextlib.contextmanager

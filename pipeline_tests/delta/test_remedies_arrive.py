@@ -70,6 +70,7 @@ from pipeline_tests.delta.sample import note, placed, rows_of
 from pipeline_tests.delta.test_changelog import apply, changelog
 from pipeline_tests.delta.test_sink import BY_HAND, PATIENCE
 from pipeline_tests.delta.test_stream_checkpoints import Stream
+from pipeline_tests.object_stores import unreachable_bucket
 from pipeline_tests.orchestration.test_plain_assets import Foreign, plain
 from pipeline_tests.refusals import refused as refused_run
 from pipeline_tests.remedies import advises, follows, follows_each, refused
@@ -270,7 +271,7 @@ def test_a_frame_that_can_t_be_staged_is_returned_as_spark_s_or_staged_below_ano
         with to_spark(table, NUMBERS, lambda: operator.session, place) as frame:
             return [tuple(row) for row in frame.collect()]
 
-    refused(StagingError, lambda: stage("wasb://container@account/_staging"), "Return a Spark DataFrame")
+    refused(StagingError, lambda: stage(f"{unreachable_bucket()}/_staging"), "Return a Spark DataFrame")
     frame = operator.session.createDataFrame(table)
     write(frame, table=NUMBERS.at(operator.root), note=note())
     (operator.folder / "file").touch()

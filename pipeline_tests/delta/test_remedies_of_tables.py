@@ -52,6 +52,7 @@ from pipeline_tests.delta.test_conflicts import write_around
 from pipeline_tests.delta.test_retention import CONSUMER, at, run
 from pipeline_tests.delta.test_retention import source as source_with
 from pipeline_tests.delta.test_told_failures import small_disk  # noqa: F401
+from pipeline_tests.object_stores import unreachable_bucket
 from pipeline_tests.remedies import follows, refused
 
 exhaustive = pytest.mark.exhaustive
@@ -121,15 +122,15 @@ def test_a_table_is_created_once_the_files_in_its_place_are_moved_away_or_below_
 @pytest.mark.parametrize(
     ("wrong", "advice"),
     [("file/tables", "file is a file: choose another PIPELINE_ROOT, or move that file away"),
-     ("nowhere://storage/tables", "Set PIPELINE_ROOT to a folder that exists where Spark runs")],
-    ids=["below a file", "no file system of Spark's"],
+     ("bucket", "Check the bucket, the account and the endpoint")],
+    ids=["below a file", "a bucket that can't be reached"],
 )  # fmt: skip
 def test_the_storage_is_used_once_its_root_is_one_that_can_be(operator: Operator, wrong: str, advice: str) -> None:
     (operator.folder / "file").touch()
-    root = wrong if "://" in wrong else str(operator.folder / wrong)
+    root = f"{unreachable_bucket()}/tables" if wrong == "bucket" else str(operator.folder / wrong)
     refused(StorageError, lambda: operator.put(NUMBERS, "SELECT 1L AS n", root=root), advice)
     operator.put(NUMBERS, "SELECT 1L AS n", root=operator.move_root("another"))
-    if "://" not in wrong:
+    if wrong != "bucket":
         (operator.folder / "file").rename(operator.folder / "moved")
         operator.put(NUMBERS, "SELECT 1L AS n", root=root)
 

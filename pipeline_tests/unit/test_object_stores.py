@@ -34,7 +34,7 @@ from pipeline.delta.storage.text_files import read_texts, write_text
 from pipeline.delta.table.open_table import latest_version, state_from_log
 from pipeline.delta.table.undeclared import dataset_of
 from pipeline.errors import ExtraMissingError, FileAccessError, UnknownSchemeError
-from pipeline_tests.object_stores import Bucket, served_bucket
+from pipeline_tests.object_stores import Bucket, served_bucket, unreachable_bucket
 from pipeline_tests.remedies import follows, refused
 
 NAMES = ["plain", "a b", "a%20b", "a#b", "a?b", "a+b", "a&b=c", "äö", "x~y'\"*", "100%", "a\\b"]
@@ -102,14 +102,12 @@ def test_a_file_that_does_not_exist_is_told_from_a_bucket_that_does_not(bucket: 
 
 
 def test_an_endpoint_that_does_not_answer_is_given_up_within_30_seconds() -> None:
-    ours = "spark.hadoop.fs.s3a.bucket.unreachable"
-    account = {f"{ours}.access.key": "k", f"{ours}.secret.key": "s"}
-    use_confs(account | {f"{ours}.endpoint": "http://127.0.0.1:1"})
+    uri = unreachable_bucket()
     started = time.monotonic()
     with pytest.raises(OSError, match=re.escape("127.0.0.1:1")):
-        read_file("s3a://unreachable/file")
+        read_file(f"{uri}/file")
     with pytest.raises(OSError, match=re.escape("127.0.0.1:1")):
-        list_files("s3a://unreachable/folder")
+        list_files(f"{uri}/folder")
     assert time.monotonic() - started < 30
 
 
