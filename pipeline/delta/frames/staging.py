@@ -70,20 +70,14 @@ class Staging:
         names = self.dataset.frame_columns
         self._left_out = {name for name in self.dataset.schema.names if name not in schema.names}
         self._frame_columns = [StructField(name, from_arrow_type(schema.field(name).type)) for name in names]
+        path = f"{self.path}/part-0.parquet"
         try:
             self.filesystem.create_dir(self.path, recursive=True)
-            writer = pq.ParquetWriter(
-                f"{self.path}/part-0.parquet", schema, filesystem=self.filesystem, store_schema=False
-            )
-        except OSError as error:
+            with pq.ParquetWriter(path, schema, filesystem=self.filesystem, store_schema=False) as writer:
+                for group in _row_groups(self._computed(batches)):
+                    writer.write_table(pa.Table.from_batches(map(fit, group), schema), row_group_size=ROW_GROUP_ROWS)
+        except OSError as error:  # on an object store the file is written when it is closed
             raise self._error(error) from error
-        with writer:
-            for group in _row_groups(self._computed(batches)):
-                table = pa.Table.from_batches(map(fit, group), schema)
-                try:
-                    writer.write_table(table, row_group_size=ROW_GROUP_ROWS)
-                except OSError as error:
-                    raise self._error(error) from error
 
     def _computed(self, batches: Iterable[Any]) -> Iterator[Any]:
         """The batches. An error while they are computed is one of the frame, not of the folder."""
