@@ -5,16 +5,18 @@ from __future__ import annotations
 import os
 
 from pipeline.delta.log.checkpoints import log_files
+from pipeline.delta.spark.doors import door
 from pipeline.delta.storage.file_system import local_folder
 
 LOG = "_delta_log"
 
 
+@door
 def is_table(location: str) -> bool:
     """Whether a location is a table.
 
     Raises:
-        OSError, ValueError: the storage can't be read.
+        StorageError: the storage can't be read.
     """
     return log_files(location).latest is not None
 

@@ -198,7 +198,7 @@ def version_holding(state: TableState, mark: Mark, known: Identifier) -> int | N
 
     If the log no longer has that commit, the current version.
     """
-    newest = commit_versions(state.location)[-1]
+    newest = max(commit_versions(state.location), default=-1)
     recorded = transaction_version(state.location, newest, known.app_id)
     if recorded is None or recorded < known.version:
         return None
