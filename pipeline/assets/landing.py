@@ -13,6 +13,7 @@ import os
 from collections.abc import Iterable
 from pathlib import Path
 
+from pipeline.delta.storage.local_files import write_file
 from pipeline.errors import DemoError
 
 _INSTALL = 'pip install "delta-first-pipeline[demo]", or in a checkout: pip install -e ".[demo]"'
@@ -41,12 +42,6 @@ def lay(path: Path, content: bytes, written: list[Path]) -> None:
     """Write a file unless an equal one exists. A file that was written is added to `written`."""
     if path.is_file() and path.read_bytes() == content:
         return
-    path.parent.mkdir(parents=True, exist_ok=True)
-    # Neither Spark nor a sensor reads a file with such a name.
-    temporary = path.with_name(f"_{path.name}.{os.getpid()}.tmp")
-    try:
-        temporary.write_bytes(content)
-        os.replace(temporary, path)
-    finally:
-        temporary.unlink(missing_ok=True)
+    # Neither Spark nor a sensor reads a file whose name begins so.
+    write_file(path, content, temporary=f"_{path.name}.{os.getpid()}.tmp")
     written.append(path)

@@ -40,7 +40,7 @@ def timed_commits(location: str, limit: int | None = None) -> list[TimedCommit] 
     """
     listed = list_files(f"{location}/_delta_log")
     files = {number: file for file in listed if (number := version_of_commit(file.name)) is not None}
-    facts = table_facts(location, max(files)) if files else None
+    facts = table_facts(location, max(files), listed) if files else None
     if facts is None:
         return None
     first = min(files) if limit is None else max(max(files) - limit + 1, 0)

@@ -132,9 +132,10 @@ def verdict_on(
         return needs_snapshot(verdict, Reason.RECREATED)
     if cursor.version > latest:
         return needs_snapshot(verdict, Reason.CURSOR_AHEAD)
-    entry = verdict.entry if cursor.version == latest else None
-    if cursor.entry is not None and (entry := entry or commit_identity(table.location, cursor.version)) != cursor.entry:
-        return needs_snapshot(verdict, Reason.LOG_CLEANED if entry is None else Reason.PUT_BACK, [cursor.version])
+    if cursor.entry is not None:
+        entry = verdict.entry if cursor.version == latest else commit_identity(table.location, cursor.version)
+        if entry != cursor.entry:
+            return needs_snapshot(verdict, Reason.LOG_CLEANED if entry is None else Reason.PUT_BACK, [cursor.version])
     if cursor.version == latest:
         return verdict
     with of_dataset(table.name):

@@ -17,14 +17,13 @@ from pathlib import Path
 from typing import Any
 
 from pipeline.delta.frames.records import MAX_DEPTH, shown_value
-from pipeline.delta.storage.local_files import sync_folder, write_file
+from pipeline.delta.storage.local_files import TEMPORARY, write_durably
 from pipeline.errors import JournalError, JournalWriteError
 
 # The most characters or bytes that are kept. Of longer bytes the size and the digest are kept too.
 EXCERPT = 1 << 16
 # Python writes no integers of more than 4 300 digits.
 _WRITTEN_BITS = 1 << 13
-_TEMPORARY = ".tmp"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -99,8 +98,7 @@ class DeadLetters:
         path = self.folder / f"{name}.ndjson"
         text = "".join(f"{json.dumps(self._document(letter))}\n" for letter in letters)
         try:
-            write_file(path, text.encode("ascii"), temporary=f"{path.name}{_TEMPORARY}")
-            sync_folder(path.parent)
+            write_durably(path, text.encode("ascii"))
         except OSError as error:
             raise JournalWriteError(dataset=self._dataset, path=str(path), reason=str(error)) from error
         return path
@@ -112,7 +110,7 @@ class DeadLetters:
             JournalError: a file can't be removed.
         """
         try:
-            for path in self.folder.glob(f"*.ndjson{_TEMPORARY}"):
+            for path in self.folder.glob(f"*.ndjson{TEMPORARY}"):
                 path.unlink(missing_ok=True)
         except OSError as error:
             raise JournalError(dataset=self._dataset, path=str(self.folder), reason=str(error)) from error

@@ -7,23 +7,19 @@ durable when they return.
 
 from __future__ import annotations
 
-import base64
 import os
-import uuid
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
 
+from pipeline.delta.inspect.data_files import vector_file
 from pipeline.delta.log.commits import commit_file, commit_versions, read_entry
 from pipeline.delta.storage.file_system import local_folder
 from pipeline.delta.storage.local_files import sync_folder
 
 _PARALLEL_SYNCS = 16
-_Z85 = "0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ.-:+=^!/*?&<>()[]{}@%$#"
-_B85 = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz!#$%&()*+-;<=>?@^_`{|}~"
-_UUID_LENGTH = 20
 
 
 def sync_commits(location: str, after: int, until: int) -> int:
@@ -72,13 +68,9 @@ def _files(table: Path, action: Mapping[str, Any]) -> Iterator[Path]:
         if added:
             yield _path(table, unquote(added["path"]))
             vector = added.get("deletionVector") or {}
-            if vector.get("storageType") == "p":
-                yield _path(table, unquote(vector["pathOrInlineDv"]))
-            elif vector.get("storageType") == "u":
-                name = vector["pathOrInlineDv"]
-                prefix, coded = name[:-_UUID_LENGTH], name[-_UUID_LENGTH:]
-                number = uuid.UUID(bytes=base64.b85decode(coded.translate(str.maketrans(_Z85, _B85))))
-                yield table / prefix / f"deletion_vector_{number}.bin"
+            name = vector_file(vector) if vector else None
+            if name is not None:
+                yield _path(table, unquote(name) if vector["storageType"] == "p" else name)
 
 
 def _path(table: Path, path: str) -> Path:

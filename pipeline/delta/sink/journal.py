@@ -32,7 +32,6 @@ from pipeline.delta.sink.segments import (
     GIVEN_UP,
     GOOD,
     SEGMENT,
-    TEMPORARY,
     Batch,
     Segment,
     UntrustedFileError,
@@ -48,7 +47,7 @@ from pipeline.delta.sink.segments import (
     table_of,
     write_segment,
 )
-from pipeline.delta.storage.local_files import sync_folder, write_file
+from pipeline.delta.storage.local_files import TEMPORARY, sync_folder, write_durably
 from pipeline.errors import JournalError, JournalWriteError, SinkRunningError
 from pipeline.errors.listing import listed
 
@@ -382,9 +381,7 @@ class Journal:
             self._write(batch_name(batch), document)
 
     def _write(self, name: str, document: Mapping[str, Any]) -> None:
-        """Write a file whose content and name survive a loss of power. A killed process leaves a temporary file."""
-        write_file(self.folder / name, json.dumps(document).encode(), temporary=f"{name}{TEMPORARY}")
-        sync_folder(self.folder)
+        write_durably(self.folder / name, json.dumps(document).encode())
 
     # --- errors -------------------------------------------------------------------------------------------------------
 

@@ -22,7 +22,7 @@ from typing import Any
 
 from pipeline.delta.frames.staging import ROW_GROUP_ROWS
 from pipeline.delta.log.checkpoints import first_line
-from pipeline.delta.storage.local_files import synced_file
+from pipeline.delta.storage.local_files import TEMPORARY, synced_file
 
 SEGMENT = re.compile(r"segment-(\d{20})(?:-([0-9a-f]{32}))?\.parquet")
 GOOD = re.compile(r"good-\d{20}-[0-9a-f]{8}(?:-([0-9a-f]{32}))?\.parquet")
@@ -30,7 +30,6 @@ BATCH = re.compile(r"batch-(\d{20})\.json")
 _TOKEN = re.compile(r"[0-9a-f]{32}")
 # An operator adds this to the name of a file to give up its rows.
 GIVEN_UP = ".given-up"
-TEMPORARY = ".tmp"
 # Keys of the Parquet metadata: the submitted position of each source, and the number of the segment.
 _POSITIONS = b"pipeline.positions"
 _NUMBER = b"pipeline.segment"

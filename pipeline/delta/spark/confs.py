@@ -9,7 +9,7 @@ import os
 from importlib.resources import files
 from pathlib import Path
 
-from pipeline.delta.storage.object_stores import S3_SCHEMES
+from pipeline.delta.storage.object_stores import extras_of
 from pipeline.settings import SparkSettings
 
 DELTA_EXTENSION = "io.delta.sql.DeltaSparkSessionExtension"
@@ -129,7 +129,7 @@ def confs(settings: SparkSettings, jars: list[Path]) -> dict[str, str]:
         for name in ("spark.driver.host", "spark.driver.bindAddress"):
             del ours[name]
         ours["spark.jars"] = ",".join(map(str, jars))
-    if any(scheme in S3_SCHEMES for scheme in settings.schemes):
+    if "s3" in extras_of(settings.schemes):
         ours |= _S3_CONFS
     theirs = dict(settings.conf)
     theirs |= {n: f"{ours[n]}{by}{theirs[n]}" for n, by in _LISTS.items() if n in ours and theirs.get(n)}

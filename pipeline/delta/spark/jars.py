@@ -20,7 +20,7 @@ from importlib.resources import files
 from pathlib import Path
 
 from pipeline.delta.storage.download import PART, Published, fetch, shown_url
-from pipeline.delta.storage.object_stores import S3_SCHEMES
+from pipeline.delta.storage.object_stores import extras_of
 from pipeline.delta.storage.published_jars import jars_for
 from pipeline.errors import CacheFolderError, JarsUnavailableError, SparkUnavailableError
 from pipeline.settings import SparkSettings
@@ -62,7 +62,7 @@ def delta_jars(settings: SparkSettings) -> list[Path]:
         with _locked(settings.cache / "jars", repository, ends):
             _fetch_all(_missing(published, settings.cache), settings.cache, repository, ends)
     paths = [jar_path(coordinate, settings.cache) for coordinate in published]
-    return [*paths, LOG_STORE] if any(scheme in S3_SCHEMES for scheme in settings.schemes) else paths
+    return [*paths, LOG_STORE] if "s3" in extras_of(settings.schemes) else paths
 
 
 def _missing(published: Mapping[str, Published], cache: Path) -> dict[str, Published]:

@@ -7,21 +7,19 @@ does not.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
 from pipeline.delta.storage import local_files
-from pipeline.delta.storage.object_stores import EXTRAS, object_store
+from pipeline.delta.storage.object_stores import EXTRAS, in_parallel, object_store
 from pipeline.errors import UnknownSchemeError
 
 # How often a folder is listed that another process creates or removes meanwhile, before the error is raised.
 _LIST_ATTEMPTS = 5
 # A listing of a folder with all below it costs a request for a thousand files.
 _ASKED_ONE_BY_ONE = 100
-_PARALLEL_REQUESTS = 16
 _T = TypeVar("_T")
 _R = TypeVar("_R")
 
@@ -114,8 +112,7 @@ def side_by_side(read: Callable[[_T], _R], items: Iterable[_T], uri: str) -> lis
     """The result of `read` for each item, in their order. On a storage off this machine the calls run side by side."""
     if local_folder(uri) is not None:
         return [read(item) for item in items]
-    with ThreadPoolExecutor(_PARALLEL_REQUESTS, thread_name_prefix="storage") as pool:
-        return list(pool.map(read, items))
+    return in_parallel(read, items)
 
 
 def honours_conditions(uri: str) -> bool:
@@ -138,11 +135,12 @@ def file_system(location: str) -> tuple[Any, str]:
         ExtraMissingError: the client is not installed.
         OSError: the client's options are not valid.
     """
-    scheme, _, rest = location.partition("://")
-    if location.startswith("file:") or not rest:
+    local = local_folder(location)
+    if local is not None:
         from pyarrow import fs
 
-        return fs.LocalFileSystem(), location.removeprefix("file://").removeprefix("file:")
+        return fs.LocalFileSystem(), str(local)
+    scheme, _, rest = location.partition("://")
     if scheme not in EXTRAS:
         raise UnknownSchemeError(scheme=scheme, known=tuple(EXTRAS))
     return object_store(scheme, rest.partition("/")[0]), rest.rstrip("/")

@@ -15,6 +15,8 @@ from pathlib import Path
 from typing import IO
 
 _MODE = 0o644
+# The end of a name under which a file is written that its folder's owner removes if it finds it.
+TEMPORARY = ".tmp"
 
 
 @contextmanager
@@ -53,6 +55,15 @@ def write_file(path: Path, content: bytes, *, temporary: str | None = None, mode
     path.parent.mkdir(parents=True, exist_ok=True)
     with replaced_file(path, temporary=temporary, mode=mode) as file:
         file.write(content)
+
+
+def write_durably(path: Path, content: bytes) -> None:
+    """As `write_file`, and the name survives a loss of power too.
+
+    A killed process leaves a file that ends in `TEMPORARY`.
+    """
+    write_file(path, content, temporary=f"{path.name}{TEMPORARY}")
+    sync_folder(path.parent)
 
 
 def sync_folder(folder: Path) -> None:

@@ -12,7 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from datetime import timedelta
 from functools import lru_cache
-from typing import Any
+from typing import Any, TypeVar
 
 from pipeline.delta.storage.options import azure_options, gcs_options, s3_options
 from pipeline.errors import ExtraMissingError
@@ -22,11 +22,10 @@ _RETRIES = 3
 _RETRY_SECONDS = 15
 _PARALLEL_REQUESTS = 16
 _SHOWN_CHARACTERS = 400
-S3_SCHEMES, AZURE_SCHEMES, GCS_SCHEMES = ("s3", "s3a", "s3n"), ("abfs", "abfss"), ("gs",)
+_T = TypeVar("_T")
+_R = TypeVar("_R")
 # The extra of this package that brings the client for a scheme.
-EXTRAS = {
-    **dict.fromkeys(S3_SCHEMES, "s3"), **dict.fromkeys(AZURE_SCHEMES, "azure"), **dict.fromkeys(GCS_SCHEMES, "gcs"),
-}  # fmt: skip
+EXTRAS = {"s3": "s3", "s3a": "s3", "s3n": "s3", "abfs": "azure", "abfss": "azure", "gs": "gcs"}
 
 
 def object_store(scheme: str, authority: str) -> Any:
@@ -41,6 +40,17 @@ def object_store(scheme: str, authority: str) -> Any:
     return _opened(scheme, authority, tuple(sorted(options.items())))
 
 
+def extras_of(schemes: Iterable[str]) -> set[str]:
+    """The extras of this package that tables with these schemes need."""
+    return {EXTRAS[scheme] for scheme in schemes if scheme in EXTRAS}
+
+
+def in_parallel(read: Callable[[_T], _R], items: Iterable[_T]) -> list[_R]:
+    """The result of `read`, which waits for the storage, for each item, in their order."""
+    with ThreadPoolExecutor(_PARALLEL_REQUESTS, thread_name_prefix="storage") as pool:
+        return list(pool.map(read, items))
+
+
 @lru_cache(maxsize=64)
 def _opened(scheme: str, authority: str, options: tuple[tuple[str, Any], ...]) -> Any:
     try:
@@ -53,9 +63,9 @@ def _opened(scheme: str, authority: str, options: tuple[tuple[str, Any], ...]) -
     retry = {"max_retries": _RETRIES, "retry_timeout": timedelta(seconds=_RETRY_SECONDS), "backoff": backoff}
     common: dict[str, Any] = {"client_options": _CLIENT, "retry_config": retry}
     with os_errors():
-        if scheme in S3_SCHEMES:
+        if EXTRAS[scheme] == "s3":
             store: Any = S3Store(authority, **dict(options), **common)
-        elif scheme in AZURE_SCHEMES:
+        elif EXTRAS[scheme] == "azure":
             store = AzureStore(authority.partition("@")[0], **dict(options), **common)
         else:
             store = GCSStore(authority, **common)
@@ -108,8 +118,7 @@ class ObjectStoreHandler:
         """The files and folders at these paths, side by side."""
         if len(paths) == 1:
             return [self._info(paths[0])]
-        with ThreadPoolExecutor(_PARALLEL_REQUESTS, thread_name_prefix="storage") as pool:
-            return list(pool.map(self._info, paths))
+        return in_parallel(self._info, paths)
 
     def _info(self, path: str) -> Any:
         from pyarrow import fs
@@ -201,11 +210,6 @@ class ObjectStoreHandler:
         with os_errors():
             for page in self._store.list(key):
                 self._store.delete([meta["path"] for meta in page])
-
-    def delete_file(self, path: str) -> None:
-        """Delete a file."""
-        with os_errors():
-            self._store.delete(self._key(path))
 
 
 class _Translated:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from pipeline.delta.storage.download import Published
+from pipeline.delta.storage.object_stores import extras_of
 
 DELTA_JARS: Mapping[str, Published] = {
     "io.delta:delta-spark_4.2_2.13:4.4.0": Published(
@@ -154,12 +155,12 @@ _AZURE_JARS: Mapping[str, Published] = {
         584138, "71fb7932f99a727edb23c5a2cb8c6855ac7196fad41aa0669b3998e277165154"
     ),
 }
-_BY_SCHEME = {"s3": _S3_JARS, "s3a": _S3_JARS, "abfs": _AZURE_JARS, "abfss": _AZURE_JARS}
+_BY_EXTRA = {"s3": _S3_JARS, "azure": _AZURE_JARS}
 
 
 def jars_for(schemes: Iterable[str]) -> dict[str, Published]:
     """The jars for tables below roots with these schemes. A scheme that pyspark's own jars serve adds none."""
     jars = dict(DELTA_JARS)
-    for scheme in schemes:
-        jars |= _BY_SCHEME.get(scheme, {})
+    for extra in extras_of(schemes):
+        jars |= _BY_EXTRA.get(extra, {})
     return jars

@@ -5,9 +5,10 @@ Here belong the reading and writing of a full file; its content does not.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any
+from functools import partial
+from typing import IO
 
 from pipeline.delta.storage.file_system import file_system, list_folder, local_folder, write_file
 from pipeline.delta.storage.local_files import open_regular
@@ -45,36 +46,24 @@ def read_texts(folder: str, suffix: str) -> list[TextFile]:
     try:
         if local is not None:
             paths = sorted(p for p in local.rglob(f"*{suffix}") if not p.name.startswith("."))
-            return [_read_local(path) for path in paths]
+            return [_read(str(path), partial(open_regular, path)) for path in paths]
         system, top = file_system(folder)
         infos = list_folder(system, top, recursive=True)
         found = sorted(info.path for info in infos if info.is_file and info.path.endswith(suffix))
-        return [_read(system, path, f"{folder.rstrip('/')}/{path[len(top) :].lstrip('/')}") for path in found]
+        uris = {path: f"{folder.rstrip('/')}/{path[len(top) :].lstrip('/')}" for path in found}
+        return [_read(uri, partial(system.open_input_stream, path)) for path, uri in uris.items()]
     except (OSError, ValueError) as error:
         raise FileAccessError(path=folder, reason=_reason(error)) from error
 
 
-def _read_local(path: Path) -> TextFile:
+def _read(path: str, opened: Callable[[], IO[bytes]]) -> TextFile:
     try:
-        with open_regular(path) as file:
-            return _decoded(str(path), file.read())
-    except OSError as error:
-        return TextFile(str(path), None, _reason(error))
-
-
-def _read(system: Any, path: str, uri: str) -> TextFile:
-    try:
-        with system.open_input_stream(path) as stream:
-            return _decoded(uri, stream.read())
-    except OSError as error:
-        return TextFile(uri, None, _reason(error))
-
-
-def _decoded(path: str, content: bytes) -> TextFile:
-    try:
-        return TextFile(path, content.decode())
+        with opened() as file:
+            return TextFile(path, file.read().decode())
     except UnicodeDecodeError as error:
         return TextFile(path, None, f"it is not UTF-8 text from byte {error.start} on")
+    except OSError as error:
+        return TextFile(path, None, _reason(error))
 
 
 def _reason(error: Exception) -> str:
