@@ -1,12 +1,17 @@
-"""An S3 server on loopback for tests, with its buckets and a count of the requests that it gets."""
+"""An S3 server on loopback for tests, with its buckets, a count of the requests that it gets, and faults on demand."""
 
 from __future__ import annotations
 
 import contextlib
+import io
+import re
+import socket
+import time
 import uuid
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from threading import Thread
+from enum import Enum
+from threading import Lock, Thread
 from typing import Any
 from urllib.request import Request, urlopen
 
@@ -18,6 +23,36 @@ from pipeline.delta.storage.options import use_confs
 KEY, SECRET = "test-key", "test-secret"
 
 
+class FaultKind(Enum):
+    """What a server does with a request."""
+
+    REFUSE = "it answers with a status and a code, and does nothing"
+    RESET = "it resets the connection, and does nothing"
+    LOSE_ANSWER = "it does what is asked, and resets the connection before its answer"
+    DELAY = "it waits, and then does what is asked"
+
+
+@dataclass
+class Fault:
+    """What happens to the next requests of a method whose path matches; `times` None: to all of them."""
+
+    kind: FaultKind
+    method: str = ""
+    path: str = ""
+    times: int | None = 1
+    status: int = 503
+    code: str = "SlowDown"
+    seconds: float = 0.0
+    met: int = 0
+
+    def takes(self, method: str, path: str) -> bool:
+        """Whether it takes the request. It counts those that it has taken."""
+        is_left = self.times is None or self.met < self.times
+        taken = is_left and self.method in ("", method) and re.search(self.path, path) is not None
+        self.met += taken
+        return taken
+
+
 @dataclass
 class Bucket:
     """A bucket of a server."""
@@ -25,6 +60,13 @@ class Bucket:
     name: str
     endpoint: str
     requests: list[str] = field(default_factory=list)
+    faults: list[Fault] = field(default_factory=list)
+    lock: Lock = field(default_factory=Lock)
+
+    def fault(self, method: str, path: str) -> Fault | None:
+        """The fault for a request, if any."""
+        with self.lock:
+            return next((fault for fault in self.faults if fault.takes(method, path)), None)
 
     @property
     def uri(self) -> str:
@@ -55,23 +97,63 @@ def unreachable_bucket() -> str:
     return "s3a://away"
 
 
+class _Handler(MotoRequestHandler):
+    """Counts the requests, and lets the faults of its bucket happen."""
+
+    bucket: Bucket
+    ignores_conditions = False
+
+    def log_request(self, code: int | str = "-", size: int | str = "-") -> None:
+        self.bucket.requests.append(f"{self.command} {self.path} {code}")
+
+    def run_wsgi(self) -> None:
+        fault = self.bucket.fault(self.command, self.path)
+        if fault is None:
+            super().run_wsgi()
+        elif fault.kind is FaultKind.DELAY:
+            time.sleep(fault.seconds)
+            super().run_wsgi()
+        else:
+            self._fail(fault)
+
+    def _fail(self, fault: Fault) -> None:
+        answer, self.wfile = self.wfile, io.BytesIO()
+        if fault.kind is FaultKind.LOSE_ANSWER:
+            super().run_wsgi()
+        self.wfile = answer
+        if fault.kind is FaultKind.REFUSE:
+            self._refuse(fault)
+        else:
+            self.log_request(fault.kind.name)
+            self.connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\1\0\0\0\0\0\0\0")
+            self.connection.close()
+        self.close_connection = True
+
+    def _refuse(self, fault: Fault) -> None:
+        self.rfile.read(int(self.headers.get("content-length") or 0))
+        body = f"<Error><Code>{fault.code}</Code><Message>refused</Message></Error>".encode()
+        self.send_response(fault.status)
+        self.send_header("content-type", "application/xml")
+        self.send_header("content-length", str(len(body)))
+        self.end_headers()
+        if self.command != "HEAD":
+            self.wfile.write(body)
+
+    def make_environ(self) -> dict[str, Any]:
+        environ: dict[str, Any] = super().make_environ()
+        if self.ignores_conditions:
+            environ.pop("HTTP_IF_NONE_MATCH", None)
+        return environ
+
+
 @contextlib.contextmanager
 def served_bucket(*, ignores_conditions: bool = False) -> Iterator[Bucket]:
     """A new bucket on a server of its own."""
     bucket = Bucket(f"bucket-{uuid.uuid4().hex[:8]}", "")
 
-    class Counting(MotoRequestHandler):
-        def log_request(self, code: int | str = "-", size: int | str = "-") -> None:
-            bucket.requests.append(f"{self.command} {self.path} {code}")
-
-        def make_environ(self) -> dict[str, Any]:
-            environ: dict[str, Any] = super().make_environ()
-            if ignores_conditions:
-                environ.pop("HTTP_IF_NONE_MATCH", None)
-            return environ
-
+    handler = type("Handler", (_Handler,), {"bucket": bucket, "ignores_conditions": ignores_conditions})
     app = DomainDispatcherApplication(create_backend_app)
-    server = make_server("127.0.0.1", 0, app, threaded=True, request_handler=Counting)
+    server = make_server("127.0.0.1", 0, app, threaded=True, request_handler=handler)
     thread = Thread(target=server.serve_forever, daemon=True)
     thread.start()
     bucket.endpoint = f"http://127.0.0.1:{server.server_port}"

@@ -70,6 +70,7 @@ from pipeline.errors.sinks import (
     StreamError,
 )
 from pipeline.errors.tables import (
+    AccessProblem,
     ChangeFeedOffError,
     ChangesUnreadableError,
     ConformError,
@@ -82,6 +83,7 @@ from pipeline.errors.tables import (
     FilesNotFoundError,
     NotADeltaTableError,
     StatementError,
+    StorageAccessError,
     StorageError,
     TableError,
     TableExistsError,
@@ -92,6 +94,7 @@ from pipeline.errors.tables import (
 )
 
 __all__ = [
+    "AccessProblem",
     "AfterCommitError",
     "CacheFolderError",
     "ChangeFeedOffError",
@@ -147,6 +150,7 @@ __all__ = [
     "SparkUnavailableError",
     "StagingError",
     "StatementError",
+    "StorageAccessError",
     "StorageError",
     "StrayRowsError",
     "StreamBatchError",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from enum import Enum
 
 from pipeline.errors.base import PipelineError, shown
 
@@ -54,6 +55,68 @@ class StorageError(TableError):
             "Check the bucket, the account and the endpoint: the confs of its scheme in [tool.pipeline.spark_conf], or "
             "the variables in the environment. `pipeline docs scaling` lists them."
         )
+
+
+class AccessProblem(Enum):
+    """Why an account can't use a bucket, with what helps."""
+
+    WRONG_KEY = "the store does not know the key, or the secret is not the key's"
+    EXPIRED = "the credentials have expired"
+    CLOCK = "the clock of this machine differs too much from the store's"
+    NO_BUCKET = "the bucket does not exist"
+    NOT_ALLOWED = "the account may not do this"
+    NO_ACCOUNT = "there are no credentials"
+    OTHER_REGION = "the bucket is in another region"
+    UNREACHABLE = "the endpoint does not answer"
+    BUSY = "the store is busy or fails"
+    OTHER_STORE = "Spark uses another store than this process"
+    UNCONDITIONAL = "the store lets a second writer replace a file that is created with a condition"
+
+    @property
+    def remedy(self) -> str:
+        """What helps."""
+        return _ACCESS_REMEDIES[self]
+
+
+_ACCOUNT = "the table of the bucket in [tool.pipeline.storage], or the variables or the profile in the environment"
+_ACCESS_REMEDIES = {
+    AccessProblem.WRONG_KEY: f"Correct the keys: {_ACCOUNT}.",
+    AccessProblem.EXPIRED: f"Get new credentials, and start again with them: {_ACCOUNT}.",
+    AccessProblem.CLOCK: "Set the clock of this machine, for example with a time service.",
+    AccessProblem.NO_BUCKET: "Create the bucket, or correct its name in PIPELINE_ROOT.",
+    AccessProblem.NOT_ALLOWED: f"Allow the account to list, read, write and delete there, or use another: {_ACCOUNT}.",
+    AccessProblem.NO_ACCOUNT: f"Give the account: {_ACCOUNT}.",
+    AccessProblem.OTHER_REGION: "Set `region` in the table of the bucket in [tool.pipeline.storage], or AWS_REGION.",
+    AccessProblem.UNREACHABLE: "Check the network, and `endpoint` in the bucket's table in [tool.pipeline.storage].",
+    AccessProblem.BUSY: "Run it again later.",
+    AccessProblem.OTHER_STORE: f"Give both one account and endpoint: {_ACCOUNT}. A Connect server has its own.",
+    AccessProblem.UNCONDITIONAL: (
+        "Use a storage that honours If-None-Match. If only one process ever writes, set another log store: "
+        "spark.delta.logStore.s3a.impl in [tool.pipeline.spark_conf]."
+    ),
+}
+
+
+@dataclass(eq=False, kw_only=True)
+class StorageAccessError(StorageError):
+    """A bucket can't be used with its account: by this process, or by Spark.
+
+    `side` is the one that failed, `Spark` or `this process`. `problem` is why. Before a write, nothing was written.
+    """
+
+    side: str
+    problem: AccessProblem
+
+    def message(self) -> str:
+        """The problem, with the side that has it and the answer."""
+        return (
+            f"The storage at {self.location} of dataset {self.dataset!r} can't be used by {self.side}: "
+            f"{self.problem.value} ({shown(self.reason)})"
+        )
+
+    def remedy(self) -> str:
+        """What helps for the problem, and the page about accounts."""
+        return f"{self.problem.remedy} `pipeline docs scaling` explains accounts."
 
 
 @dataclass(eq=False, kw_only=True)

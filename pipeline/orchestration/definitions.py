@@ -12,7 +12,7 @@ from typing import Any
 from dagster import AssetKey, AssetsDefinition, AssetSpec, Definitions, SensorDefinition
 
 from pipeline.dataset import Dataset, Registry, load_datasets
-from pipeline.delta.storage.options import use_confs
+from pipeline.delta.storage.options import use_accounts
 from pipeline.errors import RegistryError, SettingsError
 from pipeline.errors.spelling import near
 from pipeline.orchestration.automation.foreign import AssetTable, asset_tables
@@ -53,7 +53,7 @@ def build_definitions(
         SettingsError: neither the call nor the settings name datasets, or the settings switch on a schedule or sensor
             that these definitions don't have.
     """
-    use_confs(dict(settings.spark.conf))
+    use_accounts(settings.spark)
     registry = Registry(load_datasets(settings.datasets) if datasets is None else datasets)
     written = list(assets)
     _refuse_undeclared(registry, written)

@@ -22,8 +22,8 @@ from pipeline.delta.log.commits import commit_identity, commit_versions, newest_
 from pipeline.delta.log.counts import table_rows
 from pipeline.delta.log.replay import replay
 from pipeline.delta.storage.file_system import (
+    create_file,
     file_system,
-    honours_conditions,
     list_files,
     missing_files,
     read_file,
@@ -111,12 +111,13 @@ def test_an_endpoint_that_does_not_answer_is_given_up_within_30_seconds() -> Non
     assert time.monotonic() - started < 30
 
 
-def test_a_store_that_honours_the_condition_of_a_create_is_told_from_one_that_does_not() -> None:
+def test_a_file_is_created_once_by_a_store_that_honours_the_condition() -> None:
     with served_bucket() as honest, served_bucket(ignores_conditions=True) as other:
         for served, honours in ((honest, True), (other, False)):
             use_confs(served.hadoop)
-            assert honours_conditions(f"{served.uri}/tables/rows") is honours
-            assert list_files(f"{served.uri}/tables") == []
+            assert create_file(f"{served.uri}/tables/file", b"first")
+            assert create_file(f"{served.uri}/tables/file", b"second") is not honours
+            assert read_file(f"{served.uri}/tables/file") == (b"first" if honours else b"second")
 
 
 def test_another_account_of_a_bucket_holds_from_the_next_call_on(bucket: Bucket) -> None:

@@ -10,6 +10,7 @@ from importlib.resources import files
 from pathlib import Path
 
 from pipeline.delta.storage.object_stores import extras_of
+from pipeline.delta.storage.options import account_confs
 from pipeline.settings import SparkSettings
 
 DELTA_EXTENSION = "io.delta.sql.DeltaSparkSessionExtension"
@@ -81,6 +82,12 @@ _S3_CONFS = {
     "spark.delta.logStore.s3a.impl": CONDITIONAL_LOG_STORE,
     "spark.databricks.delta.commit.idempotencyCheck.enabled": "true",
     "spark.hadoop.fs.s3.impl": "org.apache.hadoop.fs.s3a.S3AFileSystem",
+    # A store that doesn't answer, or that is busy, is given up. By default a busy one is asked again for days.
+    "spark.hadoop.fs.s3a.attempts.maximum": "3",
+    "spark.hadoop.fs.s3a.retry.limit": "4",
+    "spark.hadoop.fs.s3a.retry.throttle.limit": "6",
+    "spark.hadoop.fs.s3a.connection.establish.timeout": "5s",
+    "spark.hadoop.fs.s3a.connection.timeout": "60s",
 }
 # Lists that the settings add to, and what separates their items.
 _LISTS = {"spark.driver.extraClassPath": os.pathsep, "spark.jars": ","}
@@ -131,6 +138,7 @@ def confs(settings: SparkSettings, jars: list[Path]) -> dict[str, str]:
         ours["spark.jars"] = ",".join(map(str, jars))
     if "s3" in extras_of(settings.schemes):
         ours |= _S3_CONFS
+    ours |= account_confs(settings)
     theirs = dict(settings.conf)
     theirs |= {n: f"{ours[n]}{by}{theirs[n]}" for n, by in _LISTS.items() if n in ours and theirs.get(n)}
     return ours | SEMANTIC_CONFS | STATEMENT_CONFS | WRITE_CONFS | theirs

@@ -21,6 +21,7 @@ from py4j.protocol import Py4JNetworkError
 
 from pipeline.dataset import Dataset, TableRef
 from pipeline.delta.spark.failures import SPARK_ERRORS, Failure, failure_of
+from pipeline.delta.storage.access import StoreError
 from pipeline.errors import (
     CommitConflictError,
     DamagedTableError,
@@ -29,6 +30,7 @@ from pipeline.errors import (
     PipelineError,
     SparkUnavailableError,
     StatementError,
+    StorageAccessError,
     StorageError,
     TextError,
 )
@@ -140,6 +142,9 @@ def as_ours(error: BaseException, dataset: str, location: str) -> PipelineError:
     text = _unicode_error_in(error)
     if text is not None:
         return _text_error(text, dataset)
+    if isinstance(error, StoreError) and error.problem is not None:
+        place = {"dataset": dataset, "location": location, "reason": str(error)}
+        return StorageAccessError(**place, side="this process", problem=error.problem)
     if isinstance(error, Py4JNetworkError | ConnectionError):  # the JVM of this process is gone
         return SparkUnavailableError(where="this process", reason=str(error) or type(error).__name__)
     if isinstance(error, OSError):

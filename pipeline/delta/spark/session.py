@@ -17,7 +17,7 @@ from pipeline.delta.spark.failures import SPARK_ERRORS, failure_of
 from pipeline.delta.spark.jars import delta_jars
 from pipeline.delta.spark.java import find_java
 from pipeline.delta.spark.launch import environment, start_jvm
-from pipeline.delta.storage.options import use_confs
+from pipeline.delta.storage.options import use_accounts
 from pipeline.errors import SparkUnavailableError
 from pipeline.settings import SparkSettings, shown_remote
 
@@ -29,7 +29,7 @@ def open_session(settings: SparkSettings) -> SparkSession:
         PipelineError: the machine lacks the Java or the jars of an embedded driver; as `find_java` and `delta_jars`.
         SparkUnavailableError: the server does not answer, the JVM does not start, or the session has no Delta.
     """
-    use_confs(dict(settings.conf))
+    use_accounts(settings)
     session = open_connect(settings.remote) if settings.remote else _embedded(settings)
     where = shown_remote(settings.remote) if settings.remote else settings.master
     try:

@@ -21,10 +21,9 @@ from pipeline.delta.log.entry import of_dataset
 from pipeline.delta.log.integrity import require_sound
 from pipeline.delta.log.mark import CommitNote, Mark, private_session, write_confs
 from pipeline.delta.log.snapshot import TableState, table_facts
-from pipeline.delta.spark.confs import CONDITIONAL_LOG_STORE
 from pipeline.delta.spark.doors import door, storage_failure
 from pipeline.delta.spark.failures import NO_TABLE, NOT_EMPTY_LOCATION, SPARK_ERRORS, failure_of
-from pipeline.delta.storage.file_system import honours_conditions, list_files, local_folder
+from pipeline.delta.storage.file_system import list_files, local_folder
 from pipeline.delta.table.apply import Applied, apply, refuse_bad_expressions
 from pipeline.delta.table.plan import (
     CHANGE_FEED,
@@ -36,6 +35,7 @@ from pipeline.delta.table.plan import (
     plan,
     shape_differences,
 )
+from pipeline.delta.table.storage_check import check_storage
 from pipeline.errors import (
     NotADeltaTableError,
     StorageError,
@@ -273,9 +273,9 @@ def open_with_steps(session: SparkSession, table: TableRef, *, replaced: bool = 
 
     With `replaced`, for a write that replaces the whole table, the schema policy may let the write replace the schema.
     """
+    check_storage(session, table)
     state = table_state(session, table)
     if state is None:
-        _require_conditional_commits(session, table)
         state = _create(session, table)
     table_plan = plan(table.dataset, state)
     if table_plan.is_automatic:
@@ -307,18 +307,6 @@ def open_or_create(session: SparkSession, table: TableRef) -> TableState:
         StorageError: the root can't be written.
     """
     return open_with_steps(session, table).after
-
-
-def _require_conditional_commits(session: SparkSession, table: TableRef) -> None:
-    """Refuse a bucket in which two drivers could write one commit, unless the settings name another log store."""
-    conf = f"spark.delta.logStore.{table.location.partition('://')[0]}.impl"
-    uses_ours = "://" in table.location and session.conf.get(conf, None) == CONDITIONAL_LOG_STORE
-    if uses_ours and not honours_conditions(table.location):
-        raise table.error(
-            StorageError,
-            reason="it lets a second writer replace a file that is created with If-None-Match; a commit could be lost",
-            found=f"Use a storage that honours the condition, or set {conf} in [tool.pipeline.spark_conf].",
-        )
 
 
 def _create(session: SparkSession, table: TableRef) -> TableState:
