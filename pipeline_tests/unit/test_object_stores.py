@@ -33,8 +33,8 @@ from pipeline.delta.storage.options import use_confs
 from pipeline.delta.storage.text_files import read_texts, write_text
 from pipeline.delta.table.open_table import latest_version, state_from_log
 from pipeline.delta.table.undeclared import dataset_of
-from pipeline.errors import ExtraMissingError, FileAccessError, UnknownSchemeError
-from pipeline_tests.object_stores import Bucket, served_bucket, unreachable_bucket
+from pipeline.errors import AccessProblem, ExtraMissingError, FileAccessError, StorageAccessError, UnknownSchemeError
+from pipeline_tests.object_stores import Bucket, Fault, FaultKind, served_bucket, unreachable_bucket
 from pipeline_tests.remedies import follows, refused
 
 NAMES = ["plain", "a b", "a%20b", "a#b", "a?b", "a+b", "a&b=c", "äö", "x~y'\"*", "100%", "a\\b"]
@@ -189,3 +189,15 @@ def test_operators_see_a_table_in_a_bucket_without_spark(table: str) -> None:
     assert sample(table, 2, 1) == [{"part": "c", "n": 1}]
     diagnosis = examine("rows", table, deep=True)
     assert (diagnosis.version, diagnosis.files, diagnosis.healthy) == (3, 2, True)
+
+
+@pytest.mark.parametrize("file", [r"checkpoint\.parquet", r"00000000000000000003\.json"])
+def test_a_store_that_refuses_a_file_is_no_damage_of_the_table(bucket: Bucket, table: str, file: str) -> None:
+    use_confs(bucket.hadoop)
+    for call in (lambda: examine("rows", table), lambda: described_in_log("rows", table, None)):
+        bucket.faults[:] = [Fault(FaultKind.REFUSE, "GET", file, times=None, status=403, code="ExpiredToken")]
+        with pytest.raises(StorageAccessError) as caught:
+            call()
+        assert caught.value.problem is AccessProblem.EXPIRED
+        bucket.faults.clear()
+    assert examine("rows", table).findings == ()

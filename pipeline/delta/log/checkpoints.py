@@ -12,6 +12,7 @@ from typing import Any
 
 from pipeline.delta.log.commits import version_of_commit
 from pipeline.delta.log.entry import actions_of
+from pipeline.delta.storage.access import kept_store_errors
 from pipeline.delta.storage.file_system import file_system, list_files, read_file
 
 _CHECKPOINT_NAME = re.compile(r"(\d{20})\.checkpoint(?:\.[\w-]+)?(?:\.\d{10}\.(\d{10}))?\.(?:parquet|json)")
@@ -77,8 +78,8 @@ def checkpoint_actions(location: str, name: str, columns: Sequence[str] = ("add"
 def _rows(system: Any, path: str, columns: Sequence[str]) -> list[dict[str, Any]]:
     import pyarrow.parquet as pq
 
-    file = pq.ParquetFile(path, filesystem=system, page_checksum_verification=True)
-    rows: list[dict[str, Any]] = file.read(columns=list(columns)).to_pylist()
+    with kept_store_errors(), pq.ParquetFile(path, filesystem=system, page_checksum_verification=True) as file:
+        rows: list[dict[str, Any]] = file.read(columns=list(columns)).to_pylist()
     return rows
 
 

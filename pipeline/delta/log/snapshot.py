@@ -17,6 +17,7 @@ from pipeline.dataset.schema import schema_fingerprint
 from pipeline.delta.log.checkpoints import checkpoint_actions, complete_checkpoints, first_line
 from pipeline.delta.log.commits import read_entry
 from pipeline.delta.log.entry import Action, damaged_file
+from pipeline.delta.storage.access import StoreError
 from pipeline.delta.storage.file_system import File, list_files
 from pipeline.errors import DamagedTableError
 
@@ -160,6 +161,8 @@ def _backwards(
         if number in complete:
             try:
                 actions = [a for name in complete[number] for a in checkpoint_actions(location, name, _OF_TABLE)]
+            except StoreError:  # the store refuses, which is no damage
+                raise
             except (OSError, ValueError, DamagedTableError) as error:  # pyarrow's own errors are ValueErrors
                 reason = error.reason if isinstance(error, DamagedTableError) else first_line(error)
                 file = f"{location}/_delta_log/{complete[number][0]}"

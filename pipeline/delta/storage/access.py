@@ -6,7 +6,8 @@ Here belongs the reading of the stores' answers, which are data: nothing else of
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 
 from pipeline.errors import AccessProblem
 
@@ -44,12 +45,33 @@ _BY_CLASS = {
 }
 
 
-class StoreError(OSError):
-    """A store refuses a request, or doesn't answer. `problem` is None if the answer has another reason."""
+_MARK = "storage: "
 
-    def __init__(self, text: str, problem: AccessProblem | None) -> None:
-        super().__init__(text)
-        self.problem = problem
+
+class StoreError(OSError):
+    """A store refuses a request, or doesn't answer. `problem` is None if the answer has another reason.
+
+    Its text begins with the problem, so that it can be read again after pyarrow has replaced the error.
+    """
+
+    def __init__(self, answer: str, problem: AccessProblem | None) -> None:
+        super().__init__(answer if problem is None else f"{_MARK}{problem.value}: {answer}")
+        self.answer, self.problem = answer, problem
+
+
+@contextmanager
+def kept_store_errors() -> Iterator[None]:
+    """Raise a StoreError of the block as it is. pyarrow's readers of Parquet raise a plain OSError with its text."""
+    try:
+        yield
+    except StoreError:
+        raise
+    except OSError as error:
+        _, mark, text = str(error).partition(_MARK)
+        problem = next((one for one in AccessProblem if mark and text.startswith(f"{one.value}: ")), None)
+        if problem is None:
+            raise
+        raise StoreError(text.removeprefix(f"{problem.value}: "), problem) from error
 
 
 def problem_by_code(answer: str) -> AccessProblem | None:

@@ -92,6 +92,10 @@ def os_errors() -> Iterator[None]:
         if problem_by_code(str(error)) is AccessProblem.NO_BUCKET:
             raise StoreError(_cut(error), AccessProblem.NO_BUCKET) from error
         raise
+    except StoreError:
+        raise
+    except OSError as error:  # of the client's open files
+        raise StoreError(_cut(error), problem_in(str(error))) from error
     except BaseError as error:
         raise StoreError(_cut(error), problem_in(str(error)) if isinstance(error, refusals) else None) from error
     except ValueError as error:  # it is about the name
