@@ -52,8 +52,8 @@ class StorageError(TableError):
         if self.found or "://" not in self.location or self.location.startswith("file:"):
             return self.found or "Set PIPELINE_ROOT to a folder that exists where Spark runs, and that Spark may write."
         return (
-            "Check the bucket, the account and the endpoint: the confs of its scheme in [tool.pipeline.spark_conf], or "
-            "the variables in the environment. `pipeline docs scaling` lists them."
+            "Check the bucket, the account and the endpoint: the bucket's table in [tool.pipeline.storage], or the "
+            "variables in the environment. `pipeline docs scaling` lists them."
         )
 
 
