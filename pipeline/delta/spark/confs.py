@@ -86,7 +86,7 @@ _S3_CONFS = {
     "spark.hadoop.fs.s3a.attempts.maximum": "3",
     "spark.hadoop.fs.s3a.retry.limit": "4",
     "spark.hadoop.fs.s3a.retry.throttle.limit": "6",
-    "spark.hadoop.fs.s3a.connection.establish.timeout": "5s",
+    "spark.hadoop.fs.s3a.connection.establish.timeout": "15s",
     "spark.hadoop.fs.s3a.connection.timeout": "60s",
 }
 # Lists that the settings add to, and what separates their items.
