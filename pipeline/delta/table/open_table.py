@@ -21,7 +21,7 @@ from pipeline.delta.log.entry import of_dataset
 from pipeline.delta.log.integrity import require_sound
 from pipeline.delta.log.mark import CommitNote, Mark, private_session, write_confs
 from pipeline.delta.log.snapshot import TableState, table_facts
-from pipeline.delta.spark.confs import CONDITIONAL_LOG_STORE
+from pipeline.delta.spark.confs import CONDITIONAL_LOG_STORES
 from pipeline.delta.spark.doors import door, storage_failure
 from pipeline.delta.spark.failures import NO_TABLE, NOT_EMPTY_LOCATION, SPARK_ERRORS, failure_of
 from pipeline.delta.storage.file_system import honours_conditions, list_files, local_folder
@@ -312,7 +312,7 @@ def open_or_create(session: SparkSession, table: TableRef) -> TableState:
 def _require_conditional_commits(session: SparkSession, table: TableRef) -> None:
     """Refuse a bucket in which two drivers could write one commit, unless the settings name another log store."""
     conf = f"spark.delta.logStore.{table.location.partition('://')[0]}.impl"
-    uses_ours = "://" in table.location and session.conf.get(conf, None) == CONDITIONAL_LOG_STORE
+    uses_ours = "://" in table.location and session.conf.get(conf, None) in CONDITIONAL_LOG_STORES
     if uses_ours and not honours_conditions(table.location):
         raise table.error(
             StorageError,
