@@ -1,7 +1,7 @@
 """The account of each bucket for the file systems of this process, taken from the confs that Spark gets.
 
-Here belongs the reading of Hadoop's confs for S3, Azure and GCS. What they lack comes from the environment, as in Hadoop's
-own chain of credentials. Like environment variables, the confs hold for the whole process.
+Here belongs the reading of Hadoop's confs for S3, Azure and GCS. What they lack comes from the environment, as in
+Hadoop's own chain of credentials. Like environment variables, the confs hold for the whole process.
 """
 
 from __future__ import annotations
