@@ -87,6 +87,9 @@ class Bucket:
         }  # fmt: skip
 
 
+AnyStore = Store | Bucket
+
+
 def unreachable_bucket() -> str:
     """The URI of a bucket whose endpoint does not answer."""
     conf = "spark.hadoop.fs.s3a.bucket.away."
@@ -125,7 +128,7 @@ def served_bucket(*, ignores_conditions: bool = False) -> Iterator[Bucket]:
 
 
 @contextlib.contextmanager
-def served_store(kind: str, folder: Path, cache: Path) -> Iterator[Store | Bucket]:
+def served_store(kind: str, folder: Path, cache: Path) -> Iterator[AnyStore]:
     """A new and empty store of a kind, with its account in use. If its server can't be had, the test is skipped.
 
     Args:
