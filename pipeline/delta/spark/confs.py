@@ -92,11 +92,13 @@ _CONFS_BY_EXTRA = {
         "spark.delta.logStore.abfs.impl": _AZURE_LOG_STORE,
         "spark.delta.logStore.abfss.impl": _AZURE_LOG_STORE,
     },
-    # Hadoop's own defaults name another connector, and an account that only machines of Google have.
+    # Hadoop's own defaults are for another connector: Google's can't read their block size. And they name an account
+    # that only machines of Google have.
     "gcs": {
         "spark.delta.logStore.gs.impl": _GCS_LOG_STORE,
         "spark.hadoop.fs.gs.impl": "com.google.cloud.hadoop.fs.gcs.GoogleHadoopFileSystem",
         "spark.hadoop.fs.AbstractFileSystem.gs.impl": "com.google.cloud.hadoop.fs.gcs.GoogleHadoopFS",
+        "spark.hadoop.fs.gs.block.size": str(64 << 20),
         "spark.hadoop.fs.gs.auth.type": "APPLICATION_DEFAULT",
     },
 }
