@@ -1,4 +1,4 @@
-"""A process with a JVM of its own that uses tables in a bucket, step by step.
+"""A process with a JVM of its own that uses tables in a store, step by step.
 
 Run as `python -m pipeline_tests.children.bucket JOB`, a JSON object; it prints a JSON object for each step, after which
 it waits for a line: the parent counts the requests of the step.
@@ -172,9 +172,11 @@ class Steps:
 
 def main(text: str) -> None:
     job = json.loads(text)
+    scheme, separator, _ = job["root"].partition("://")
     settings = SparkSettings(
-        master="local[2]", cache=Path(job["cache"]), schemes=("s3a",), conf=tuple(job["conf"].items())
-    )
+        master="local[2]", cache=Path(job["cache"]), schemes=(scheme,) if separator else (),
+        conf=tuple(job["conf"].items()),
+    )  # fmt: skip
     steps = Steps(open_session(settings), job)
     for name in job["steps"]:
         print(json.dumps({"step": name}), flush=True)

@@ -74,20 +74,40 @@ WRITE_CONFS = {
     "spark.databricks.delta.history.metricsEnabled": "true",
     "spark.databricks.delta.stats.collect": "true",
 }
-# A commit on S3 is one conditional PUT, so that two drivers lose nothing. The second conf tells a writer whose answer
-# was lost, and whose client has repeated the PUT, that the existing entry is its own.
-CONDITIONAL_LOG_STORE = "io.pipeline.delta.ConditionalS3LogStore"
-_S3_CONFS = {
-    "spark.delta.logStore.s3.impl": CONDITIONAL_LOG_STORE,
-    "spark.delta.logStore.s3a.impl": CONDITIONAL_LOG_STORE,
-    "spark.databricks.delta.commit.idempotencyCheck.enabled": "true",
-    "spark.hadoop.fs.s3.impl": "org.apache.hadoop.fs.s3a.S3AFileSystem",
-    # A store that doesn't answer, or that is busy, is given up. By default a busy one is asked again for days.
-    "spark.hadoop.fs.s3a.attempts.maximum": "3",
-    "spark.hadoop.fs.s3a.retry.limit": "4",
-    "spark.hadoop.fs.s3a.retry.throttle.limit": "6",
-    "spark.hadoop.fs.s3a.connection.establish.timeout": "15s",
-    "spark.hadoop.fs.s3a.connection.timeout": "60s",
+# With each of these log stores a commit is one conditional request, so that two drivers lose nothing: a PUT on S3, the
+# copy or rename of a complete file on Azure, and the end of an upload on GCS. Those of Azure and GCS are Delta's own.
+_S3_LOG_STORE = "io.pipeline.delta.ConditionalS3LogStore"
+_AZURE_LOG_STORE = "io.delta.storage.AzureLogStore"
+_GCS_LOG_STORE = "io.delta.storage.GCSLogStore"
+CONDITIONAL_LOG_STORES = frozenset({_S3_LOG_STORE, _AZURE_LOG_STORE, _GCS_LOG_STORE})
+# A client repeats a request whose answer was lost. With this conf the writer learns that the existing entry is its own.
+_OBJECT_STORE_CONFS = {"spark.databricks.delta.commit.idempotencyCheck.enabled": "true"}
+# The confs for each extra of this package, by name.
+_CONFS_BY_EXTRA = {
+    "s3": {
+        "spark.delta.logStore.s3.impl": _S3_LOG_STORE,
+        "spark.delta.logStore.s3a.impl": _S3_LOG_STORE,
+        "spark.hadoop.fs.s3.impl": "org.apache.hadoop.fs.s3a.S3AFileSystem",
+        # A store that doesn't answer, or that is busy, is given up. By default a busy one is asked again for days.
+        "spark.hadoop.fs.s3a.attempts.maximum": "3",
+        "spark.hadoop.fs.s3a.retry.limit": "4",
+        "spark.hadoop.fs.s3a.retry.throttle.limit": "6",
+        "spark.hadoop.fs.s3a.connection.establish.timeout": "15s",
+        "spark.hadoop.fs.s3a.connection.timeout": "60s",
+    },
+    "azure": {
+        "spark.delta.logStore.abfs.impl": _AZURE_LOG_STORE,
+        "spark.delta.logStore.abfss.impl": _AZURE_LOG_STORE,
+    },
+    # Hadoop's own defaults are for another connector: Google's can't read their block size. And they name an account
+    # that only machines of Google have.
+    "gcs": {
+        "spark.delta.logStore.gs.impl": _GCS_LOG_STORE,
+        "spark.hadoop.fs.gs.impl": "com.google.cloud.hadoop.fs.gcs.GoogleHadoopFileSystem",
+        "spark.hadoop.fs.AbstractFileSystem.gs.impl": "com.google.cloud.hadoop.fs.gcs.GoogleHadoopFS",
+        "spark.hadoop.fs.gs.block.size": str(64 << 20),
+        "spark.hadoop.fs.gs.auth.type": "APPLICATION_DEFAULT",
+    },
 }
 # Lists that the settings add to, and what separates their items.
 _LISTS = {"spark.driver.extraClassPath": os.pathsep, "spark.jars": ","}
@@ -136,8 +156,8 @@ def confs(settings: SparkSettings, jars: list[Path]) -> dict[str, str]:
         for name in ("spark.driver.host", "spark.driver.bindAddress"):
             del ours[name]
         ours["spark.jars"] = ",".join(map(str, jars))
-    if "s3" in extras_of(settings.schemes):
-        ours |= _S3_CONFS
+    for extra in extras_of(settings.schemes):
+        ours |= _OBJECT_STORE_CONFS | _CONFS_BY_EXTRA[extra]
     ours |= account_confs(settings)
     theirs = dict(settings.conf)
     theirs |= {n: f"{ours[n]}{by}{theirs[n]}" for n, by in _LISTS.items() if n in ours and theirs.get(n)}

@@ -25,6 +25,8 @@ _RETRY_SECONDS = 15
 _CREATE_PAUSES = (0.1, 0.5, 2.0)
 _PARALLEL_REQUESTS = 16
 _SHOWN_CHARACTERS = 400
+# The metadata of an object that stands for a folder in Azure.
+_FOLDER_MARK = "hdi_isfolder"
 _T = TypeVar("_T")
 _R = TypeVar("_R")
 
@@ -69,7 +71,7 @@ def _opened(scheme: str, authority: str, options: tuple[tuple[str, Any], ...]) -
         elif SCHEMES[scheme] == "azure":
             store = AzureStore(authority.partition("@")[0], **dict(options), **common)
         else:
-            store = GCSStore(authority, **common)
+            store = GCSStore(authority, **dict(options), **common)
     fs.FileSystemHandler.register(ObjectStoreHandler)
     return fs.PyFileSystem(ObjectStoreHandler(store, SCHEMES[scheme], authority))
 
@@ -146,11 +148,18 @@ class ObjectStoreHandler:
         key = self._key(path)
         with os_errors():
             try:
-                return self._file(self._store.head(key))
+                meta = self._store.head(key)
+                if meta["size"] or not self._is_marker(key):
+                    return self._file(meta)
+                is_folder = True
             except FileNotFoundError:
                 listed = self._store.list_with_delimiter(key)
-        is_folder = bool(listed["objects"] or listed["common_prefixes"])
+                is_folder = bool(listed["objects"] or listed["common_prefixes"])
         return fs.FileInfo(path, fs.FileType.Directory if is_folder else fs.FileType.NotFound)
+
+    def _is_marker(self, key: str) -> bool:
+        """Whether an empty object stands for a folder, as Hadoop's clients write them in Azure."""
+        return self._kind == "azure" and self._store.get(key).attributes.get(_FOLDER_MARK) == "true"
 
     def _file(self, meta: Any) -> Any:
         from pyarrow import fs
@@ -165,11 +174,13 @@ class ObjectStoreHandler:
         key = self._key(selector.base_dir)
         with os_errors():
             if selector.recursive:
-                infos = [self._file(meta) for page in self._store.list(key) for meta in page]
+                metas = [meta for page in self._store.list(key) for meta in page]
+                folders: list[str] = []
             else:
                 listed = self._store.list_with_delimiter(key)
-                folders = (fs.FileInfo(self._path(p), fs.FileType.Directory) for p in listed["common_prefixes"])
-                infos = [*folders, *map(self._file, listed["objects"])]
+                metas, folders = listed["objects"], listed["common_prefixes"]
+        infos = [fs.FileInfo(self._path(folder), fs.FileType.Directory) for folder in folders]
+        infos += map(self._file, _without_markers(key, metas, folders))
         if not infos and not selector.allow_not_found:
             raise FileNotFoundError(f"There is no folder {selector.base_dir}")
         return infos
@@ -240,6 +251,15 @@ class ObjectStoreHandler:
         with os_errors():
             for page in self._store.list(key):
                 self._store.delete([meta["path"] for meta in page])
+
+
+def _without_markers(key: str, metas: Sequence[Any], folders: Iterable[str]) -> list[Any]:
+    """The objects but those that Hadoop's clients write for a folder: they are empty and have the folder's name."""
+    named = {key, *folders}
+    for meta in metas:
+        parts = meta["path"].split("/")[:-1]
+        named.update("/".join(parts[:count]) for count in range(1, len(parts) + 1))
+    return [meta for meta in metas if meta["size"] or meta["path"] not in named]
 
 
 class _Translated:

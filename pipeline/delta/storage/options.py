@@ -8,6 +8,7 @@ The precedence is: a conf of the settings, the table of a bucket, the environmen
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Iterator, Mapping
 from configparser import ConfigParser, Error
@@ -31,6 +32,8 @@ _PROFILE = f"{_S3A_CLASSES}auth.ProfileAWSCredentialsProvider"
 _ENVIRONMENT = f"{_SDK}EnvironmentVariableCredentialsProvider"
 _WEB_IDENTITY = f"{_SDK}WebIdentityTokenFileCredentialsProvider"
 _MACHINE = f"{_S3A_CLASSES}auth.IAMInstanceCredentialsProvider"
+# The fields of a key file of Google that the client requires.
+_KEY_FIELDS = ("client_email", "private_key", "private_key_id")
 # Our names of the options of a bucket in S3, and Hadoop's.
 _S3_NAMES = {
     "endpoint": "endpoint", "region": "endpoint.region", "path_style": "path.style.access",
@@ -291,5 +294,10 @@ def _tenant(endpoint: str | None) -> str | None:
 
 def gcs_options(bucket: str) -> dict[str, Any]:  # noqa: ARG001  same signature as the others
     """The client's options for a bucket. Without a key file, the account comes from the environment or the machine."""
+    endpoint = _CONFS.get(f"{_GCS}storage.root.url")
+    if endpoint is not None and _CONFS.get(f"{_GCS}auth.type") == "UNAUTHENTICATED":
+        # The client takes an endpoint only as part of a key. This one has no account.
+        key = {"gcs_base_url": endpoint.rstrip("/"), "disable_oauth": True}
+        return {"service_account_key": json.dumps(key | dict.fromkeys(_KEY_FIELDS, ""))}
     file = _CONFS.get(f"{_GCS}auth.service.account.json.keyfile")
     return {} if file is None else {"service_account_path": file}
