@@ -107,7 +107,7 @@ SIMPLE = {
     "landing": ("s3a://project/landing", "s3a://environment/landing"),
     "datasets": ("project.tables:datasets", "environment.tables:datasets"),
     "vacuum": ("dry", "apply"),
-    "master": ("local[3]", "spark://host:7077"),
+    "master": ("local[3]", "spark://127.0.0.1:7077"),
     "driver_memory": ("3g", "512m"),
     "maven_repository": ("https://project/maven", "https://environment/maven"),
 }
