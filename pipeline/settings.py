@@ -236,7 +236,7 @@ def _hosts_of(master: str) -> list[str]:
 def _is_this_machine(host: str) -> bool:
     """Whether a host is this machine, by its name or an address. Names are not resolved."""
     host, name = host.lower(), socket.gethostname().lower()
-    if host in ("localhost", name, name.partition(".")[0]) or host.startswith((f"{name}.", "127.")):
+    if host in ("localhost", "::1", name, name.partition(".")[0]) or host.startswith((f"{name}.", "127.")):
         return True
     try:
         family, kind, _, _, address = socket.getaddrinfo(host, 0, flags=socket.AI_NUMERICHOST)[0]

@@ -23,6 +23,12 @@ from pipeline.errors import CacheFolderError, JavaNotFoundError, SparkUnavailabl
 from pipeline.settings import SparkSettings
 from pipeline_tests.conftest import close, connect, connect_mode, free_port
 
+SIZES = (
+    "spark.sql.shuffle.partitions",
+    "spark.databricks.delta.snapshotPartitions",
+    "spark.sql.sources.parallelPartitionDiscovery.parallelism",
+)
+
 # --- Connect ---------------------------------------------------------------------------------------------------------
 
 
@@ -138,11 +144,7 @@ def test_the_embedded_session_is_sized_to_the_cores_stays_on_loopback_and_keeps_
     assert conf.get("spark.driver.host") == "127.0.0.1"
     assert conf.get("spark.driver.bindAddress") == "127.0.0.1"
     assert conf.get("spark.ui.enabled") == "false"
-    for name in (
-        "spark.sql.shuffle.partitions",
-        "spark.databricks.delta.snapshotPartitions",
-        "spark.sql.sources.parallelPartitionDiscovery.parallelism",
-    ):
+    for name in SIZES:
         assert classic.conf.get(name) == str(cores())
     assert classic.conf.get("spark.sql.session.timeZone") == "UTC"
     assert classic.conf.get("spark.sql.extensions") == DELTA_EXTENSION
@@ -171,8 +173,7 @@ def test_the_operators_confs_win_and_their_class_path_and_jars_are_theirs_alone(
 def test_nothing_of_ours_binds_the_driver_of_a_cluster_to_loopback_or_sizes_it_by_this_machine(master: str) -> None:
     ours = confs(SparkSettings(master=master), [])
     assert [name for name, value in ours.items() if value in ("127.0.0.1", "localhost")] == []
-    sizes = {name for name, value in confs(SparkSettings(), []).items() if value == str(cores())}
-    assert sizes & set(ours) == set()
+    assert set(SIZES) & set(ours) == set()
     theirs = {"spark.driver.host": "10.1.2.3", "spark.driver.bindAddress": "0.0.0.0", "spark.driver.port": "7100"}
     assert theirs.items() <= confs(SparkSettings(master=master, conf=tuple(theirs.items())), []).items()
 
