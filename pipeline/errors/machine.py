@@ -150,7 +150,8 @@ class ExecutorPythonError(PipelineError):
     """The executors' Python can't run this driver's functions; nothing was read or written.
 
     `python` is the program that executors start. `executor_python` is its version; it is empty if it does not start.
-    `importable` is whether it can import this package. The versions of the package are empty if they are unknown.
+    `importable` is whether it could import this package; False if no function ran. The versions of the package are
+    empty if they are unknown.
     """
 
     master: str

@@ -21,6 +21,7 @@ from pipeline import errors
 from pipeline.delta.spark import server as servers
 from pipeline.delta.spark.cluster import WAIT_CONF, require_master, wait_seconds
 from pipeline.delta.spark.jars import delta_jars
+from pipeline.delta.stream.structured_streaming import write_available
 from pipeline.errors import (
     ExecutorPythonError,
     ExecutorsUnavailableError,
@@ -31,8 +32,10 @@ from pipeline.errors import (
 )
 from pipeline.settings import SparkSettings, shown_remote
 from pipeline_tests.children.cluster import MARKER
+from pipeline_tests.children.sink import ARRIVALS
+from pipeline_tests.children.stream import source
 from pipeline_tests.clusters import CONF, Cluster, standalone
-from pipeline_tests.conftest import free_port
+from pipeline_tests.conftest import TESTS, free_port
 from pipeline_tests.delta.sample import APPENDED, day, put, rows_of
 from pipeline_tests.delta.test_server import folder as state  # noqa: F401
 from pipeline_tests.delta.test_server import opened
@@ -240,6 +243,11 @@ def test_the_connect_server_runs_on_a_cluster_for_writes_and_functions(
         table = session.read.format("delta").load(APPENDED.location(root))
         assert sorted(row[0] for row in table.select(F.udf(of_file, "int")("id")).collect()) == [2, 3]
         assert rows_of(APPENDED, root) == [(day(1), 1, "a"), (day(2), 2, "b")]
+        arriving, streamed = tmp_path / "arriving", ARRIVALS.at(root)
+        arriving.mkdir()
+        (arriving / "1.json").write_text('{"arrival": 1, "update_id": 1}\n', encoding="utf-8")
+        results = write_available(source(session, str(arriving)), table=streamed, checkpoint=f"{root}/_streams/one")
+        assert (len(results), rows_of(ARRIVALS, root)) == (1, [(1, 1)])
     assert servers.stop(state) == server
     assert cluster.applications() == 0
 
@@ -283,7 +291,7 @@ def test_executors_with_another_python_are_named_until_pyspark_python_names_the_
     here = ".".join(map(str, sys.version_info[:3]))
     program = str(driver.folder / "nothing") if does is None else python_that(driver.folder / "there", does)
     python_that(driver.folder / "here", VERSION_OF_PACKAGE.format("0.0.2"))
-    path = f"{driver.folder / 'here'}:{os.environ['PYTHONPATH']}" if importable else os.environ["PYTHONPATH"]
+    path = f"{driver.folder / 'here'}:{TESTS.parent}" if importable else str(TESTS.parent)
     error = refused(
         ExecutorPythonError,
         partial(driver.run, cluster.master, PYSPARK_PYTHON=program, PYTHONPATH=path),

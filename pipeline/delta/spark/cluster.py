@@ -27,6 +27,7 @@ MASTER_SECONDS = 5.0
 _JARS = "spark.jars"
 _STANDALONE = "spark://"
 _TIMEOUT = "java.util.concurrent.TimeoutException"
+_FAILED = "java.util.concurrent.ExecutionException"
 # What a task raises if a program can't be started, or ends with an error.
 _NO_PROGRAM = frozenset({"java.io.IOException", "java.lang.IllegalStateException"})
 # What a Python reports of itself: its version, whether it imports this package, and the version of that.
@@ -162,7 +163,8 @@ def _version_there(context: SparkContext, seconds: float) -> str | None:
     try:
         return str(_first_of(context, java.parallelize([0], 1).pipe(program), seconds))
     except Py4JError as error:
-        return "" if _NO_PROGRAM.intersection(failure_of(error).classes) else None
+        classes = failure_of(error).classes
+        return "" if classes[:1] == (_FAILED,) and _NO_PROGRAM.intersection(classes) else None
 
 
 def _first_of(context: SparkContext, rdd: Any, seconds: float) -> Any:
