@@ -38,6 +38,8 @@ from pipeline.errors.frames import (
 )
 from pipeline.errors.machine import (
     CacheFolderError,
+    ExecutorPythonError,
+    ExecutorsUnavailableError,
     ExtraMissingError,
     JarRefusedError,
     JarsUnavailableError,
@@ -111,6 +113,8 @@ __all__ = [
     "DemoError",
     "DuplicateKeysError",
     "EngineError",
+    "ExecutorPythonError",
+    "ExecutorsUnavailableError",
     "ExistingRowsError",
     "ExpressionError",
     "ExpressionFailedError",

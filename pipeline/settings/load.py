@@ -62,7 +62,7 @@ def load_settings(environ: Mapping[str, str] | None = None, start: Path | None =
         conf=values.get("spark_conf", ()),
         storage=storage,
     )
-    refuse_unreachable(root, spark.remote)
+    refuse_unreachable(root, spark)
     return Settings(
         project=project,
         root=root,

@@ -46,6 +46,11 @@ class SparkSettings:
     def __post_init__(self) -> None:
         refuse_other_types(self)
 
+    @property
+    def is_cluster(self) -> bool:
+        """Whether the master is a cluster's, and not `local` or `local[...]`."""
+        return re.fullmatch(r"local(\[.*\])?", self.master) is None
+
 
 @dataclass(frozen=True, kw_only=True)
 class Settings:

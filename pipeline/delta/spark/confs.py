@@ -109,8 +109,18 @@ _CONFS_BY_EXTRA = {
         "spark.hadoop.fs.gs.auth.type": "APPLICATION_DEFAULT",
     },
 }
-# Lists that the settings add to, and what separates their items.
-_LISTS = {"spark.driver.extraClassPath": os.pathsep, "spark.jars": ","}
+# Spark adds this class path to `spark.driver.extraClassPath`, which therefore belongs to the user alone.
+CLASS_PATH = "spark.driver.defaultExtraClassPath"
+_DEFAULT_CLASS_PATH = "hive-jackson/*"  # Spark's own value
+# On a cluster these have Spark's defaults: executors can't reach a driver on loopback, and the cores of this machine
+# are not those of the cluster.
+_OF_ONE_MACHINE = (
+    "spark.driver.host",
+    "spark.driver.bindAddress",
+    "spark.sql.shuffle.partitions",
+    "spark.sql.sources.parallelPartitionDiscovery.parallelism",
+    "spark.databricks.delta.snapshotPartitions",
+)
 FEW_CORES = 2
 
 
@@ -120,18 +130,19 @@ def cores() -> int:
 
 
 def confs(settings: SparkSettings, jars: list[Path]) -> dict[str, str]:
-    """Every conf of an embedded session. A conf of the settings has precedence over ours; their jars are added to ours.
+    """Every conf of an embedded session with these jars. A conf of the settings has precedence over ours.
 
-    Sizes follow the cores: with Delta's and Spark's defaults a small table costs more in empty tasks than in work.
+    On one machine sizes follow the cores: with Delta's and Spark's defaults a small table costs more in empty tasks
+    than in work.
     """
     parallel = str(cores())
     # On few cores parallel garbage collection takes them from the work: a first write is a sixth slower with it.
-    collector = ["-XX:+UseSerialGC"] if settings.master.startswith("local") and cores() <= FEW_CORES else []
+    collector = ["-XX:+UseSerialGC"] if not settings.is_cluster and cores() <= FEW_CORES else []
     quiet = files("pipeline.delta.spark").joinpath("log4j2.properties")
     ours = {
         "spark.app.name": "pipeline",
         "spark.driver.memory": settings.driver_memory,
-        "spark.driver.extraClassPath": os.pathsep.join(map(str, jars)),
+        CLASS_PATH: os.pathsep.join([*map(str, jars), _DEFAULT_CLASS_PATH]),
         # As a URI: the launcher splits this text at spaces.
         "spark.driver.extraJavaOptions": " ".join(
             [f"-Dlog4j2.configurationFile={Path(str(quiet)).as_uri()}", *collector]
@@ -151,14 +162,9 @@ def confs(settings: SparkSettings, jars: list[Path]) -> dict[str, str]:
         "spark.databricks.delta.snapshotPartitions": parallel,
         "spark.databricks.delta.vacuum.parallelDelete.enabled": "true",
     }
-    if not settings.master.startswith("local"):
-        # A cluster's executors can't reach a driver on loopback, nor jars that are on this machine only.
-        for name in ("spark.driver.host", "spark.driver.bindAddress"):
-            del ours[name]
-        ours["spark.jars"] = ",".join(map(str, jars))
+    if settings.is_cluster:
+        ours = {name: value for name, value in ours.items() if name not in _OF_ONE_MACHINE}
     for extra in extras_of(settings.schemes):
         ours |= _OBJECT_STORE_CONFS | _CONFS_BY_EXTRA[extra]
     ours |= account_confs(settings)
-    theirs = dict(settings.conf)
-    theirs |= {n: f"{ours[n]}{by}{theirs[n]}" for n, by in _LISTS.items() if n in ours and theirs.get(n)}
-    return ours | SEMANTIC_CONFS | STATEMENT_CONFS | WRITE_CONFS | theirs
+    return ours | SEMANTIC_CONFS | STATEMENT_CONFS | WRITE_CONFS | dict(settings.conf)
