@@ -70,6 +70,7 @@ from pipeline.errors.sinks import (
     StreamError,
 )
 from pipeline.errors.tables import (
+    CatalogError,
     ChangeFeedOffError,
     ChangesUnreadableError,
     ConformError,
@@ -86,6 +87,7 @@ from pipeline.errors.tables import (
     TableError,
     TableExistsError,
     TableMismatchError,
+    TableNameTakenError,
     TableNotFoundError,
     VersionNotFoundError,
     VersionVacuumedError,
@@ -94,6 +96,7 @@ from pipeline.errors.tables import (
 __all__ = [
     "AfterCommitError",
     "CacheFolderError",
+    "CatalogError",
     "ChangeFeedOffError",
     "ChangelogError",
     "ChangesUnreadableError",
@@ -155,6 +158,7 @@ __all__ = [
     "TableError",
     "TableExistsError",
     "TableMismatchError",
+    "TableNameTakenError",
     "TableNotFoundError",
     "TextError",
     "TouchedSliceError",
