@@ -61,6 +61,8 @@ class Settings:
         root: the URI or folder under which the tables lie. Spark resolves it, so it must be reachable where Spark runs.
         landing: the URI or folder in which input files arrive.
         datasets: the collection of declared datasets, as `package.module:name`.
+        catalog: the catalog, or catalog and schema with a dot between them, in which the tables of datasets without a
+            `table_name` are registered. Without it, only datasets with a `table_name` are registered.
         vacuum: whether the schedule `vacuum_weekly` lists files (`dry`) or removes them (`apply`).
         running: the schedules and sensors that run without being switched on in Dagster. In the environment, names
             with commas between them.
@@ -72,6 +74,7 @@ class Settings:
     root: str
     landing: str
     datasets: str | None = None
+    catalog: str | None = None
     vacuum: VacuumMode = "dry"
     running: tuple[str, ...] = ()
     local_frame_max_bytes: int = LOCAL_FRAME_MAX_BYTES

@@ -20,7 +20,7 @@ from pyspark.sql.types import StringType
 
 from pipeline.dataset import TableRef
 from pipeline.delta.read.version import read
-from pipeline.delta.sink.sink import DeltaSink, SinkSettings
+from pipeline.delta.sink import DeltaSink, SinkSettings
 from pipeline.delta.spark.session import open_session
 from pipeline.delta.stream.structured_streaming import write_available
 from pipeline.errors import PipelineError
@@ -50,7 +50,7 @@ class ClusterSteps(Steps):
     """Steps that a cluster needs beside those of any table."""
 
     def __init__(self, session: SparkSession, root: str, settings: SparkSettings) -> None:
-        super().__init__(session, root, "one")
+        super().__init__(session, {"root": root, "writer": "one", "unusable": []})
         self.settings = settings
 
     def functions(self) -> Any:

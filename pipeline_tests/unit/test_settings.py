@@ -74,6 +74,7 @@ def test_every_default_is_the_documented_one(tmp_path: Path, home: Path) -> None
         root=str(project / ".pipeline" / "tables"),
         landing=str(project / ".pipeline" / "landing"),
         datasets=None,
+        catalog=None,
         vacuum="dry",
         running=(),
         local_frame_max_bytes=1_073_741_824,
@@ -107,6 +108,7 @@ SIMPLE = {
     "root": ("s3a://project/root", "s3a://environment/root"),
     "landing": ("s3a://project/landing", "s3a://environment/landing"),
     "datasets": ("project.tables:datasets", "environment.tables:datasets"),
+    "catalog": ("project", "environment.schema"),
     "vacuum": ("dry", "apply"),
     "master": ("local[3]", "spark://127.0.0.1:7077"),
     "driver_memory": ("3g", "512m"),
@@ -216,6 +218,7 @@ def test_every_variable_that_is_listed_is_read(tmp_path: Path, home: Path) -> No
     ("name", "value"),
     [
         ("root", " "),
+        ("catalog", " "),
         ("landing", "\t"),
         ("master", "  "),
         ("cache", " "),
@@ -255,6 +258,7 @@ def test_a_bad_value_of_a_variable_is_refused_with_the_variables_name(
     ("name", "value"),
     [
         ("root", "3"),
+        ("catalog", "true"),
         ("root", '""'),
         ("root", '["a"]'),
         ("master", "true"),

@@ -155,7 +155,8 @@ def confs(settings: SparkSettings, jars: list[Path]) -> dict[str, str]:
         "spark.sql.extensions": DELTA_EXTENSION,
         "spark.sql.catalog.spark_catalog": DELTA_CATALOG,
         "spark.sql.catalogImplementation": "in-memory",
-        # We keep nothing in a catalog. Without this conf Spark makes an empty `spark-warehouse` where it is started.
+        # The folders of schemas, which stay empty: our tables are external. Without this conf Spark makes a
+        # `spark-warehouse` where it is started.
         "spark.sql.warehouse.dir": (settings.cache / "warehouse").as_uri(),
         "spark.sql.shuffle.partitions": parallel,
         "spark.sql.sources.parallelPartitionDiscovery.parallelism": parallel,

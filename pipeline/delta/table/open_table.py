@@ -7,6 +7,7 @@ one commit, version 0, with everything that is declared. A table is created only
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 from functools import partial
 
 from pyspark.sql import DataFrame, SparkSession
@@ -25,6 +26,7 @@ from pipeline.delta.spark.doors import door, storage_failure
 from pipeline.delta.spark.failures import NO_TABLE, NOT_EMPTY_LOCATION, SPARK_ERRORS, failure_of
 from pipeline.delta.storage.file_system import list_files, local_folder
 from pipeline.delta.table.apply import Applied, apply, refuse_bad_expressions
+from pipeline.delta.table.catalog import is_registered, register
 from pipeline.delta.table.plan import (
     CHANGE_FEED,
     CONSTRAINT_PREFIX,
@@ -256,15 +258,21 @@ def plan_in_log(table: TableRef) -> Plan | None:
 def conform(session: SparkSession, table: TableRef) -> Applied:
     """Take every step that leads from the table to its declaration, each a commit of its own.
 
-    Idempotent. Two calls at the same time lead to one result.
+    Before the first step, a table with a name is registered in the catalog. Idempotent. Two calls at the same time lead
+    to one result.
 
     Raises:
         TableMismatchError: no step resolves a difference; nothing was changed.
         TableNotFoundError, DeclarationError, ExpressionError, ExistingRowsError: nothing was changed.
+        TableNameTakenError, CatalogError: the table can't be registered; nothing was changed.
         ConformError: Delta refused a step; the steps before it are committed.
     """
+    registered = is_registered(session, table)
     state = require_table(session, table)
-    return apply(session, table.dataset, state, partial(require_table, session, table))
+    if not registered:
+        register(session, table, state.version)
+    applied = apply(session, table.dataset, state, partial(require_table, session, table))
+    return applied if registered else replace(applied, registered_as=table.dataset.table_name)
 
 
 @door
@@ -274,9 +282,12 @@ def open_with_steps(session: SparkSession, table: TableRef, *, replaced: bool = 
     With `replaced`, for a write that replaces the whole table, the schema policy may let the write replace the schema.
     """
     check_storage(session, table)
+    registered = is_registered(session, table)
     state = table_state(session, table)
     if state is None:
         state = _create(session, table)
+    if not registered:
+        register(session, table, state.version)
     table_plan = plan(table.dataset, state)
     if table_plan.is_automatic:
         if not any(step.needed for step in table_plan.steps):
@@ -296,9 +307,12 @@ def open_with_steps(session: SparkSession, table: TableRef, *, replaced: bool = 
 def open_or_create(session: SparkSession, table: TableRef) -> TableState:
     """The table's state; a missing table is created with the full declaration.
 
-    If two processes create it at the same time, there is one table; the second process opens it.
+    If two processes create it at the same time, there is one table; the second process opens it. A table with a name is
+    registered in the catalog, before any row is written.
 
     Raises:
+        TableNameTakenError: the catalog has something else under the table's name; nothing was created.
+        CatalogError: the catalog can't be used; the table may have been created.
         TableMismatchError: the table differs from the declaration in a way that the schema policy does not allow; with
             every difference.
         NotADeltaTableError: the location holds files but no log.
