@@ -25,6 +25,7 @@ CONF = {
     "spark.driver.host": HOST,
     "spark.driver.bindAddress": HOST,
     "spark.executor.memory": "512m",
+    "spark.pipeline.executors.seconds": "240",
     "spark.executor.extraJavaOptions": BRIEF_JVM,
     "spark.sql.shuffle.partitions": "2",
     "spark.databricks.delta.snapshotPartitions": "2",

@@ -170,11 +170,11 @@ class ExecutorPythonError(PipelineError):
     )
 
     def message(self) -> str:
-        """The two versions of Python, and what failed."""
+        """What failed, and the two versions of Python."""
         there = f"is Python {self.executor_python}" if self.executor_python else "does not start"
         return (
-            f"The executors of {self.master} can't run Python functions of this driver: {self.python} {there} there, "
-            f"and the driver has Python {self.driver_python}. {self.reason}"
+            f"The executors of {self.master} can't run Python functions of this driver: {self.reason}. There "
+            f"{self.python} {there}, and the driver has Python {self.driver_python}."
         )
 
 

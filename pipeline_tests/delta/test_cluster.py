@@ -279,7 +279,7 @@ def test_the_demonstration_runs_on_a_cluster(cluster: Cluster, project_folder: P
 @pytest.mark.parametrize(
     ("does", "executor", "importable", "reason"),
     [
-        (ANOTHER_VERSION, "3.9.1", False, "[PYTHON_VERSION_MISMATCH]"),
+        (ANOTHER_VERSION, "3.9.1", False, "both need the same minor version of Python"),
         (NO_PACKAGE, None, False, "the package pipeline can't be imported there"),
         (VERSION_OF_PACKAGE.format("0.0.1"), None, True, "the package has version 0.0.1 there, and 0.0.2 here"),
         (None, "", False, "No such file or directory"),

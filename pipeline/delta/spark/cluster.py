@@ -114,7 +114,9 @@ def _check(context: SparkContext, master: str, seconds: int) -> None:
         version = _version_there(context, max(ends - time.monotonic(), 1))
         if version is None:
             raise ExecutorsUnavailableError(master=master, seconds=seconds, reason=failure.summary) from error
-        raise _python_error(context, master, here, (version, False, ""), failure.summary) from error
+        same = not version or version.split(".")[:2] == here[0].split(".")[:2]
+        problem = failure.summary if same else "both need the same minor version of Python"
+        raise _python_error(context, master, here, (version, False, ""), problem) from error
     unpickled: Any = CPickleSerializer()
     (there,) = unpickled.loads(bytes(answer))
     if not there[1]:
