@@ -25,7 +25,7 @@ from pipeline import dataset as declarations
 from pipeline import orchestration
 from pipeline.cli import main
 from pipeline.delta.sink import DeltaSink, SinkSettings
-from pipeline.errors import PipelineError, commits, frames, machine, requests, sinks, tables
+from pipeline.errors import PipelineError, commits, frames, machine, requests, sinks, storage, tables
 from pipeline.errors import declarations as not_declared
 from pipeline.orchestration import metadata_keys
 from pipeline.settings import PREFIX, Settings, SparkSettings, StorageOptions, load_settings, setting_names
@@ -45,7 +45,7 @@ DECLARED = (
     "SchemaPolicy",
 )  # fmt: skip
 # The modules of errors, in the order of the page.
-ERRORS = (not_declared, machine, tables, frames, commits, sinks, requests)
+ERRORS = (not_declared, machine, storage, tables, frames, commits, sinks, requests)
 PROJECT, HOME = "/project", "/home-of-the-user"
 
 
