@@ -18,7 +18,7 @@ from dagster import DagsterInstance, asset, materialize
 from pyspark.sql import SparkSession
 from pyspark.sql.types import LongType, StructField, StructType
 
-from pipeline.dataset import Append, Check, Dataset, Features, Replace
+from pipeline.dataset import Append, Check, Dataset, Features, Replace, SchemaPolicy
 from pipeline.delta.log.mark import clone_session, release_session
 from pipeline.delta.sink.sink import DeltaSink, SinkSettings
 from pipeline.delta.table.open_table import conform, open_or_create
@@ -210,7 +210,7 @@ def test_a_name_that_the_catalog_does_not_allow_is_refused_before_the_first_row(
 
     assert (error.version, error.table_name) == (0, strange.table_name)
     assert versions_of(strange, root) == [0]
-    assert spark.sql(f"SHOW TABLES IN {schema}").collect() == []
+    assert not spark.catalog.databaseExists(schema)
     plain = replace(strange, table_name=f"{schema}.my_days")
     put(spark, plain, root, [(day(1), 1, "a")])
     assert rows_by_name(spark, f"{schema}.my_days") == [(day(1), 1, "a")]
@@ -271,11 +271,11 @@ def test_quarantined_rows_have_a_name_of_their_own(classic: SparkSession, root: 
 
 @exhaustive
 def test_a_replaced_schema_is_that_of_the_name_too(classic: SparkSession, root: str, classic_schema: str) -> None:
-    from pipeline.dataset import SchemaPolicy
-
     first = Dataset(name="numbers", schema=ONE, write=Replace(), table_name=f"{classic_schema}.numbers")
     wider = replace(
-        first, schema=StructType([*ONE.fields, StructField("m", LongType())]), schema_policy=SchemaPolicy("overwrite")
+        first,
+        schema=StructType([*ONE.fields, StructField("m", LongType())]),
+        schema_policy=SchemaPolicy(mode="overwrite"),
     )
     put(classic, first, root, [(1,)])
     put(classic, wider, root, [(1, 2)])
