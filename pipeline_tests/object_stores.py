@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import uuid
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from threading import Thread
 from typing import Any
 from urllib.request import Request, urlopen
@@ -13,6 +15,8 @@ from urllib.request import Request, urlopen
 from moto.server import DomainDispatcherApplication, MotoRequestHandler, create_backend_app
 from werkzeug.serving import make_server
 
+from pipeline.delta.storage.file_system import file_system, write_file
+from pipeline.delta.storage.object_stores import in_parallel
 from pipeline.delta.storage.options import use_confs
 
 KEY, SECRET = "test-key", "test-secret"
@@ -29,6 +33,23 @@ class Bucket:
     @property
     def uri(self) -> str:
         return f"s3a://{self.name}"
+
+    def upload(self, folder: Path, name: str) -> str:
+        """Copy a folder into the bucket, and return the URI of the copy. Its requests are not counted."""
+        uri = f"{self.uri}/{name}"
+        files = [path for path in folder.rglob("*") if path.is_file()]
+        in_parallel(lambda path: write_file(f"{uri}/{path.relative_to(folder)}", path.read_bytes()), files)
+        self.requests.clear()
+        return uri
+
+    def delete(self, uri: str) -> None:
+        """Delete one file."""
+        system, path = file_system(uri)
+        system.delete_file(path)
+
+    def kinds(self) -> dict[str, int]:
+        """The number of requests by kind."""
+        return dict(Counter("LIST" if "list-type" in each else each.split()[0] for each in self.requests))
 
     @property
     def hadoop(self) -> dict[str, str]:
