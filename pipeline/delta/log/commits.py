@@ -63,7 +63,7 @@ class Commit:
     rows of the added files by partition values, in the order of the partition columns. If a file has no statistics, it
     is None. `partitions` has the counts, by partition values, of every partition that the commit changed. If a removed
     file does not name its partition, it is None. `timestamp`, in UTC, is the one that Delta uses for time travel: the
-    in-commit timestamp, or else the modification time of the commit's file.
+    in-commit timestamp, or else the modification time of the commit's file. `engine` is the software that committed.
     """
 
     version: int
@@ -78,6 +78,7 @@ class Commit:
     partitions: Mapping[PartitionValues, PartitionCounts] | None
     rows_by_partition: Mapping[PartitionValues, int] | None
     table_id: str | None = None
+    engine: str | None = None
 
     @property
     def token(self) -> str | None:
@@ -145,6 +146,7 @@ def commit_of(
         partitions=_exact(_partitions(added, removed, partition_by), rows_written(info.get("operationMetrics") or {})),
         rows_by_partition=_rows_by_partition(added, removed, partition_by),
         table_id=metadata.get("id"),
+        engine=info.get("engineInfo"),
     )
 
 
