@@ -19,6 +19,7 @@ import socket
 import subprocess
 import time
 import uuid
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from email.utils import formatdate
@@ -32,6 +33,8 @@ import pytest
 from moto.server import DomainDispatcherApplication, MotoRequestHandler, create_backend_app
 from werkzeug.serving import make_server
 
+from pipeline.delta.storage.file_system import file_system, write_file
+from pipeline.delta.storage.object_stores import in_parallel
 from pipeline.delta.storage.options import use_confs
 from pipeline_tests.conftest import free_port
 from pipeline_tests.relay import for_fake_gcs, relayed
@@ -108,6 +111,23 @@ class Bucket:
     @property
     def uri(self) -> str:
         return f"s3a://{self.name}"
+
+    def upload(self, folder: Path, name: str) -> str:
+        """Copy a folder into the bucket, and return the URI of the copy. Its requests are not counted."""
+        uri = f"{self.uri}/{name}"
+        files = [path for path in folder.rglob("*") if path.is_file()]
+        in_parallel(lambda path: write_file(f"{uri}/{path.relative_to(folder)}", path.read_bytes()), files)
+        self.requests.clear()
+        return uri
+
+    def delete(self, uri: str) -> None:
+        """Delete one file."""
+        system, path = file_system(uri)
+        system.delete_file(path)
+
+    def kinds(self) -> dict[str, int]:
+        """The number of requests by kind."""
+        return dict(Counter("LIST" if "list-type" in each else each.split()[0] for each in self.requests))
 
     @property
     def hadoop(self) -> dict[str, str]:

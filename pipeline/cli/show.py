@@ -9,6 +9,7 @@ import click
 from pipeline.cli.options import WIDE, project_settings
 from pipeline.cli.output import count, instant, print_json, print_pairs, print_table, size
 from pipeline.cli.tables import Tables
+from pipeline.dataset import TableRef
 from pipeline.delta import sql
 from pipeline.delta.inspect.describe import TableDescription, describe_all
 from pipeline.delta.table.open_table import TableState
@@ -37,7 +38,11 @@ def show(ctx: click.Context, name: str | None, as_json: bool) -> None:
             _print_one(description, table_name)
         return
     root = tables.settings.root
-    described = describe_all(tables.registry, root, lambda table: tables.describe(tables.of(table.dataset)))
+
+    def describe(table: TableRef) -> TableDescription:
+        return tables.describe(tables.of(table.dataset), with_health=as_json)
+
+    described = describe_all(tables.registry, root, describe)
     print_json([table.document() for table in described]) if as_json else _print_all(described)
     others = tables.undeclared()
     if others:

@@ -12,7 +12,7 @@ import click
 from pipeline.cli.options import WIDE, project_settings
 from pipeline.cli.output import count, instant, print_json, print_table
 from pipeline.cli.registry import declared
-from pipeline.delta.log.commits import commit_versions
+from pipeline.delta.log.checkpoints import newest_version
 from pipeline.delta.log.epochs import epochs as read_epochs
 from pipeline.delta.sink import DeltaSink, SinkSettings
 from pipeline.delta.sink.ndjson import Tail, submit_lines
@@ -97,7 +97,7 @@ def epochs(name: str, writer: str | None, as_json: bool) -> None:
     location = dataset.location(settings.root)
     with through_door(name, location):
         entries = read_epochs(location, writer)
-        exists = bool(entries or commit_versions(location))
+        exists = bool(entries) or newest_version(location) is not None
     if not exists:
         raise TableNotFoundError(dataset=name, location=location)
     if as_json:

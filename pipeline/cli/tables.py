@@ -86,9 +86,13 @@ class Tables:
         """The names of the tables below the root that have no declaration."""
         return tuple(name for name in tables_below(self.settings.root) if name not in self.registry)
 
-    def describe(self, table: NamedTable) -> TableDescription:
-        """The current state of a table; raises as `describe_at` does."""
-        description = described_in_log(table.name, table.location, table.declared)
+    def describe(self, table: NamedTable, *, with_health: bool = True) -> TableDescription:
+        """The current state of a table; raises as `describe_at` does.
+
+        Args:
+            with_health: if false, the description from the log leaves out the table's health.
+        """
+        description = described_in_log(table.name, table.location, table.declared, with_health=with_health)
         return description or describe_at(self.session, table.name, table.location, table.declared)
 
     def history(self, table: NamedTable, limit: int) -> list[HistoryEntry]:

@@ -7,7 +7,7 @@ same call may succeed later, if something outside changes: a server is back, a d
 """
 
 from pipeline.errors.base import PipelineError, rebuilt
-from pipeline.errors.commits import AfterCommitError, CommitConflictError, CommitUnknownError
+from pipeline.errors.commits import AfterCommitError, CommitConflictError, CommitOverwrittenError, CommitUnknownError
 from pipeline.errors.declarations import (
     DeclarationError,
     RegistryError,
@@ -104,6 +104,7 @@ __all__ = [
     "ChangesUnreadableError",
     "CheckViolationError",
     "CommitConflictError",
+    "CommitOverwrittenError",
     "CommitUnknownError",
     "ConformError",
     "ConsumerBehindError",

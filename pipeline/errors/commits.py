@@ -1,4 +1,4 @@
-"""A commit was refused, has an unknown outcome, or was followed by a failure."""
+"""A commit was refused, was overwritten, has an unknown outcome, or was followed by a failure."""
 
 from __future__ import annotations
 
@@ -32,6 +32,29 @@ class CommitUnknownError(TableError):
     next_step = (
         "The mark ends with the write's token; pipeline history {dataset} --json shows the token of each commit. If a "
         "commit has it, the rows are in the table; if none has it, write them again."
+    )
+
+
+@dataclass(eq=False, kw_only=True)
+class CommitOverwrittenError(TableError):
+    """Our commit was made as `version`, and another writer has replaced its entry in the log: our rows are lost.
+
+    A writer that does not create its entry conditionally does so. `mark` is that of our commit, `other` names the
+    writer whose commit is in the log. `checksum` is the checksum file of the version, which may be that of our commit.
+    """
+
+    version: int
+    mark: str
+    other: str
+    checksum: str
+
+    sentence = (
+        "Version {version} of dataset {dataset!r} at {location} was committed and then overwritten by {other}; the "
+        "rows of the write with mark {mark} are not in the table."
+    )
+    next_step = (
+        "Let only one process write to the table, or let each create its commits conditionally: pipeline docs scaling. "
+        "Then delete {checksum}, which may be of the lost commit, end the Spark that wrote, and write the rows again."
     )
 
 

@@ -16,7 +16,7 @@ from pyspark.sql import SparkSession
 
 from pipeline.dataset import Append, Dataset, Replace, TableRef
 from pipeline.delta import sql
-from pipeline.delta.log.commits import read_commit
+from pipeline.delta.log.commits import commit_file, read_commit
 from pipeline.delta.log.mark import (
     FORMAT,
     CommitNote,
@@ -27,6 +27,7 @@ from pipeline.delta.log.mark import (
     own_commit,
     private_session,
     release_session,
+    write_confs,
 )
 from pipeline.delta.spark.session import is_connect
 from pipeline.delta.sql.slices import Slice, of_values
@@ -34,7 +35,7 @@ from pipeline.delta.table.open_table import open_or_create
 from pipeline.delta.write import write as write_module
 from pipeline.delta.write.result import WriteResult
 from pipeline.delta.write.write import write
-from pipeline.errors import CommitUnknownError, FrameFailedError, NullViolationError
+from pipeline.errors import CommitOverwrittenError, CommitUnknownError, FrameFailedError, NullViolationError
 from pipeline_tests.conftest import close, connect
 from pipeline_tests.delta.sample import (
     APPENDED,
@@ -186,18 +187,34 @@ def test_the_commit_carries_who_wrote_what_from_what(spark: SparkSession, root: 
 
 @pytest.mark.both_modes
 def test_a_commit_that_cannot_be_found_again_has_an_unknown_outcome(spark: SparkSession, root: str) -> None:
-    """The session committed something, but under another mark: claiming 'nothing was committed' would be a lie."""
+    """The session committed something that is gone: claiming 'nothing was committed' would be a lie."""
     location = APPENDED.location(root)
     open_or_create(spark, TableRef(APPENDED, location))
     mark = Mark(writer="w", epoch=3)
     with private_session(spark, {}) as clone:
         insert(clone, APPENDED, root, "(DATE'2026-01-02', 2, 'b')")
+        Path(commit_file(location, 1)).unlink()
         with pytest.raises(CommitUnknownError) as caught:
             own_commit(clone, "days", location, mark, ("day",))
 
     assert (caught.value.dataset, caught.value.location) == ("days", location)
     assert caught.value.mark == f"w/3/1/{mark.token}"
     assert caught.value.retryable is False
+
+
+def test_a_commit_whose_entry_is_that_of_another_writer_was_overwritten(classic: SparkSession, root: str) -> None:
+    location = APPENDED.location(root)
+    open_or_create(classic, TableRef(APPENDED, location))
+    mark, theirs = Mark(writer="w", epoch=3), Mark(writer="theirs")
+    confs = write_confs(CommitNote(mark=theirs), classic, "f")
+    with private_session(classic, confs) as clone:  # the entry in the log has another mark than the one of the write
+        insert(clone, APPENDED, root, "(DATE'2026-01-02', 2, 'b')")
+        with pytest.raises(CommitOverwrittenError) as caught:
+            own_commit(clone, "days", location, mark, ("day",))
+
+    assert (caught.value.version, caught.value.mark, caught.value.other) == (1, f"w/3/1/{mark.token}", "writer theirs")
+    assert caught.value.checksum == f"{location}/_delta_log/{1:020d}.crc"
+    assert not caught.value.may_pass
 
 
 @pytest.mark.parametrize(

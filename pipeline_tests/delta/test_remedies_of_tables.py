@@ -9,6 +9,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import deltalake
 import pyarrow as pa
 import pytest
 from pyspark.sql import DataFrame, SparkSession
@@ -16,6 +17,7 @@ from pyspark.sql.types import LongType, StringType, StructField, StructType
 
 from pipeline.dataset import Append, Check, Dataset, ErrorIfExists, Features, Replace, SchemaPolicy, TableRef
 from pipeline.delta.log import mark as commit_module
+from pipeline.delta.log.commits import commit_file
 from pipeline.delta.log.retry import NO_RETRY
 from pipeline.delta.read.changes import Changes
 from pipeline.delta.read.version import ReadOptions, read
@@ -29,6 +31,7 @@ from pipeline.errors import (
     ChangeFeedOffError,
     ChangesUnreadableError,
     CommitConflictError,
+    CommitOverwrittenError,
     CommitUnknownError,
     ConformError,
     ConsumerBehindError,
@@ -45,7 +48,7 @@ from pipeline.errors import (
     VersionVacuumedError,
 )
 from pipeline.orchestration import dataset_asset
-from pipeline_tests.delta.lost_answers import lose_answers
+from pipeline_tests.delta.lost_answers import act_after_writes, lose_answers
 from pipeline_tests.delta.operator import Operator
 from pipeline_tests.delta.sample import APPENDED, REPLACED, day, note, placed, put, rows_of, versions_of
 from pipeline_tests.delta.test_conflicts import write_around
@@ -435,6 +438,38 @@ def test_the_history_tells_by_the_token_whether_to_write_again(filled: Operator,
     if token not in tokens:
         write()
     assert rows_of(NUMBERS, filled.root) == [(1,), (2,), (3,)]
+
+
+@follows(CommitOverwrittenError)
+def test_rows_whose_commit_was_overwritten_are_written_again_and_those_of_the_other_writer_stay(
+    filled: Operator,
+) -> None:
+    location = NUMBERS.location(filled.root)
+    entry = Path(commit_file(location, 3))
+
+    def overwrite() -> None:
+        """Commit as a writer that has not seen the entry and whose storage lets it replace it."""
+        entry.unlink()
+        (entry.parent / f".{entry.name}.crc").unlink()  # Hadoop's, which only a local disk has
+        checksum = entry.with_suffix(".crc")
+        content = checksum.read_bytes()
+        checksum.unlink()
+        deltalake.write_deltalake(location, pa.table({"n": pa.array([8], pa.int64())}), mode="append")
+        checksum.write_bytes(content)
+
+    with pytest.MonkeyPatch.context() as other:
+        act_after_writes(other, overwrite)
+        error = refused(
+            CommitOverwrittenError, lambda: filled.put(NUMBERS, "SELECT 3L AS n"), "only one process",
+            "write the rows again",
+        )  # fmt: skip
+    assert (error.dataset, error.version, "WRITE by delta-rs" in error.other) == ("numbers", 3, True)
+    assert "conditional" in filled.does(error, "docs scaling")
+    assert Path(error.checksum).exists()
+    Path(error.checksum).unlink()
+    assert filled.put(NUMBERS, "SELECT 3L AS n").version == 4
+    assert rows_of(NUMBERS, filled.root) == [(1,), (2,), (3,), (8,)]
+    assert count(filled) == 4
 
 
 @exhaustive

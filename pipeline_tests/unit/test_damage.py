@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -26,8 +26,10 @@ from pipeline.delta.log.integrity import require_sound
 from pipeline.delta.log.mark import Cursor, Cursors
 from pipeline.delta.log.snapshot import checkpoints, transaction_version
 from pipeline.delta.read.cursors import effective_cursors
+from pipeline.delta.storage.options import use_confs
 from pipeline.delta.table.open_table import state_from_log
 from pipeline.errors import DamagedTableError
+from pipeline_tests.object_stores import Bucket, served_bucket
 
 ROWS = StructType([StructField("id", LongType()), StructField("text", StringType())])
 SOURCE = Dataset(name="source", schema=ROWS)
@@ -184,6 +186,31 @@ def test_damage_is_named_by_the_doctor_and_never_read_past(case: Case, table: Pa
     assert (error.dataset, Path(error.file).name, error.retryable) == ("source", file.name, False)
     assert error.remedy().startswith("pipeline doctor source")
     assert "PIPELINE_ROOT" not in str(error)
+
+
+@pytest.fixture(scope="module")
+def bucket() -> Iterator[Bucket]:
+    with served_bucket() as served:
+        use_confs(served.hadoop)
+        yield served
+
+
+@pytest.mark.parametrize("case", [case for case in CASES if not case.deep], ids=lambda case: case.name)
+def test_damage_in_a_bucket_is_named_as_on_a_disk(case: Case, table: Path, bucket: Bucket) -> None:
+    file = case.file(table)
+    case.damage(table)
+    uri = bucket.upload(table, f"{CASES.index(case)}/source")
+    if case.opens:
+        state = state_from_log(uri)
+        assert state is not None
+        assert (state.version, state.schema.names) == (NEWEST, ["id", "text"])
+        return
+    with pytest.raises(DamagedTableError) as caught:
+        state_from_log(uri)
+    assert caught.value.file == f"{uri}/{file.relative_to(table)}"
+    with pytest.raises(DamagedTableError) as on_disk:
+        state_from_log(str(table))
+    assert (caught.value.dataset, caught.value.reason) == ("source", on_disk.value.reason)
 
 
 def test_damage_above_a_version_does_not_keep_that_version_from_being_read(table: Path) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import datetime as dt
 import json
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Literal
 from urllib.parse import unquote
@@ -18,22 +18,21 @@ from pyspark.sql import DataFrame, SparkSession
 from pipeline.dataset import Dataset, TableRef
 from pipeline.delta import sql
 from pipeline.delta.inspect.history import HistoryEntry, entries, history_in_log
-from pipeline.delta.log.checkpoints import log_files
+from pipeline.delta.log.checkpoints import log_files, newest_files, usable_checkpoints
 from pipeline.delta.log.commits import live_rows, partition_values
 from pipeline.delta.log.counts import table_files
 from pipeline.delta.log.entry import as_count, of_dataset
-from pipeline.delta.log.snapshot import checkpoints
 from pipeline.delta.spark.doors import door, storage_error, storage_failure
 from pipeline.delta.spark.failures import SPARK_ERRORS, failure_of
 from pipeline.delta.storage.access import kept_store_errors
-from pipeline.delta.storage.file_system import file_system
+from pipeline.delta.storage.file_system import File, file_system
 from pipeline.delta.table.open_table import TableState, observe_at, rows_at, shape_differences, state_from_log
 from pipeline.errors import PipelineError
 
 Standing = Literal["never written", "ok", "differs from declaration", "not declared", "unreadable"]
 
-# The number of newest commits to search for the last write, before the full history is searched.
-RECENT_COMMITS = 100
+# The numbers of newest commits to search for the last write, before the full history is searched.
+FEW_COMMITS, RECENT_COMMITS = 5, 100
 # Operations that change no rows.
 ROWS_KEPT = frozenset(
     {
@@ -135,7 +134,7 @@ def describe_at(session: SparkSession, name: str, location: str, declared: Datas
         return TableDescription(dataset=name, standing="never written", location=location)
     try:
         rows, partitions = _count(rows_at(session, location, state.version), state)
-        checkpoint = max(checkpoints(location), default=None)
+        checkpoint = max(usable_checkpoints(newest_files(location)), default=None)
         return _described(
             name, declared, state, rows=rows, partitions=partitions, checkpoint=checkpoint,
             history=lambda limit: entries(session, location, limit),
@@ -144,36 +143,42 @@ def describe_at(session: SparkSession, name: str, location: str, declared: Datas
         raise storage_failure(name, location, failure_of(error)) from error
 
 
-def described_in_log(name: str, location: str, declared: Dataset | None) -> TableDescription | None:
+def described_in_log(
+    name: str, location: str, declared: Dataset | None, *, with_health: bool = True
+) -> TableDescription | None:
     """As `describe_at`, from the files of the table. If they are not enough for it, None. No Spark.
 
     Rows are counted from statistics. For a file without statistics they are counted from its footer.
+
+    Args:
+        with_health: whether to search the newest 100 commits for the facts of the table's health.
 
     Raises:
         DamagedTableError: the table is damaged.
         StorageError: the storage can't be read.
     """
     try:
-        if log_files(location).latest is None:
+        listed = newest_files(location)
+        if log_files(location, listed).latest is None:
             return TableDescription(dataset=name, standing="never written", location=location)
         with of_dataset(name):
-            state = state_from_log(location)
-        counted = None if state is None else _counted_in_log(state)
-        checkpoint = max(checkpoints(location), default=None)
+            state = state_from_log(location, listed)
+        counted = None if state is None else _counted_in_log(state, listed)
     except (OSError, ValueError) as error:  # pyarrow's own errors are ValueErrors
         raise storage_error(error, name, location) from error
-    if counted is None or history_in_log(name, location, 1) is None:
+    if counted is None or history_in_log(name, location, 1, listed) is None:
         return None
     sized, rows, partitions = counted
     return _described(
-        name, declared, sized, rows=rows, partitions=partitions, checkpoint=checkpoint,
-        history=lambda limit: history_in_log(name, location, limit) or [],
+        name, declared, sized, rows=rows, partitions=partitions,
+        checkpoint=max(usable_checkpoints(listed), default=None),
+        history=lambda limit: history_in_log(name, location, limit, listed) or [], with_health=with_health,
     )  # fmt: skip
 
 
-def _counted_in_log(state: TableState) -> tuple[TableState, int, int | None] | None:
+def _counted_in_log(state: TableState, listed: Sequence[File]) -> tuple[TableState, int, int | None] | None:
     """The state with sizes, and the numbers of rows and of partitions with rows. If the log lacks them, None."""
-    table = table_files(state.location, state.version)
+    table = table_files(state.location, state.version, listed)
     if table is None:
         return None
     rows: dict[tuple[str | None, ...], int] = {}
@@ -203,12 +208,15 @@ def _rows_in_footer(location: str, added: Mapping[str, Any]) -> int | None:
 
 def _described(
     name: str, declared: Dataset | None, state: TableState, *, rows: int, partitions: int | None,
-    checkpoint: int | None, history: Callable[[int | None], list[HistoryEntry]],
+    checkpoint: int | None, history: Callable[[int | None], list[HistoryEntry]], with_health: bool = True,
 ) -> TableDescription:  # fmt: skip
-    recent = history(RECENT_COMMITS)
-    last_write = _last_write(recent)
-    if last_write is None and len(recent) == RECENT_COMMITS:
-        last_write = _last_write(history(None))
+    recent: list[HistoryEntry] = []
+    last_write = None
+    for limit in (RECENT_COMMITS, None) if with_health else (FEW_COMMITS, RECENT_COMMITS, None):
+        recent = history(limit)
+        last_write = _last_write(recent)
+        if last_write is not None or len(recent) != limit:
+            break
     differences = () if declared is None else tuple(shape_differences(declared, state))
     standing: Standing = "differs from declaration" if differences else "ok"
     return TableDescription(
@@ -219,7 +227,7 @@ def _described(
         rows=rows,
         partitions=partitions,
         last_write=last_write,
-        health=_health(state, partitions, checkpoint, recent),
+        health=_health(state, partitions, checkpoint, recent[:RECENT_COMMITS]) if with_health else None,
         differences=differences,
     )
 

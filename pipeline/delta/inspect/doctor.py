@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from pipeline.dataset import TableRef
 from pipeline.delta.inspect.data_files import problem_of, problem_of_vector, vector_file
+from pipeline.delta.log.checkpoints import newest_version
 from pipeline.delta.log.commits import commit_file, commit_versions
 from pipeline.delta.log.replay import FaultKind, LogFault, Replay, replay
 from pipeline.delta.log.snapshot import table_facts
@@ -101,9 +102,9 @@ def examine(name: str, location: str, *, consumers: Sequence[TableRef] = (), dee
 
 def _unread(name: str, location: str, consumers: Iterable[TableRef]) -> dict[str, int]:
     """The last version of this table that each consumer has read. A consumer without one will read the full table."""
-    versions = commit_versions(location)
+    newest = newest_version(location)
     try:
-        facts = table_facts(location, versions[-1]) if versions else None
+        facts = None if newest is None else table_facts(location, newest)
     except DamagedTableError:  # the findings contain it
         return {}
     read = {}

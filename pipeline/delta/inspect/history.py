@@ -8,19 +8,20 @@ from __future__ import annotations
 
 import datetime as dt
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
 from pyspark.sql import SparkSession
 
 from pipeline.delta import sql
-from pipeline.delta.log.checkpoints import log_files
+from pipeline.delta.log.checkpoints import log_files, newest_files
 from pipeline.delta.log.commits import commit_note, instant, rows_written
 from pipeline.delta.log.entry import as_count, of_dataset
 from pipeline.delta.log.timestamps import timed_commits
 from pipeline.delta.spark.doors import door, storage_failure
 from pipeline.delta.spark.failures import NO_TABLE, NOTHING_TO_READ, SPARK_ERRORS, failure_of
+from pipeline.delta.storage.file_system import File
 from pipeline.errors import TableNotFoundError
 
 _HISTORY_COLUMNS = (
@@ -108,8 +109,13 @@ def entries(session: SparkSession, location: str, limit: int | None) -> list[His
 
 
 @door
-def history_in_log(name: str, location: str, limit: int | None = None) -> list[HistoryEntry] | None:
+def history_in_log(
+    name: str, location: str, limit: int | None = None, listed: Sequence[File] | None = None
+) -> list[HistoryEntry] | None:
     """As `history`, from the log's files. If they are not enough, None. No Spark.
+
+    Args:
+        listed: the files of the log, as `newest_files` returns them. If None, they are listed.
 
     Raises:
         TableNotFoundError: the table was never written.
@@ -117,16 +123,17 @@ def history_in_log(name: str, location: str, limit: int | None = None) -> list[H
         StorageError: the log can't be read.
     """
     try:
-        if log_files(location).latest is None:
+        files = newest_files(location) if listed is None else listed
+        if log_files(location, files).latest is None:
             raise TableNotFoundError(dataset=name, location=location)
         with of_dataset(name):
-            return _entries_in_log(location, limit)
+            return _entries_in_log(location, limit, files)
     except (KeyError, NotImplementedError):  # the log is in a form that we don't read
         return None
 
 
-def _entries_in_log(location: str, limit: int | None) -> list[HistoryEntry] | None:
-    commits = timed_commits(location, limit)
+def _entries_in_log(location: str, limit: int | None, listed: Sequence[File]) -> list[HistoryEntry] | None:
+    commits = timed_commits(location, limit, listed)
     if commits is None:
         return None
     entries = [

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 
-from pipeline.delta.log.checkpoints import log_files
+from pipeline.delta.log.checkpoints import newest_version
 from pipeline.delta.spark.doors import door
 from pipeline.delta.storage.file_system import local_folder
 
@@ -18,7 +18,7 @@ def is_table(location: str) -> bool:
     Raises:
         StorageError: the storage can't be read.
     """
-    return log_files(location).latest is not None
+    return newest_version(location) is not None
 
 
 def tables_below(root: str) -> tuple[str, ...]:

@@ -1,22 +1,39 @@
 """The files of a log, and the reading of its checkpoints. No Spark.
 
-Here belong which files of `_delta_log` are a complete checkpoint, and the actions in one. `commits` reads commits.
+Here belong the listing of `_delta_log`, which of its files are a complete checkpoint, and the actions in one. `commits`
+reads commits.
 """
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from pipeline.delta.log.commits import version_of_commit
 from pipeline.delta.log.entry import actions_of
 from pipeline.delta.storage.access import kept_store_errors
-from pipeline.delta.storage.file_system import file_system, list_files, read_file
+from pipeline.delta.storage.file_system import (
+    KEPT_BYTES,
+    File,
+    file_system,
+    files_from,
+    list_files,
+    local_folder,
+    read_file,
+    read_listed,
+)
 
+LOG = "_delta_log"
+_COMMIT_NAME = re.compile(r"(\d{20})\.json")
 _CHECKPOINT_NAME = re.compile(r"(\d{20})\.checkpoint(?:\.[\w-]+)?(?:\.\d{10}\.(\d{10}))?\.(?:parquet|json)")
 CHECKSUM = ".crc"
+# The names of a first page of a listing. A log with more is listed from the checkpoint that `_LAST` names.
+_FIRST_PAGE, _LAST = 999, "_last_checkpoint"
+# A cache: the newest checkpoint of each log in a bucket that this process has listed. The oldest entries are dropped.
+_STARTS: dict[str, int] = {}
+_STARTS_KEPT = 1_000
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,12 +53,103 @@ class LogFiles:
         return max((*self.commits, *self.checkpoints), default=None)
 
 
-def log_files(location: str) -> LogFiles:
-    """The commits and checkpoints of a table's log. A checkpoint with a missing part does not count."""
-    names = [file.name for file in list_files(f"{location}/_delta_log")]
+def log_files(location: str, listed: Iterable[File] | None = None) -> LogFiles:
+    """The commits and checkpoints of a table's log. A checkpoint with a missing part does not count.
+
+    Args:
+        listed: files of the log. If None, all are listed.
+    """
+    names = [file.name for file in (all_files(location) if listed is None else listed)]
     commits = sorted(number for name in names if (number := version_of_commit(name)) is not None)
     checksums = frozenset(number for name in names if (number := checksum_version(name)) is not None)
     return LogFiles(commits=tuple(commits), checkpoints=complete_checkpoints(names), checksums=checksums)
+
+
+# --- listings ---------------------------------------------------------------------------------------------------------
+
+
+def version_of_commit(name: str) -> int | None:
+    """The version of a commit file. If a file of the log is no commit, None."""
+    match = _COMMIT_NAME.fullmatch(name)
+    return int(match[1]) if match else None
+
+
+def commit_name(number: int) -> str:
+    """The name of a commit's file in the log."""
+    return f"{number:020d}.json"
+
+
+def checksum_name(number: int) -> str:
+    """The name of a commit's checksum file in the log."""
+    return f"{number:020d}{CHECKSUM}"
+
+
+def all_files(location: str, start: int = 0) -> list[File]:
+    """The files of a log from a version on. If there is no log, empty."""
+    return files_from(f"{location}/{LOG}", f"{start:020d}" if start else "") or []
+
+
+def newest_files(location: str) -> list[File]:
+    """The files of a log from one of its complete checkpoints on, or all. On this machine always all.
+
+    In a bucket the listing begins at the newest checkpoint that this process has seen. If it has seen none and the log
+    is long, the listing begins at the checkpoint that `_last_checkpoint` names. If the log no longer has the
+    checkpoint, all files are listed.
+    """
+    if local_folder(location) is not None:
+        return list_files(f"{location}/{LOG}")
+    files = None if location not in _STARTS else _files_with_checkpoint(location, _STARTS[location])
+    if files is None:
+        files = files_from(f"{location}/{LOG}", at_most=_FIRST_PAGE)
+    if files is None:
+        last = _last_checkpoint(location)
+        files = None if last is None else _files_with_checkpoint(location, last)
+    if files is None:
+        files = all_files(location)
+    _STARTS.pop(location, None)
+    newest = max(usable_checkpoints(files), default=None)
+    if newest is not None:
+        _STARTS[location] = newest
+        for oldest in list(_STARTS)[:-_STARTS_KEPT]:
+            _STARTS.pop(oldest, None)
+    return files
+
+
+def files_for(location: str, version: int) -> list[File]:
+    """The files of a log that are needed to read a version, and those after them; possibly more."""
+    files = newest_files(location)
+    is_enough = any(number <= version for number in usable_checkpoints(files)) or any(
+        version_of_commit(file.name) == 0 for file in files
+    )
+    return files if is_enough or local_folder(location) is not None else all_files(location)
+
+
+def newest_version(location: str) -> int | None:
+    """The newest version in the log. If there is no table, None."""
+    return log_files(location, newest_files(location)).latest
+
+
+def _files_with_checkpoint(location: str, start: int) -> list[File] | None:
+    """The files of a log from a checkpoint on. If the log does not have that checkpoint, None."""
+    files = all_files(location, start)
+    return files if start in usable_checkpoints(files) else None
+
+
+def _last_checkpoint(location: str) -> int | None:
+    """The version that `_last_checkpoint` names. If there is none, or it can't be parsed, None."""
+    try:
+        version = json.loads(read_file(f"{location}/{LOG}/{_LAST}"))["version"]
+    except (FileNotFoundError, ValueError, TypeError, KeyError, RecursionError):
+        return None
+    return version if isinstance(version, int) and version >= 0 else None
+
+
+# --- checkpoints ------------------------------------------------------------------------------------------------------
+
+
+def usable_checkpoints(files: Iterable[File]) -> dict[int, tuple[str, ...]]:
+    """As `complete_checkpoints`. A checkpoint with an empty file does not count: Delta skips it too."""
+    return complete_checkpoints(file.name for file in files if file.size)
 
 
 def complete_checkpoints(names: Iterable[str]) -> dict[int, tuple[str, ...]]:
@@ -54,32 +162,48 @@ def complete_checkpoints(names: Iterable[str]) -> dict[int, tuple[str, ...]]:
     return {v: tuple(sorted(n for n, _ in of)) for v, of in parts.items() if len(of) >= max(total for _, total in of)}
 
 
-def checkpoint_actions(location: str, name: str, columns: Sequence[str] = ("add", "remove")) -> list[dict[str, Any]]:
+def checkpoint_actions(
+    location: str, name: str, columns: Sequence[str] = ("add", "remove"), file: File | None = None
+) -> list[dict[str, Any]]:
     """The actions in one file of a checkpoint, and in its sidecars (Delta protocol, "V2 Spec").
 
     Args:
         columns: the columns to read of a Parquet file. A column that it does not have is skipped.
+        file: the file as it was listed. If None, it is read in any case.
 
     Raises:
         OSError, ValueError: the file can't be read.
         DamagedTableError: the file is JSON, and is not as it was written.
     """
-    system, path = file_system(location)
-    folder = f"{path}/_delta_log"
+    folder = f"{location}/{LOG}"
     if name.endswith(".json"):
-        actions = actions_of(f"{folder}/{name}", read_file(f"{location}/_delta_log/{name}"))
+        content = read_file(f"{folder}/{name}") if file is None else read_listed(folder, file)
+        actions = actions_of(f"{folder}/{name}", content)
     else:
-        actions = _rows(system, f"{folder}/{name}", (*columns, "sidecar"))
+        actions = _rows(folder, name, (*columns, "sidecar"), file)
     for sidecar in [action["sidecar"]["path"] for action in actions if action.get("sidecar")]:
-        actions += _rows(system, f"{folder}/_sidecars/{sidecar}", columns)
+        actions += _rows(folder, f"_sidecars/{sidecar}", columns)
     return actions
 
 
-def _rows(system: Any, path: str, columns: Sequence[str]) -> list[dict[str, Any]]:
+def parquet_file(folder: str, name: str, file: File | None = None) -> Any:
+    """A Parquet file of a log, opened. In a bucket a file that was listed is read as `read_listed` does.
+
+    Raises:
+        OSError, ValueError: the file can't be read.
+    """
+    import pyarrow as pa
     import pyarrow.parquet as pq
 
-    with kept_store_errors(), pq.ParquetFile(path, filesystem=system, page_checksum_verification=True) as file:
-        rows: list[dict[str, Any]] = file.read(columns=list(columns)).to_pylist()
+    if file is not None and file.size <= KEPT_BYTES and local_folder(folder) is None:
+        return pq.ParquetFile(pa.BufferReader(read_listed(folder, file)), page_checksum_verification=True)
+    system, path = file_system(f"{folder}/{name}")
+    return pq.ParquetFile(path, filesystem=system, page_checksum_verification=True)
+
+
+def _rows(folder: str, name: str, columns: Sequence[str], file: File | None = None) -> list[dict[str, Any]]:
+    with kept_store_errors():
+        rows: list[dict[str, Any]] = parquet_file(folder, name, file).read(columns=list(columns)).to_pylist()
     return rows
 
 

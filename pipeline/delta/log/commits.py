@@ -16,8 +16,9 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
+from pipeline.delta.log.checkpoints import LOG, all_files, commit_name, log_files, newest_files
 from pipeline.delta.log.entry import Action, actions_of, as_count, info_of, note_in, statistics, table_actions_of
-from pipeline.delta.storage.file_system import file_system, list_files, read_file
+from pipeline.delta.storage.file_system import File, file_system, read_file, read_listed, read_timed
 
 FORMAT = 1
 _EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.timezone.utc)
@@ -25,7 +26,6 @@ _EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.timezone.utc)
 CREATION_SECONDS = 30.0
 # Temporary names of the first commit, from Delta's log store and from Hadoop's local file system.
 _UNNAMED = re.compile(r"\.{1,2}\d{20}\.json\.[0-9a-f-]{36}\.tmp(?:\.crc)?")
-_COMMIT_NAME = re.compile(r"(\d{20})\.json")
 _KIND_LENGTH = 16  # the characters of a line that contain its action's name
 _IDENTITY_LENGTH = 32
 
@@ -63,7 +63,7 @@ class Commit:
     rows of the added files by partition values, in the order of the partition columns. If a file has no statistics, it
     is None. `partitions` has the counts, by partition values, of every partition that the commit changed. If a removed
     file does not name its partition, it is None. `timestamp`, in UTC, is the one that Delta uses for time travel: the
-    in-commit timestamp, or else the modification time of the commit's file.
+    in-commit timestamp, or else the modification time of the commit's file. `engine` is the software that committed.
     """
 
     version: int
@@ -78,6 +78,7 @@ class Commit:
     partitions: Mapping[PartitionValues, PartitionCounts] | None
     rows_by_partition: Mapping[PartitionValues, int] | None
     table_id: str | None = None
+    engine: str | None = None
 
     @property
     def token(self) -> str | None:
@@ -119,7 +120,7 @@ def commit_token(user_metadata: str | None) -> str | None:
 
 def commit_file(location: str, number: int) -> str:
     """The file of a commit in the log."""
-    return f"{location}/_delta_log/{number:020d}.json"
+    return f"{location}/{LOG}/{commit_name(number)}"
 
 
 def commit_of(
@@ -145,6 +146,7 @@ def commit_of(
         partitions=_exact(_partitions(added, removed, partition_by), rows_written(info.get("operationMetrics") or {})),
         rows_by_partition=_rows_by_partition(added, removed, partition_by),
         table_id=metadata.get("id"),
+        engine=info.get("engineInfo"),
     )
 
 
@@ -216,38 +218,46 @@ def _rows_by_partition(
     return rows
 
 
-def version_of_commit(name: str) -> int | None:
-    """The version of a commit file. If a file of the log is no commit, None."""
-    match = _COMMIT_NAME.fullmatch(name)
-    return int(match[1]) if match else None
-
-
 def commit_versions(location: str, after: int = -1) -> list[int]:
     """The versions above `after` that have a commit file, ascending. If there is no log, empty. No Spark."""
-    numbers = (version_of_commit(file.name) for file in list_files(f"{location}/_delta_log"))
-    return sorted(number for number in numbers if number is not None and number > after)
+    return list(log_files(location, all_files(location, after + 1)).commits)
 
 
-def read_entry(location: str, number: int, *, few: bool = False) -> list[Action]:
+def newest_versions(location: str, limit: int) -> list[int]:
+    """The versions of the newest commits, ascending. If there is no log, empty. No Spark."""
+    versions = list(log_files(location, newest_files(location)).commits)
+    if versions and len(versions) < limit and versions[0] > 0:
+        versions = commit_versions(location, max(versions[-1] - limit, -1))
+    return versions[-limit:]
+
+
+def read_entry(location: str, number: int, *, few: bool = False, file: File | None = None) -> list[Action]:
     """The actions of one entry of the log. With `few`, without those of files. No Spark.
+
+    Args:
+        file: the entry's file as it was listed. If None, it is read in any case.
 
     Raises:
         OSError: the file is missing, or the storage can't be read.
         DamagedTableError: the file is not as a commit writes it.
     """
-    file = commit_file(location, number)
-    return (table_actions_of if few else actions_of)(file, read_file(file))
+    path = commit_file(location, number)
+    content = read_file(path) if file is None else read_listed(f"{location}/{LOG}", file)
+    return (table_actions_of if few else actions_of)(path, content)
 
 
-def commit_info(location: str, number: int) -> Mapping[str, Any] | None:
+def commit_info(location: str, number: int, file: File | None = None) -> Mapping[str, Any] | None:
     """The commitInfo of a commit, empty if it has none. If the log no longer has the commit, None. No Spark.
+
+    Args:
+        file: the commit's file as it was listed. If None, it is read in any case.
 
     Raises:
         OSError: the storage can't be read.
         DamagedTableError: the file is not as a commit writes it.
     """
     try:
-        return info_of(read_entry(location, number, few=True))
+        return info_of(read_entry(location, number, few=True, file=file))
     except FileNotFoundError:
         return None
 
@@ -258,8 +268,7 @@ def newest_infos(location: str, limit: int | None = None) -> Iterator[tuple[int,
     Raises:
         As `commit_info` does.
     """
-    versions = commit_versions(location)
-    for number in reversed(versions if limit is None else versions[-limit:]):
+    for number in reversed(commit_versions(location) if limit is None else newest_versions(location, limit)):
         info = commit_info(location, number)
         if info is not None:  # cleaned up since it was listed
             yield number, info
@@ -272,10 +281,9 @@ def read_commit(location: str, number: int, partition_by: tuple[str, ...]) -> Co
         OSError: the file is missing, or the storage can't be read.
         DamagedTableError: the file is not as a commit writes it.
     """
-    actions = read_entry(location, number)
-    system, path = file_system(location)
-    changed = system.get_file_info(commit_file(path, number)).mtime_ns or 0
-    return commit_of(number, actions, partition_by, changed // 1_000_000)
+    path = commit_file(location, number)
+    content, changed = read_timed(path)
+    return commit_of(number, actions_of(path, content), partition_by, changed // 1_000_000)
 
 
 def is_info(line: str) -> bool:

@@ -12,10 +12,11 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
-from pipeline.delta.log.checkpoints import checkpoint_actions, log_files
+from pipeline.delta.log.checkpoints import checkpoint_actions, commit_name, files_for, log_files
 from pipeline.delta.log.commits import PartitionValues, live_rows, partition_values, read_entry
 from pipeline.delta.log.snapshot import PHYSICAL_NAME
 from pipeline.delta.storage.access import StoreError
+from pipeline.delta.storage.file_system import File, side_by_side
 from pipeline.errors import DamagedTableError
 
 # The columns to read of a checkpoint; most of its size are statistics of single columns.
@@ -23,6 +24,7 @@ _CHECKPOINT_COLUMNS = [
     "add.path", "add.partitionValues", "add.size", "add.stats", "add.stats_parsed.numRecords", "add.deletionVector",
     "remove.path", "remove.deletionVector", "metaData.id", "metaData.schemaString", "metaData.partitionColumns",
 ]  # fmt: skip
+_ENTRIES_AT_ONCE = 100
 # Path and deletion vector identify a file (Delta protocol, "Add File and Remove File").
 FileId = tuple[str, str]
 
@@ -75,13 +77,16 @@ class _Files:
         self.metadata = next((a["metaData"] for a in actions if a.get("metaData")), self.metadata)
 
 
-def table_files(location: str, version: int) -> TableFiles | None:
+def table_files(location: str, version: int, listed: Iterable[File] | None = None) -> TableFiles | None:
     """The files of a version.
 
     If part of the log is gone or in a form that we don't read, None.
+
+    Args:
+        listed: the files of the log, as `files_for` returns them. If None, they are listed.
     """
     try:
-        state = _files_at(location, version)
+        state = _files_at(location, version, listed)
         if state.metadata is None:
             return None
         columns, partition_by = tuple(state.metadata.get("partitionColumns") or ()), _physical(state.metadata)
@@ -111,20 +116,26 @@ def table_rows(location: str, version: int) -> TableRows | None:
     return TableRows(table_id=files.table_id, version=version, by_partition=rows)
 
 
-def _files_at(location: str, version: int) -> _Files:
+def _files_at(location: str, version: int, listed: Iterable[File] | None) -> _Files:
     """The files of a version.
 
     Raises:
         OSError, ValueError, DamagedTableError: part of the log is gone or damaged.
     """
-    log = log_files(location)
-    start = max((number for number in log.checkpoints if number <= version), default=None)
+    by_name = {file.name: file for file in (files_for(location, version) if listed is None else listed)}
+    checkpoints = log_files(location, by_name.values()).checkpoints
+    start = max((number for number in checkpoints if number <= version), default=-1)
     files = _Files()
-    if start is not None:
-        names = log.checkpoints[start]
-        files.apply(action for name in names for action in checkpoint_actions(location, name, _CHECKPOINT_COLUMNS))
-    for number in range(0 if start is None else start + 1, version + 1):
-        files.apply(read_entry(location, number))
+    for name in checkpoints.get(start, ()):
+        files.apply(checkpoint_actions(location, name, _CHECKPOINT_COLUMNS, by_name[name]))
+
+    def entry(number: int) -> list[dict[str, Any]]:
+        return read_entry(location, number, file=by_name.get(commit_name(number)))
+
+    for first in range(start + 1, version + 1, _ENTRIES_AT_ONCE):
+        numbers = range(first, min(first + _ENTRIES_AT_ONCE, version + 1))
+        for actions in side_by_side(entry, numbers, location):
+            files.apply(actions)
     return files
 
 

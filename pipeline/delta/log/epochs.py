@@ -9,7 +9,7 @@ import datetime as dt
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
-from pipeline.delta.log.commits import Commit, commit_note, commit_versions, read_commit
+from pipeline.delta.log.commits import Commit, commit_note, commit_versions, newest_versions, read_commit
 
 # The number of newest commits that are searched for a writer's newest epoch.
 SEARCHED_COMMITS = 1_000
@@ -45,9 +45,9 @@ def last_epoch(location: str, writer: str) -> tuple[int, int]:
     Raises:
         OSError: the storage can't be read.
     """
-    versions = commit_versions(location)
+    versions = newest_versions(location, SEARCHED_COMMITS)
     newest = versions[-1] if versions else -1
-    for epoch in _read(location, reversed(versions[-SEARCHED_COMMITS:])):
+    for epoch in _read(location, reversed(versions)):
         if epoch.writer == writer:  # of one writer a later commit has the greater epoch
             return epoch.epoch, newest
     return 0, newest

@@ -4,23 +4,36 @@ Here belongs the check of the entries of a version, from the newest readable che
 that Delta on Spark writes next to each. `entry` checks a single entry. Nothing is repaired.
 
 Delta itself ignores some damage: it reads an empty file as an entry without actions. So the log is checked before Delta
-reads it. Only logs on this machine are checked, and each entry once in a process, as long as its file does not change.
+reads it, and each entry once in a process, as long as its file does not change. In a bucket an entry is one request. Of
+the checksums only the first and the last are read there, if the entries between them lead from one to the other.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache
-from pathlib import Path
+from functools import lru_cache, partial
 from urllib.parse import unquote
 
-from pipeline.delta.log.checkpoints import CHECKSUM, checksum_version, complete_checkpoints, first_line
-from pipeline.delta.log.commits import commit_file, version_of_commit
+from pipeline.delta.log.checkpoints import (
+    LOG,
+    all_files,
+    checksum_name,
+    checksum_version,
+    commit_name,
+    complete_checkpoints,
+    files_for,
+    first_line,
+    parquet_file,
+    usable_checkpoints,
+    version_of_commit,
+)
+from pipeline.delta.log.commits import commit_file
 from pipeline.delta.log.entry import Action, actions_of, damaged_file, info_of
-from pipeline.delta.storage.file_system import File, list_files, local_folder
+from pipeline.delta.storage.access import StoreError, kept_store_errors
+from pipeline.delta.storage.file_system import File, list_files, local_folder, missing_files, read_listed, side_by_side
 
 # How often a log is checked if an entry disappears meanwhile, as in a clean-up.
 _CHECK_ATTEMPTS = 5
@@ -47,8 +60,8 @@ class EntryFacts:
     files_gained: int
     bytes_gained: int
     has_files: bool
-    has_metadata: bool
-    has_protocol: bool
+    metadata: str | None
+    protocol: str | None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,20 +75,24 @@ class Checksum:
     protocol: str
 
 
-def require_sound(location: str, version: int) -> None:
+def require_sound(location: str, version: int, listed: Iterable[File] | None = None) -> None:
     """Raise if the table at a version can't be read, or would be read wrongly. No Spark.
 
-    A log that is not on this machine, and a version that was cleaned up, are not checked.
+    A version that was cleaned up is not checked.
+
+    Args:
+        listed: the files of the log, as `files_for` returns them. If None, they are listed.
 
     Raises:
+        OSError: the storage can't be read.
         DamagedTableError: with the file and its damage.
     """
     folder = local_folder(location)
-    if folder is None:
-        return
+    place = location if folder is None else str(folder)
     for attempt in range(_CHECK_ATTEMPTS):
+        files = files_for(place, version) if listed is None or attempt else listed
         try:
-            _require_sound(str(folder), version, {file.name: file for file in list_files(f"{folder}/_delta_log")})
+            _require_sound(place, version, {file.name: file for file in files})
         except FileNotFoundError:
             if attempt == _CHECK_ATTEMPTS - 1:
                 raise
@@ -95,63 +112,113 @@ def _require_sound(location: str, version: int, files: Mapping[str, File]) -> No
     if missing and emptied is not None:
         raise damaged_file(_path(location, files[emptied]), "it is empty, and entries that it replaces are missing")
     if missing:
-        if start < 0 and missing[-1] == len(missing) - 1 and max(_checkpoints(files), default=-1) > version:
+        newest = max(usable_checkpoints(files.values()), default=-1)
+        if start < 0 and missing[-1] == len(missing) - 1 and newest > version:
             return  # the version was cleaned up
         raise damaged_file(
             commit_file(location, missing[0]), f"it is missing, and the newest entry is version {max(commits)}"
         )
-    facts = {number: _facts_of(location, commits[number]) for number in numbers}
+    facts = _facts_of_all(location, [commits[number] for number in numbers])
     _refuse_undescribed(location, start, facts)
-    for number in numbers:
-        # Of two equal entries the error names the later one.
-        others = {other: file for other, file in commits.items() if other < number or other > version}
-        _refuse_changed(location, files, number, others)
+    # Of two equal entries the error names the later one.
+    _refuse_changed(
+        location, files, numbers,
+        lambda number: [file for other, file in commits.items() if other < number or other > version],
+    )  # fmt: skip
     lost = _lost_commit(location, files, max(commits)) if version == max(commits) else None
     if lost is not None:
         raise damaged_file(commit_file(location, lost), "it is missing, but its checksum file exists")
 
 
-def require_sound_entries(location: str, numbers: Iterable[int]) -> None:
-    """Raise where an entry among these is not what its commit has written; no table is known by them alone. No Spark.
+def files_beside(location: str, numbers: range) -> list[File]:
+    """The files of a log that `require_sound_entries` compares: all on this machine, in a bucket no older ones."""
+    return all_files(location, max(numbers.start - 1, 0) if local_folder(location) is None else 0)
 
-    Nothing is said of an entry that is gone, nor of a log that is not on this machine.
+
+def require_sound_entries(location: str, numbers: range, listed: Iterable[File] | None = None) -> None:
+    """Raise if an entry among these is not as its commit wrote it; no table is known by them alone. No Spark.
+
+    An entry that is gone is not checked.
+
+    Args:
+        listed: the files of the log, as `files_beside` returns them. If None, they are listed.
 
     Raises:
-        DamagedTableError: with the file and what is wrong with it.
+        OSError: the storage can't be read.
+        DamagedTableError: with the file and its damage.
     """
     folder = local_folder(location)
-    if folder is None:
-        return
-    files = {file.name: file for file in list_files(f"{folder}/_delta_log")}
+    place = location if folder is None else str(folder)
+    files = {file.name: file for file in (files_beside(place, numbers) if listed is None else listed)}
     commits = {number: file for file in files.values() if (number := version_of_commit(file.name)) is not None}
     by_size: dict[int, list[int]] = {}
     for number in sorted(commits):
         by_size.setdefault(commits[number].size, []).append(number)
-    for number in sorted(commits.keys() & set(numbers)):
-        alike = by_size[commits[number].size]
-        _refuse_changed(str(folder), files, number, {other: commits[other] for other in alike if other < number})
+    present = [number for number in numbers if number in commits]
+    _facts_of_all(place, [commits[number] for number in present])
+    _refuse_changed(
+        place, files, present,
+        lambda number: [commits[other] for other in by_size[commits[number].size] if other < number],
+    )  # fmt: skip
 
 
-def _refuse_changed(location: str, files: Mapping[str, File], number: int, others: Mapping[int, File]) -> None:
-    """Refuse an entry that is damaged, the same as one of the others, or contradicted by its checksum."""
-    file = files[Path(commit_file(location, number)).name]
-    facts = _facts_of(location, file)
-    problem = _copied(location, file.size, facts, others)
-    checksums = _checksum(location, files, number), _checksum(location, files, number - 1)
-    problem = problem or contradictions(facts, *checksums, is_first=number == 0)
-    if problem is not None:
-        raise damaged_file(commit_file(location, number), problem)
+def _facts_of_all(location: str, files: Sequence[File]) -> dict[int, EntryFacts]:
+    """The facts of these entries by version. Those of a bucket are read side by side."""
+    facts = side_by_side(partial(_facts_of, location), files, location)
+    return {int(file.name.partition(".")[0]): each for file, each in zip(files, facts, strict=True)}
+
+
+def _refuse_changed(
+    location: str, files: Mapping[str, File], numbers: Sequence[int], others: Callable[[int], Iterable[File]]
+) -> None:
+    """Refuse an entry that is damaged, the same as one of its others, or contradicted by its checksum."""
+    read = {commit_name(number) for number in numbers}
+    is_remote = local_folder(location) is None
+    compares = not (is_remote and _fit_together(location, files, numbers))
+    if compares and is_remote:
+        side_by_side(partial(_checksum, location, files), sorted({n - 1 for n in numbers} | {*numbers}), location)
+    for number in numbers:
+        file = files[commit_name(number)]
+        facts = _facts_of(location, file)
+        problem = _copied(location, file, facts, others(number), read)
+        if compares and problem is None:
+            checksums = _checksum(location, files, number), _checksum(location, files, number - 1)
+            problem = contradictions(facts, *checksums, is_first=number == 0)
+        if problem is not None:
+            raise damaged_file(commit_file(location, number), problem)
+
+
+def _fit_together(location: str, files: Mapping[str, File], numbers: Sequence[int]) -> bool:
+    """Whether entries lead from the checksum before the first of them to that of the last one. Two requests at most.
+
+    In a bucket this takes the place of a comparison with each checksum. If it is false, each is compared.
+    """
+    if not numbers or len(numbers) <= numbers[-1] - numbers[0]:
+        return False
+    facts = [_facts_of(location, files[commit_name(number)]) for number in numbers]
+    before = _checksum(location, files, numbers[0] - 1)
+    after = _checksum(location, files, numbers[-1])
+    if after is None or (before is None and numbers[0] > 0):
+        return False
+    if any(each.operation is not None and each.operation not in COUNTED_OPERATIONS for each in facts):
+        return False
+    files_before, size_before = (0, 0) if before is None else (before.files, before.bytes)
+    files_gained, size_gained = sum(each.files_gained for each in facts), sum(each.bytes_gained for each in facts)
+    metadata = next((each.metadata for each in reversed(facts) if each.metadata), before and before.metadata)
+    protocol = next((each.protocol for each in reversed(facts) if each.protocol), before and before.protocol)
+    return (
+        (after.files, after.bytes) == (files_before + files_gained, size_before + size_gained)
+        and (after.metadata, after.protocol) == (metadata, protocol)
+        and (None in (after.commit_id, facts[-1].commit_id) or after.commit_id == facts[-1].commit_id)
+    )
 
 
 def _lost_commit(location: str, files: Iterable[str], newest: int) -> int | None:
     """The first commit after the newest entry of which only the checksum file exists. If there is none, None."""
     after = sorted(number for name in files if (number := checksum_version(name)) is not None and number > newest)
     # The listing may lack an entry that was written while the folder was listed.
-    return next((number for number in after if not Path(commit_file(location, number)).exists()), None)
-
-
-def _checkpoints(files: Mapping[str, File]) -> dict[int, tuple[str, ...]]:
-    return complete_checkpoints(name for name, file in files.items() if file.size)
+    gone = missing_files(f"{location}/{LOG}", map(commit_name, after))
+    return next((number for number in after if commit_name(number) in gone), None)
 
 
 def _start(location: str, version: int, files: Mapping[str, File]) -> tuple[int, str | None]:
@@ -159,7 +226,7 @@ def _start(location: str, version: int, files: Mapping[str, File]) -> tuple[int,
 
     Delta skips a checkpoint with an empty file, but no checkpoint that can't be read for another reason.
     """
-    usable = _checkpoints(files)
+    usable = usable_checkpoints(files.values())
     start = max((number for number in usable if number <= version), default=-1)
     for file in (files[name] for name in usable.get(start, ())):
         problem = _unreadable(location, file)
@@ -174,15 +241,14 @@ def _start(location: str, version: int, files: Mapping[str, File]) -> tuple[int,
 @lru_cache(maxsize=_CACHED_FILES)
 def _unreadable(location: str, file: File) -> str | None:
     """Why a file of a checkpoint can't be read. If it can, None."""
-    import pyarrow.parquet
-
     path = _path(location, file)
     try:
         if path.endswith(".json"):
-            actions_of(path, Path(path).read_bytes().rstrip(b"\n") + b"\n")
+            actions_of(path, _content(location, file).rstrip(b"\n") + b"\n")
         else:
-            pyarrow.parquet.ParquetFile(path).close()
-    except FileNotFoundError:
+            with kept_store_errors():
+                parquet_file(f"{location}/{LOG}", file.name, file).close()
+    except (FileNotFoundError, StoreError):  # the store refuses, which is no damage
         raise
     except (OSError, ValueError) as error:  # pyarrow's own errors are ValueErrors
         return f"it can't be read ({first_line(error)})"
@@ -191,8 +257,9 @@ def _unreadable(location: str, file: File) -> str | None:
 
 def _refuse_sidecars(location: str, file: File) -> None:
     """Refuse a checkpoint with a sidecar file that is missing or can't be read (Delta protocol, "V2 Spec")."""
-    present = {sidecar.name: sidecar for sidecar in list_files(f"{location}/_delta_log/{_SIDECARS}")}
-    for name in _sidecars(location, file):
+    names = _sidecars(location, file)
+    present = {sidecar.name: sidecar for sidecar in (list_files(f"{location}/{LOG}/{_SIDECARS}") if names else ())}
+    for name in names:
         sidecar, path = present.get(name), f"{_SIDECARS}/{name}"
         problem = "it is missing" if sidecar is None else _unreadable(location, replace(sidecar, name=path))
         if problem is not None:
@@ -202,22 +269,19 @@ def _refuse_sidecars(location: str, file: File) -> None:
 @lru_cache(maxsize=_CACHED_FILES)
 def _sidecars(location: str, file: File) -> tuple[str, ...]:
     """The names of the sidecar files of a checkpoint. A classic checkpoint has none."""
-    import pyarrow.parquet
-
     path = _path(location, file)
     if path.endswith(".json"):
-        actions = actions_of(path, Path(path).read_bytes().rstrip(b"\n") + b"\n")
+        actions = actions_of(path, _content(location, file).rstrip(b"\n") + b"\n")
     else:
-        parquet = pyarrow.parquet.ParquetFile(path)
+        parquet = parquet_file(f"{location}/{LOG}", file.name, file)
         actions = parquet.read(columns=["sidecar"]).to_pylist() if "sidecar" in parquet.schema_arrow.names else []
     return tuple(unquote(a["sidecar"]["path"]).rpartition("/")[2] for a in actions if a.get("sidecar"))
 
 
 @lru_cache(maxsize=_CACHED_FILES)
 def _facts_of(location: str, file: File) -> EntryFacts:
-    path = _path(location, file)
-    content = Path(path).read_bytes()
-    return entry_facts(actions_of(path, content), content)
+    content = _content(location, file)
+    return entry_facts(actions_of(_path(location, file), content), content)
 
 
 def entry_facts(actions: Sequence[Action], content: bytes) -> EntryFacts:
@@ -233,27 +297,41 @@ def entry_facts(actions: Sequence[Action], content: bytes) -> EntryFacts:
         files_gained=len(added) - len(removed),
         bytes_gained=sum(file["size"] for file in added) - sum(file.get("size") or 0 for file in removed),
         has_files=bool(added or removed or any(action.get("cdc") or action.get("txn") for action in actions)),
-        has_metadata=any(action.get("metaData") for action in actions),
-        has_protocol=any(action.get("protocol") for action in actions),
+        metadata=_text_of("metaData", actions),
+        protocol=_text_of("protocol", actions),
     )
+
+
+def _text_of(kind: str, actions: Sequence[Action]) -> str | None:
+    action = next((action[kind] for action in actions if action.get(kind)), None)
+    return None if action is None else json.dumps(action, sort_keys=True)
 
 
 def _refuse_undescribed(location: str, start: int, facts: Mapping[int, EntryFacts]) -> None:
     """Refuse entries without a checkpoint that lack a protocol or metadata action."""
-    if start < 0 and not (any(f.has_protocol for f in facts.values()) and any(f.has_metadata for f in facts.values())):
+    if start < 0 and not (any(f.protocol for f in facts.values()) and any(f.metadata for f in facts.values())):
         raise damaged_file(commit_file(location, min(facts)), "it lacks the table's protocol or metadata")
 
 
-def _copied(location: str, size: int, facts: EntryFacts, others: Mapping[int, File]) -> str | None:
+def _copied(location: str, file: File, facts: EntryFacts, others: Iterable[File], read: Container[str]) -> str | None:
     """The problem if another entry has the same bytes, which two commits that add or remove files never have."""
-    alike = [file for file in others.values() if facts.has_files and file.size == size]
-    twin = next((file for file in alike if _digest(location, file) == facts.digest), None)
+    alike = [other for other in others if facts.has_files and other.size == file.size]
+    twin = next((other for other in alike if _is_copy(location, file, facts, other, read)), None)
     return None if twin is None else f"it is the same as {twin.name}"
+
+
+def _is_copy(location: str, file: File, facts: EntryFacts, other: File, read: Container[str]) -> bool:
+    """Whether another entry has the same bytes. In a bucket only the entries in `read` are read for it."""
+    if other.name in read:
+        return _facts_of(location, other).digest == facts.digest
+    if local_folder(location) is None:  # the tag is a digest of the content, unless the store encrypts with other keys
+        return file.tag is not None and file.tag == other.tag
+    return _digest(location, other) == facts.digest
 
 
 @lru_cache(maxsize=_CACHED_FILES)
 def _digest(location: str, file: File) -> bytes:
-    return hashlib.sha256(Path(_path(location, file)).read_bytes()).digest()
+    return hashlib.sha256(_content(location, file)).digest()
 
 
 def contradictions(
@@ -274,25 +352,29 @@ def contradictions(
                 f"its commit changed the table by {gained} files and {gained_bytes} bytes, according to its checksum, "
                 f"but its actions by {facts.files_gained} files and {facts.bytes_gained} bytes"
             )
-    if before is not None and checksum.metadata != before.metadata and not facts.has_metadata:
+    if before is not None and checksum.metadata != before.metadata and facts.metadata is None:
         return "its commit changed the table's metadata, according to its checksum, but it has no such action"
-    if before is not None and checksum.protocol != before.protocol and not facts.has_protocol:
+    if before is not None and checksum.protocol != before.protocol and facts.protocol is None:
         return "its commit changed the table's protocol, according to its checksum, but it has no such action"
     return None
 
 
 def _checksum(location: str, files: Mapping[str, File], number: int) -> Checksum | None:
-    file = files.get(f"{number:020d}{CHECKSUM}")
+    file = files.get(checksum_name(number))
     return None if file is None else _checksum_of(location, file)
 
 
 @lru_cache(maxsize=_CACHED_FILES)
 def _checksum_of(location: str, file: File) -> Checksum | None:
-    return checksum_in(Path(_path(location, file)).read_bytes())
+    return checksum_in(_content(location, file))
 
 
 def _path(location: str, file: File) -> str:
-    return f"{location}/_delta_log/{file.name}"
+    return f"{location}/{LOG}/{file.name}"
+
+
+def _content(location: str, file: File) -> bytes:
+    return read_listed(f"{location}/{LOG}", file)
 
 
 def checksum_in(content: bytes) -> Checksum | None:

@@ -20,6 +20,7 @@ from typing import Any
 
 from pyspark.sql import SparkSession
 
+from pipeline.delta.log.checkpoints import LOG, checksum_name
 from pipeline.delta.log.commits import (
     FORMAT,
     Commit,
@@ -32,8 +33,8 @@ from pipeline.delta.log.commits import (
 from pipeline.delta.spark.connect import clone_connect, end_connect
 from pipeline.delta.spark.failures import LOST_OR_REFUSED, failure_of
 from pipeline.delta.spark.meaning import set_session_confs
-from pipeline.delta.spark.session import is_connect
-from pipeline.errors import AfterCommitError, CommitUnknownError
+from pipeline.delta.spark.session import forget_log, is_connect
+from pipeline.errors import AfterCommitError, CommitOverwrittenError, CommitUnknownError
 
 # The number of newest commits that are searched for a mark, if the session's last commit does not have it.
 HISTORY_LIMIT = 100
@@ -218,6 +219,7 @@ def own_commit(
     """The commit that this private session made. If Delta had nothing to write and made none, None.
 
     Raises:
+        CommitOverwrittenError: the session committed, and the entry of its version is that of another writer.
         CommitUnknownError: the session committed, but no entry of the log has the mark.
     """
     try:
@@ -231,9 +233,24 @@ def own_commit(
     if newest is not None and newest.token == mark.token and newest.operation not in _FOLLOW_UPS:
         return newest
     commit = marked_commit(clone, dataset_name, location, mark, partition_by, reason=reason)
-    if commit is None:
-        raise CommitUnknownError(dataset=dataset_name, location=location, mark=mark.text, reason=reason)
-    return commit
+    if commit is not None:
+        return commit
+    # Delta has always put the mark of this session into its entry.
+    if newest is not None and newest.token != mark.token:
+        forget_log(clone, location)
+        raise CommitOverwrittenError(
+            dataset=dataset_name, location=location, version=newest.version, mark=mark.text, other=_writer_of(newest),
+            checksum=f"{location}/{LOG}/{checksum_name(newest.version)}",
+        )  # fmt: skip
+    raise CommitUnknownError(dataset=dataset_name, location=location, mark=mark.text, reason=reason)
+
+
+def _writer_of(commit: Commit) -> str:
+    """The writer of a commit for an error: by its mark, or else by its software and operation."""
+    mark = (commit_note(commit.user_metadata) or {}).get("mark") or {}
+    if mark.get("writer"):
+        return f"writer {mark['writer']}"
+    return f"a writer without a mark ({commit.operation} by {commit.engine or 'unknown software'})"
 
 
 def marked_commit(

@@ -14,11 +14,22 @@ from typing import Any
 from pyspark.sql.types import StructType
 
 from pipeline.dataset.schema import schema_fingerprint
-from pipeline.delta.log.checkpoints import checkpoint_actions, complete_checkpoints, first_line
-from pipeline.delta.log.commits import read_entry
+from pipeline.delta.log.checkpoints import (
+    LOG,
+    all_files,
+    checkpoint_actions,
+    checksum_name,
+    commit_name,
+    files_for,
+    first_line,
+    newest_files,
+    usable_checkpoints,
+)
+from pipeline.delta.log.commits import commit_info, read_entry
 from pipeline.delta.log.entry import Action, damaged_file
+from pipeline.delta.log.integrity import checksum_in
 from pipeline.delta.storage.access import StoreError
-from pipeline.delta.storage.file_system import File, list_files
+from pipeline.delta.storage.file_system import File, local_folder, read_listed
 from pipeline.errors import DamagedTableError
 
 # The key of a mapped column's physical name in the metadata of its field (Delta protocol, "Column Mapping").
@@ -94,15 +105,14 @@ def physical_name(schema: StructType, column: str) -> str:
 
 
 def checkpoints(location: str, listed: Iterable[File] | None = None) -> dict[int, tuple[str, ...]]:
-    """The names of the files of every complete checkpoint, by its version. A checkpoint may have several parts.
+    """The names of the files of the newest complete checkpoint at least, by its version. It may have several parts.
 
     A checkpoint with an empty file does not count: Delta skips it too.
 
     Args:
         listed: the files of the log. If None, they are listed.
     """
-    files = list_files(f"{location}/_delta_log") if listed is None else listed
-    return complete_checkpoints(file.name for file in files if file.size)
+    return usable_checkpoints(newest_files(location) if listed is None else listed)
 
 
 def table_facts(location: str, version: int, listed: Iterable[File] | None = None) -> TableFacts | None:
@@ -133,6 +143,29 @@ def table_facts(location: str, version: int, listed: Iterable[File] | None = Non
     return None
 
 
+def facts_in_checksum(location: str, version: int, files: Mapping[str, File]) -> TableFacts | None:
+    """As `table_facts`, from the checksum file of the version. If it is not that of the version's entry, None.
+
+    Delta reads the protocol and the metadata from there too. On this machine always None, since entries are read there
+    at no cost.
+
+    Args:
+        files: files of the log by name.
+    """
+    entry, checksum = files.get(commit_name(version)), files.get(checksum_name(version))
+    if entry is None or checksum is None or local_folder(location) is not None:
+        return None
+    state = checksum_in(read_listed(f"{location}/{LOG}", checksum))
+    commit_id = (commit_info(location, version, entry) or {}).get("txnId")
+    if state is None or commit_id is None or state.commit_id != commit_id:
+        return None
+    try:
+        facts = _facts(json.loads(state.protocol), json.loads(state.metadata), None)
+    except (KeyError, TypeError, ValueError, AttributeError):
+        return None
+    return None if "clustering" in facts.features else facts
+
+
 def transaction_version(location: str, version: int, app_id: str) -> int | None:
     """The newest transaction version that an application has recorded, up to a version of the table. If none, None.
 
@@ -156,22 +189,30 @@ def _backwards(
 
     A checkpoint that can't be read is skipped as long as the entries below it exist.
     """
-    complete, damaged = checkpoints(location, listed), None
+    files = {file.name: file for file in (files_for(location, version) if listed is None else listed)}
+    complete, damaged = usable_checkpoints(files.values()), None
     for number in range(version, -1, -1):
         if number in complete:
             try:
-                actions = [a for name in complete[number] for a in checkpoint_actions(location, name, _OF_TABLE)]
+                actions = [
+                    action
+                    for name in complete[number]
+                    for action in checkpoint_actions(location, name, _OF_TABLE, files[name])
+                ]
             except StoreError:  # the store refuses, which is no damage
                 raise
             except (OSError, ValueError, DamagedTableError) as error:  # pyarrow's own errors are ValueErrors
                 reason = error.reason if isinstance(error, DamagedTableError) else first_line(error)
-                file = f"{location}/_delta_log/{complete[number][0]}"
-                damaged = damaged or damaged_file(file, f"it can't be read ({reason})")
+                path = f"{location}/_delta_log/{complete[number][0]}"
+                damaged = damaged or damaged_file(path, f"it can't be read ({reason})")
+                files |= {other.name: other for other in all_files(location)}
+                complete |= usable_checkpoints(files.values())
             else:
                 yield number, True, actions
                 return
         try:
-            yield number, False, read_entry(location, number, few=True)
+            file = files.get(commit_name(number))
+            yield number, False, read_entry(location, number, few=True, file=file)
         except FileNotFoundError:
             if damaged is not None:
                 raise damaged from None

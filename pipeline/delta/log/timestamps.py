@@ -5,14 +5,15 @@ Here belongs the choice between the in-commit timestamp and the modification tim
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from pipeline.delta.log.commits import commit_info, version_of_commit
+from pipeline.delta.log.checkpoints import all_files, newest_files, version_of_commit
+from pipeline.delta.log.commits import commit_info
 from pipeline.delta.log.entry import as_count
 from pipeline.delta.log.snapshot import table_facts
-from pipeline.delta.storage.file_system import File, list_files
+from pipeline.delta.storage.file_system import File, side_by_side
 
 # Whether a table has in-commit timestamps, and since which version (Delta protocol, "In-Commit Timestamps").
 _TIMED = "delta.enableInCommitTimestamps"
@@ -29,26 +30,41 @@ class TimedCommit:
     milliseconds: int
 
 
-def timed_commits(location: str, limit: int | None = None) -> list[TimedCommit] | None:
+def timed_commits(
+    location: str, limit: int | None = None, listed: Iterable[File] | None = None
+) -> list[TimedCommit] | None:
     """The newest commits, the oldest first. If `limit` is None, all that the log still has.
 
     If the log has no commit, or the metadata at the newest version is gone or in a form that this does not read, None.
+
+    Args:
+        listed: the files of the log, as `newest_files` returns them. If None, they are listed.
 
     Raises:
         OSError, ValueError: the storage can't be read.
         DamagedTableError: an entry is not as a commit writes it.
     """
-    listed = list_files(f"{location}/_delta_log")
-    files = {number: file for file in listed if (number := version_of_commit(file.name)) is not None}
-    facts = table_facts(location, max(files), listed) if files else None
+    newest = list(newest_files(location) if listed is None else listed)
+    files = _commits(newest)
+    facts = table_facts(location, max(files), newest) if files else None
     if facts is None:
         return None
-    first = min(files) if limit is None else max(max(files) - limit + 1, 0)
+    first = 0 if limit is None else max(max(files) - limit + 1, 0)
+    if min(files) > first:
+        files = _commits(all_files(location, first)) or files
     numbers = sorted(number for number in files if number >= first)
-    # An entry may be cleaned up since it was listed.
-    infos = {number: info for number in numbers if (info := commit_info(location, number)) is not None}
+
+    def info(number: int) -> Mapping[str, Any] | None:
+        return commit_info(location, number, files[number])
+
+    read = zip(numbers, side_by_side(info, numbers, location), strict=True)
+    infos = {number: info for number, info in read if info is not None}  # the others were cleaned up since
     times = _times(files, infos, _timed_from(facts.properties, numbers))
     return [TimedCommit(number, infos[number], milliseconds) for number, milliseconds in times]
+
+
+def _commits(listed: Iterable[File]) -> dict[int, File]:
+    return {number: file for file in listed if (number := version_of_commit(file.name)) is not None}
 
 
 def _timed_from(properties: Mapping[str, str], numbers: Sequence[int]) -> int:

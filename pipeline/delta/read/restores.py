@@ -16,8 +16,8 @@ from typing import Any
 from pyspark.sql import SparkSession
 
 from pipeline.delta import sql
-from pipeline.delta.log.checkpoints import checkpoint_actions, log_files
-from pipeline.delta.log.commits import commit_info, commit_versions, read_commit, read_entry
+from pipeline.delta.log.checkpoints import checkpoint_actions, files_for, log_files, newest_version
+from pipeline.delta.log.commits import commit_info, read_commit, read_entry
 from pipeline.delta.log.entry import as_count
 from pipeline.delta.spark.failures import SPARK_ERRORS
 from pipeline.delta.storage.access import StoreError
@@ -96,7 +96,7 @@ def contradictory_commits(location: str, numbers: Collection[int]) -> list[int]:
     """
     if not numbers:
         return []
-    log = log_files(location)
+    log = log_files(location, files_for(location, max(min(numbers) - 1, 0)))
     start = max((version for version in log.checkpoints if version < min(numbers)), default=-1)
     files: set[_File] = set()
     contradictory = []
@@ -182,7 +182,8 @@ def commits_in_force(session: SparkSession, location: str) -> Iterator[tuple[int
 
     If there is no table, nothing.
     """
-    number = max(commit_versions(location), default=-1)
+    newest = newest_version(location)
+    number = -1 if newest is None else newest
     while number >= 0:
         info = commit_info(location, number)
         if info is None:

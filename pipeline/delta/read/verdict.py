@@ -20,13 +20,14 @@ from pyspark.sql import SparkSession
 from pyspark.sql.types import ArrayType, DataType, MapType, StructField, StructType
 
 from pipeline.dataset import TableRef
-from pipeline.delta.log.commits import commit_identity, commit_versions, read_commit, read_entry
+from pipeline.delta.log.checkpoints import commit_name
+from pipeline.delta.log.commits import commit_identity, read_commit, read_entry
 from pipeline.delta.log.entry import info_of, of_dataset
-from pipeline.delta.log.integrity import require_sound_entries
+from pipeline.delta.log.integrity import files_beside, require_sound_entries
 from pipeline.delta.log.mark import Cursor
-from pipeline.delta.log.snapshot import PHYSICAL_NAME, table_facts
+from pipeline.delta.log.snapshot import PHYSICAL_NAME, facts_in_checksum, table_facts
 from pipeline.delta.read.restores import RESTORE, contradictory_commits
-from pipeline.delta.storage.file_system import missing_files, side_by_side
+from pipeline.delta.storage.file_system import File, missing_files, side_by_side
 from pipeline.delta.table.open_table import CHANGE_FEED, TableState, require_table
 from pipeline.errors.listing import listed
 
@@ -143,13 +144,13 @@ def verdict_on(
 
 
 def _judge_window(state: TableState, verdict: Verdict, numbers: range) -> Verdict:
-    versions = frozenset(commit_versions(state.location, numbers.start - 1))
-    missing = [number for number in numbers if number not in versions]
-    before = _facts(state, numbers.start - 1)
-    if missing or before is None:
+    files = {file.name: file for file in files_beside(state.location, numbers)}
+    missing = [number for number in numbers if commit_name(number) not in files]
+    before = None if missing else _facts(state, numbers.start - 1, files)
+    if before is None:
         return needs_snapshot(verdict, Reason.LOG_CLEANED, missing)
-    require_sound_entries(state.location, numbers)
-    commits = side_by_side(partial(_commit, state.location), numbers, state.location)
+    require_sound_entries(state.location, numbers, files.values())
+    commits = side_by_side(partial(_commit, state.location, files), numbers, state.location)
     described = {commit.number: commit.metadata for commit in commits if commit.metadata is not None}
     shapes = [before, *described.values()]
     misfits = [number for older, number in zip(shapes, described, strict=False) if not _carries(older, shapes[-1])]
@@ -161,8 +162,8 @@ def _judge_window(state: TableState, verdict: Verdict, numbers: range) -> Verdic
     without_feed = list(_without_feed([commit for commit in commits if commit.number <= changing[-1]], before.feed_on))
     if without_feed:
         return needs_snapshot(verdict, Reason.FEED_OFF, without_feed)
-    vacuumed = [commit.number for commit in commits if not _files_are_there(state.location, commit)]
-    if vacuumed:
+    gone = {*missing_files(state.location, (path for commit in commits for path in commit.files if "://" not in path))}
+    if vacuumed := [commit.number for commit in commits if not gone.isdisjoint(commit.files)]:
         return needs_snapshot(verdict, Reason.CHANGE_FILES_GONE, vacuumed)
     if faulty := contradictory_commits(state.location, {commit.number for commit in commits if commit.is_doubtful}):
         return needs_snapshot(verdict, Reason.FILES_UNKNOWN, faulty)
@@ -214,8 +215,8 @@ class _Commit:
     is_doubtful: bool
 
 
-def _facts(state: TableState, number: int) -> _Described | None:
-    facts = table_facts(state.location, number)
+def _facts(state: TableState, number: int, files: Mapping[str, File] | None = None) -> _Described | None:
+    facts = (files and facts_in_checksum(state.location, number, files)) or table_facts(state.location, number)
     if facts is None:
         return None
     return _Described(StructType.fromJson(dict(facts.schema)), facts.partition_by, _is_on(facts.properties))
@@ -226,8 +227,8 @@ def _is_on(properties: Mapping[str, str]) -> bool:
     return next(values, "false").lower() == "true"
 
 
-def _commit(location: str, number: int) -> _Commit:
-    actions = read_entry(location, number)
+def _commit(location: str, files: Mapping[str, File], number: int) -> _Commit:
+    actions = read_entry(location, number, file=files.get(commit_name(number)))
     described = next((action["metaData"] for action in actions if action.get("metaData")), None)
     changes = [action["cdc"] for action in actions if action.get("cdc")]
     data = [file for a in actions for file in [a.get("add") or a.get("remove")] if file and file.get("dataChange")]
@@ -239,8 +240,8 @@ def _commit(location: str, number: int) -> _Commit:
     # Protocol, "Change Data Files": if a commit has some, its changes are in them alone.
     read = changes or data
     size = sum(file.get("size") or 0 for file in read)
-    files = tuple(unquote(file["path"]) for file in read)
-    return _Commit(number, bool(read), metadata, files, size, bool(data) and _is_doubtful(actions))
+    paths = tuple(unquote(file["path"]) for file in read)
+    return _Commit(number, bool(read), metadata, paths, size, bool(data) and _is_doubtful(actions))
 
 
 def _is_doubtful(actions: Sequence[Mapping[str, Any]]) -> bool:
@@ -260,17 +261,12 @@ def _without_feed(commits: Sequence[_Commit], feed_on: bool) -> Iterator[int]:
             yield commit.number
 
 
-def _files_are_there(location: str, commit: _Commit) -> bool:
-    """Whether a commit's change files exist."""
-    return not missing_files(location, (path for path in commit.files if "://" not in path))
-
-
 def window_files(location: str, verdict: Verdict) -> tuple[str, ...]:
     """The files that the changes in a verdict's window are read from, by their paths below the table."""
     if verdict.window is None:
         return ()
     numbers = range(verdict.window[0], verdict.window[1] + 1)
-    files = (file for number in numbers for file in _commit(location, number).files)
+    files = (file for number in numbers for file in _commit(location, {}, number).files)
     return tuple(dict.fromkeys(files))
 
 

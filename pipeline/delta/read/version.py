@@ -17,9 +17,9 @@ from pyspark.sql.types import DateType, IntegralType, StringType
 
 from pipeline.dataset import Dataset, TableRef
 from pipeline.delta import sql
-from pipeline.delta.log.commits import commit_versions, instant
+from pipeline.delta.log.checkpoints import all_files, log_files, usable_checkpoints
+from pipeline.delta.log.commits import instant
 from pipeline.delta.log.entry import of_dataset
-from pipeline.delta.log.snapshot import checkpoints
 from pipeline.delta.log.timestamps import timed_commits
 from pipeline.delta.read.window import Window, read_window
 from pipeline.delta.spark.doors import door, storage_failure
@@ -240,8 +240,9 @@ def _available(location: str) -> str:
 
     The history still has commits of which no state can be made any more.
     """
-    versions = commit_versions(location)
-    first = 0 if versions[:1] == [0] else min(checkpoints(location), default=versions[0])
+    listed = all_files(location)
+    versions = log_files(location, listed).commits
+    first = 0 if versions[:1] == (0,) else min(usable_checkpoints(listed), default=versions[0])
     return f"{first} to {versions[-1]}"
 
 

@@ -24,7 +24,7 @@ from pipeline.delta.frames.arrow import fitting
 from pipeline.delta.frames.convert import to_spark
 from pipeline.delta.frames.fit import select_list
 from pipeline.delta.frames.staging import staged
-from pipeline.delta.log.commits import commit_versions
+from pipeline.delta.log.checkpoints import newest_version
 from pipeline.delta.log.epochs import epoch_of_another_batch, epochs, last_epoch
 from pipeline.delta.log.mark import CommitNote, Mark
 from pipeline.delta.log.retry import retried_until
@@ -145,7 +145,8 @@ class Committer:
             StorageError: the storage refused.
         """
         try:
-            newest = max(commit_versions(self.table.location), default=-1)
+            version = newest_version(self.table.location)
+            newest = -1 if version is None else version
             synced = self._journal.synced_version
             after = synced if synced <= newest else -1  # it may be another table by now
             sync_commits(self.table.location, after, newest)

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -19,8 +20,11 @@ from pipeline.settings import SCHEMES
 
 # How often a folder is listed that another process creates or removes meanwhile, before the error is raised.
 _LIST_ATTEMPTS = 5
-# A listing of a folder with all below it costs a request for a thousand files.
-_ASKED_ONE_BY_ONE = 100
+# More files are listed, with all others that follow them, unless that costs half as many requests as there are files.
+_ASKED_ONE_BY_ONE = 4
+_NAMES_IN_A_REQUEST = 1000
+# The content of so many files in buckets is kept, 64 MB at most.
+KEPT_FILES, KEPT_BYTES = 1024, 2**16
 _T = TypeVar("_T")
 _R = TypeVar("_R")
 
@@ -34,11 +38,15 @@ def local_folder(uri: str) -> Path | None:
 
 @dataclass(frozen=True)
 class File:
-    """A file in a folder. The modification time is in nanoseconds since the epoch."""
+    """A file in a folder. The modification time is in nanoseconds since the epoch.
+
+    `tag` is the tag by which an object store identifies the content. If it is not known, None.
+    """
 
     name: str
     size: int
     changed_nanoseconds: int
+    tag: str | None = None
 
 
 def list_files(folder: str) -> list[File]:
@@ -48,6 +56,19 @@ def list_files(folder: str) -> list[File]:
     system, path = file_system(folder)
     infos = list_folder(system, path)
     return [File(info.base_name, info.size, info.mtime_ns or 0) for info in infos if info.type == fs.FileType.File]
+
+
+def files_from(folder: str, start: str = "", at_most: int | None = None) -> list[File] | None:
+    """The files directly in a folder whose names follow `start`. If there are more than `at_most`, None.
+
+    In a bucket the listing begins at `start`: one request for a thousand names. There the files have tags.
+    """
+    if local_folder(folder) is not None:
+        files = [file for file in list_files(folder) if file.name >= start]
+        return files if at_most is None or len(files) <= at_most else None
+    system, path = file_system(folder)
+    listed = system.handler.files_from(path, start, at_most)
+    return None if listed is None else [File(*facts) for facts in listed if "/" not in facts[0]]
 
 
 def list_folder(system: Any, path: str, *, recursive: bool = False) -> list[Any]:
@@ -75,6 +96,37 @@ def read_file(uri: str) -> bytes:
     return content
 
 
+def read_timed(uri: str) -> tuple[bytes, int]:
+    """The content of a file, and its modification time in nanoseconds since the epoch.
+
+    Raises:
+        As `read_file` does.
+    """
+    system, path = file_system(uri)
+    if system.type_name != "local":
+        timed: tuple[bytes, int] = system.handler.read_timed(path)
+        return timed
+    return read_file(uri), system.get_file_info(path).mtime_ns or 0
+
+
+def read_listed(folder: str, file: File) -> bytes:
+    """The content of a file that was listed. A small file in a bucket is read once, as long as it does not change.
+
+    Raises:
+        As `read_file` does.
+    """
+    local = local_folder(folder)
+    if local is not None:
+        return (local / file.name).read_bytes()
+    uri = f"{folder}/{file.name}"
+    return _read_once(uri, file) if file.size <= KEPT_BYTES else read_file(uri)
+
+
+@lru_cache(maxsize=KEPT_FILES)
+def _read_once(uri: str, file: File) -> bytes:  # noqa: ARG001  the cache compares it
+    return read_file(uri)
+
+
 def missing_files(folder: str, names: Iterable[str]) -> tuple[str, ...]:
     """Those of these files below a folder that do not exist, in their order.
 
@@ -89,8 +141,11 @@ def missing_files(folder: str, names: Iterable[str]) -> tuple[str, ...]:
         return tuple(name for name in asked if not (local / name).exists())
     system, top = file_system(folder)
     if len(asked) > _ASKED_ONE_BY_ONE:
-        existing = {info.path for info in list_folder(system, top, recursive=True)}
-        return tuple(name for name in asked if f"{top.rstrip('/')}/{name}" not in existing)
+        at_most = _NAMES_IN_A_REQUEST * (len(asked) // 2)
+        listed = system.handler.files_from(top, min(asked)[:-1], at_most)
+        if listed is not None:
+            existing = {name for name, *_ in listed}
+            return tuple(name for name in asked if name not in existing)
     infos = system.get_file_info([f"{top.rstrip('/')}/{name}" for name in asked])
     return tuple(name for name, info in zip(asked, infos, strict=True) if info.type == fs.FileType.NotFound)
 

@@ -27,6 +27,9 @@ _PARALLEL_REQUESTS = 16
 _SHOWN_CHARACTERS = 400
 # The metadata of an object that stands for a folder in Azure.
 _FOLDER_MARK = "hdi_isfolder"
+# A file up to this size is read at once: a request takes longer than the reading of so many bytes.
+_WHOLE_BYTES = 2**20
+_LISTED_PAGE = 1000
 _T = TypeVar("_T")
 _R = TypeVar("_R")
 
@@ -108,6 +111,10 @@ def _cut(error: BaseException) -> str:
     return " ".join(str(error).partition("\n\nDebug source")[0].split())[:_SHOWN_CHARACTERS]
 
 
+def _nanoseconds(meta: Any) -> int:
+    return int(meta["last_modified"].timestamp() * 1_000_000) * 1_000
+
+
 class ObjectStoreHandler:
     """The methods of `pyarrow.fs.FileSystemHandler`, which it is registered as: pyarrow is imported on first use."""
 
@@ -164,8 +171,8 @@ class ObjectStoreHandler:
     def _file(self, meta: Any) -> Any:
         from pyarrow import fs
 
-        changed = int(meta["last_modified"].timestamp() * 1_000_000) * 1_000
-        return fs.FileInfo(self._path(meta["path"]), fs.FileType.File, size=meta["size"], mtime_ns=changed)
+        path = self._path(meta["path"])
+        return fs.FileInfo(path, fs.FileType.File, size=meta["size"], mtime_ns=_nanoseconds(meta))
 
     def get_file_info_selector(self, selector: Any) -> list[Any]:
         """The files and folders in a folder."""
@@ -185,6 +192,27 @@ class ObjectStoreHandler:
             raise FileNotFoundError(f"There is no folder {selector.base_dir}")
         return infos
 
+    def files_from(self, folder: str, start: str, at_most: int | None) -> list[tuple[str, int, int, str | None]] | None:
+        """The names below a folder that follow `start`, each with size, modification time in nanoseconds, and tag.
+
+        If there are more than `at_most`, None.
+        """
+        key = self._key(folder)
+        metas: list[Any] = []
+        with os_errors():
+            for page in self._store.list(key, offset=f"{key}/{start}", chunk_size=_LISTED_PAGE):
+                metas += page
+                if at_most is not None and len(metas) > at_most:
+                    return None
+        below = len(key) + 1
+        return [(m["path"][below:], m["size"], _nanoseconds(m), m["e_tag"]) for m in metas]
+
+    def read_timed(self, path: str) -> tuple[bytes, int]:
+        """The content of a file and its modification time in nanoseconds, by one request."""
+        with os_errors():
+            answer = self._store.get(self._key(path))
+            return bytes(answer.bytes()), _nanoseconds(answer.meta)
+
     def open_input_stream(self, path: str) -> Any:
         """The content of a file, read by one request."""
         import pyarrow as pa
@@ -193,11 +221,14 @@ class ObjectStoreHandler:
             return pa.BufferReader(memoryview(self._store.get(self._key(path)).bytes()))
 
     def open_input_file(self, path: str) -> Any:
-        """A file whose parts are read as they are asked for."""
+        """A file whose parts are read as they are asked for. A small one is read by one request."""
         import obstore
         import pyarrow as pa
 
         with os_errors():
+            answer = self._store.get(self._key(path))
+            if answer.meta["size"] <= _WHOLE_BYTES:
+                return pa.BufferReader(memoryview(answer.bytes()))
             return pa.PythonFile(_Translated(obstore.open_reader(self._store, self._key(path))), mode="r")
 
     # --- writing ------------------------------------------------------------------------------------------------------
@@ -242,6 +273,11 @@ class ObjectStoreHandler:
 
     def create_dir(self, path: str, recursive: bool) -> None:
         """Nothing: a folder exists if it has files."""
+
+    def delete_file(self, path: str) -> None:
+        """Delete one file. If there is none, nothing."""
+        with os_errors():
+            self._store.delete(self._key(path))
 
     def delete_dir(self, path: str) -> None:
         """Delete all files in a folder."""

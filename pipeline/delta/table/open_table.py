@@ -7,6 +7,7 @@ one commit, version 0, with everything that is declared. A table is created only
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 
@@ -16,15 +17,15 @@ from pyspark.sql.types import StructType
 from pipeline.dataset import Dataset, TableRef
 from pipeline.dataset.features import SUPPORTED, wanted_features
 from pipeline.delta import sql
-from pipeline.delta.log.checkpoints import log_files
-from pipeline.delta.log.commits import CREATION_SECONDS, has_log_folder, remove_empty_log, version_of_commit
+from pipeline.delta.log.checkpoints import log_files, newest_files, newest_version
+from pipeline.delta.log.commits import CREATION_SECONDS, has_log_folder, remove_empty_log
 from pipeline.delta.log.entry import of_dataset
 from pipeline.delta.log.integrity import require_sound
 from pipeline.delta.log.mark import CommitNote, Mark, private_session, write_confs
 from pipeline.delta.log.snapshot import TableState, table_facts
 from pipeline.delta.spark.doors import door, storage_failure
 from pipeline.delta.spark.failures import NO_TABLE, NOT_EMPTY_LOCATION, SPARK_ERRORS, failure_of
-from pipeline.delta.storage.file_system import list_files, local_folder
+from pipeline.delta.storage.file_system import File, local_folder
 from pipeline.delta.table.apply import Applied, apply, refuse_bad_expressions
 from pipeline.delta.table.catalog import is_registered, register
 from pipeline.delta.table.plan import (
@@ -152,23 +153,27 @@ def state_at_location(session: SparkSession, name: str, location: str) -> TableS
 
 
 def _require_sound_newest(location: str) -> None:
-    newest = latest_version(location)
+    listed = newest_files(location)
+    newest = log_files(location, listed).latest
     if newest is not None:
-        require_sound(location, newest)
+        require_sound(location, newest, listed)
 
 
-def state_from_log(location: str) -> TableState | None:
+def state_from_log(location: str, listed: Sequence[File] | None = None) -> TableState | None:
     """The table's state from the newest entries of its log. If it has no commits, or can't be read, None. No Spark.
+
+    Args:
+        listed: the files of the log, as `newest_files` returns them. If None, they are listed.
 
     Raises:
         DamagedTableError: the log is damaged.
     """
     try:
-        listed = list_files(f"{location}/_delta_log")
-        versions = sorted(number for file in listed if (number := version_of_commit(file.name)) is not None)
+        files = newest_files(location) if listed is None else listed
+        versions = log_files(location, files).commits
         if versions:
-            require_sound(location, versions[-1])
-        facts = table_facts(location, versions[-1], listed) if versions else None
+            require_sound(location, versions[-1], files)
+        facts = table_facts(location, versions[-1], files) if versions else None
     except OSError:
         if local_folder(location) is None:
             raise  # Spark would try for minutes
@@ -206,14 +211,14 @@ def require_table(session: SparkSession, table: TableRef) -> TableState:
 
 def latest_version(location: str) -> int | None:
     """The newest version in the log. If there is no table, None. No Spark."""
-    return log_files(location).latest
+    return newest_version(location)
 
 
 def rows_at(session: SparkSession, location: str, number: int) -> DataFrame:
     """The table at one version, lazily.
 
     Raises:
-        DamagedTableError: the log up to that version is damaged; only checked on this machine's disk.
+        DamagedTableError: the log up to that version is damaged.
     """
     require_sound(location, number)
     return session.read.format("delta").option("versionAsOf", number).load(location)

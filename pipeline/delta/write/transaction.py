@@ -17,6 +17,7 @@ from typing import Any
 from pyspark.sql import SparkSession
 
 from pipeline.delta import sql
+from pipeline.delta.log.checkpoints import newest_version
 from pipeline.delta.log.commits import commit_identity, commit_info, commit_note, commit_versions, newest_infos
 from pipeline.delta.log.entry import as_count
 from pipeline.delta.log.mark import HISTORY_LIMIT, Mark
@@ -198,7 +199,9 @@ def version_holding(state: TableState, mark: Mark, known: Identifier) -> int | N
 
     If the log no longer has that commit, the current version.
     """
-    newest = max(commit_versions(state.location), default=-1)
+    newest = newest_version(state.location)
+    if newest is None:
+        return None
     recorded = transaction_version(state.location, newest, known.app_id)
     if recorded is None or recorded < known.version:
         return None

@@ -110,6 +110,7 @@ def write(
         CommitConflictError: other commits came first, at every attempt.
         SparkUnavailableError: the server was gone before the write began.
         CommitUnknownError: it went while it wrote, and can't be asked what became of it.
+        CommitOverwrittenError: the rows were committed, and another writer has replaced the entry of the commit.
         AfterCommitError: the rows are committed, and something that follows the commit failed.
     """
     with (
