@@ -62,7 +62,9 @@ class Steps:
 
     def _rows(self, dataset: Dataset) -> list[list[Any]]:
         frame = read(self.session, dataset.at(self.root)).frame.selectExpr("part", "k")
-        return sorted(([row["part"], row["k"]] for row in frame.collect()), key=lambda row: (str(row[0]), row[1]))
+        return sorted(
+            ([row["part"], row["k"]] for row in frame.collect()), key=lambda row: (row[0] is None, str(row[0]), row[1])
+        )
 
     def append(self) -> Any:
         results = [

@@ -66,7 +66,6 @@ def test_a_bucket_that_one_side_can_t_use_is_refused_before_the_first_write(spar
         )
         assert process.next() == [result for _, _, result in expected]
         assert process.next()[0] == [[1, True, False], [2, True, False], [2, False, True]]
-        use_confs(usable.hadoop)
-        for name in served:
-            use_confs({endpoint.format(name): usable.endpoint})
+        for name, one in served.items():
+            use_confs(one.hadoop | {endpoint.format(name): usable.endpoint})
             assert not commit_versions(f"s3a://{name}/lake/appended"), name
