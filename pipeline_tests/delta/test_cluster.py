@@ -304,8 +304,8 @@ def test_executors_with_another_python_are_named_until_pyspark_python_names_the_
     assert reason in error.reason
     assert cluster.applications() == 0
     assert driver.run(cluster.master) == {}
-    unchecked = driver.run(cluster.master, "append", conf={WAIT_CONF: "0"}, PYSPARK_PYTHON=program)
-    assert unchecked["append"][1] == PARTS, "it needs no function"
+    unchecked = driver.run(cluster.master, "pandas", conf={WAIT_CONF: "0"}, PYSPARK_PYTHON=program)
+    assert unchecked["pandas"] == [1, [["p", 9]]], "it needs no Python there"
 
 
 @pytest.mark.exhaustive
