@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import http.client
 import json
 import os
 import subprocess
@@ -49,11 +50,15 @@ class Cluster:
             "SPARK_LOCAL_DIRS": str(folder / "local"),
             "SPARK_LOCAL_IP": HOST,
             "SPARK_DAEMON_MEMORY": "256m",
-            "SPARK_DAEMON_JAVA_OPTS": BRIEF_JVM,
+            "SPARK_DAEMON_JAVA_OPTS": f"{BRIEF_JVM} -Dspark.master.rest.enabled=false",
         }
-        port, self._page = free_port(), free_port()
-        self.master = f"spark://{HOST}:{port}"
-        self._start("master.Master", "--port", str(port), "--webui-port", str(self._page))
+        self._page = free_port()
+        self.master = f"spark://{HOST}:{free_port()}"
+
+    def start(self) -> None:
+        """Start the master, and wait until it answers."""
+        port = self.master.rpartition(":")[2]
+        self._start("master.Master", "--port", port, "--webui-port", str(self._page))
         self._until(lambda: self.state() is not None)
 
     def add_worker(self) -> None:
@@ -75,7 +80,9 @@ class Cluster:
 
     def state(self) -> dict[str, Any] | None:
         """What the master says of itself. If it does not answer, None."""
-        with suppress(OSError), urllib.request.urlopen(f"http://{HOST}:{self._page}/json/", timeout=10) as answer:
+        # Before the page is ready, the master answers with something else.
+        refusals = (OSError, ValueError, http.client.HTTPException)
+        with suppress(*refusals), urllib.request.urlopen(f"http://{HOST}:{self._page}/json/", timeout=10) as answer:
             answered: dict[str, Any] = json.load(answer)
             return answered
         return None
@@ -121,6 +128,7 @@ def standalone(folder: Path, cache: Path, workers: int) -> Iterator[Cluster]:
     """A cluster for the time of the block."""
     cluster = Cluster(folder, cache)
     try:
+        cluster.start()
         for _ in range(workers):
             cluster.add_worker()
         yield cluster

@@ -1,7 +1,7 @@
 """A driver in a process of its own, on any master, that takes steps over a root.
 
-Run as `python -m pipeline_tests.children.cluster JOB`, a JSON object. It prints one JSON object: the results of the
-steps, or the error that opening the session has raised.
+Run as `python -m pipeline_tests.children.cluster JOB`, a JSON object. It opens a session for each Python that executors
+are to start. It prints a JSON object for each: the results of the steps, or the error that opening it has raised.
 """
 
 from __future__ import annotations
@@ -107,19 +107,24 @@ def main(text: str) -> None:
     settings = SparkSettings(
         master=job["master"], driver_memory="512m", cache=Path(job["cache"]), conf=tuple(job["conf"].items())
     )
+    for python in job["pythons"]:
+        os.environ["PYSPARK_PYTHON"] = python
+        print(json.dumps(attempt(settings, job["root"], job["steps"])), flush=True)
+
+
+def attempt(settings: SparkSettings, root: str, names: list[str]) -> dict[str, Any]:
     try:
         session = open_session(settings)
     except PipelineError as error:
         named = {field.name: getattr(error, field.name) for field in fields(error)}
-        print(json.dumps({"error": type(error).__name__, "fields": named}))
-        return
-    steps = ClusterSteps(session, job["root"], settings)
+        return {"error": type(error).__name__, "fields": named}
+    steps = ClusterSteps(session, root, settings)
     results = {}
-    for name in job["steps"]:
+    for name in names:
         step: Callable[[], Any] = getattr(steps, name)
         results[name] = step()
-    print(json.dumps({"results": results}))
     session.stop()
+    return {"results": results}
 
 
 if __name__ == "__main__":

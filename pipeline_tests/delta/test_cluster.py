@@ -59,27 +59,37 @@ class Driver:
     def __init__(self, folder: Path, cache: Path) -> None:
         self.folder, self._cache = folder, cache
 
-    def run(self, master: str, *steps: str, conf: dict[str, str] | None = None, **environment: str) -> dict[str, Any]:
-        """The results of the steps.
+    def run(self, master: str, *steps: str, conf: dict[str, str] | None = None, **environment: str) -> Any:
+        """The results of the steps in a session, whose executors start this Python.
 
         Raises:
             PipelineError: what opening the session has raised there.
         """
+        (answer,) = self.attempts(master, [sys.executable], *steps, conf=conf, **environment)
+        return results_of(answer)
+
+    def attempts(
+        self, master: str, pythons: list[str], *steps: str, conf: dict[str, str] | None = None, **environment: str
+    ) -> list[dict[str, Any]]:
+        """The answers of sessions in one process, one after another, whose executors start these Pythons."""
         job = {
             "master": master, "cache": str(self._cache), "conf": CONF | (conf or {}), "steps": steps,
-            "root": str(self.folder / "tables"),
+            "pythons": pythons, "root": str(self.folder / "tables"),
         }  # fmt: skip
         kept = {name: value for name, value in os.environ.items() if not name.startswith(("SPARK_", "PYSPARK_"))}
         done = subprocess.run(
             [sys.executable, "-m", "pipeline_tests.children.cluster", json.dumps(job)],
-            env=kept | {"PYSPARK_PYTHON": sys.executable} | environment, stdout=subprocess.PIPE, text=True,
+            env=kept | {"PYTHONPATH": str(TESTS.parent)} | environment, stdout=subprocess.PIPE, text=True,
             timeout=CHILD_SECONDS, check=True,
         )  # fmt: skip
-        answer = json.loads(done.stdout.splitlines()[-1])
-        if "error" in answer:
-            raise rebuilt(getattr(errors, answer["error"]), answer["fields"])
-        results: dict[str, Any] = answer["results"]
-        return results
+        return [json.loads(line) for line in done.stdout.splitlines()]
+
+
+def results_of(answer: dict[str, Any]) -> Any:
+    """The results in an answer. The error in it is raised."""
+    if "error" in answer:
+        raise rebuilt(getattr(errors, answer["error"]), answer["fields"])
+    return answer["results"]
 
 
 @pytest.fixture
@@ -191,17 +201,14 @@ def test_jars_and_class_paths_of_the_user_are_added_to_ours_wherever_they_are_se
     (driver.folder / "conf" / "spark-defaults.conf").write_text(lines, encoding="utf-8")
     conf = {"SPARK_CONF_DIR": str(driver.folder / "conf")}
 
-    def names(*arguments: str, **settings: str) -> list[str]:
-        shell = {"PYSPARK_SUBMIT_ARGS": " ".join([*arguments, "pyspark-shell"])} if arguments else {}
-        listed, has_marker = driver.run(cluster.master, "append", "jars", conf=settings, **conf, **shell)["jars"]
-        assert has_marker == ("--driver-class-path" not in arguments)
-        assert ours < set(listed)
-        return sorted(set(listed) - ours)
-
-    assert names() == ["defaults.jar"]
-    of_settings = {"spark.jars": f"{driver.folder}/settings.jar"}
-    assert names("--jars", f"{driver.folder}/path.jar", **of_settings) == ["path.jar", "settings.jar"]
-    assert names("--driver-class-path", str(driver.folder / "settings.jar")) == ["defaults.jar"]
+    of_defaults, has_marker = driver.run(cluster.master, "append", "jars", **conf)["jars"]
+    assert (ours < set(of_defaults), set(of_defaults) - ours, has_marker) == (True, {"defaults.jar"}, True)
+    arguments = f"--jars {driver.folder}/path.jar --driver-class-path {driver.folder}/settings.jar pyspark-shell"
+    listed, has_marker = driver.run(
+        cluster.master, "append", "jars", conf={"spark.jars": f"{driver.folder}/settings.jar"},
+        PYSPARK_SUBMIT_ARGS=arguments, **conf,
+    )["jars"]  # fmt: skip
+    assert (ours < set(listed), set(listed) - ours, has_marker) == (True, {"path.jar", "settings.jar"}, False)
 
 
 @pytest.mark.exhaustive
@@ -276,36 +283,47 @@ def test_the_demonstration_runs_on_a_cluster(cluster: Cluster, project_folder: P
 
 @pytest.mark.exhaustive
 @follows(ExecutorPythonError)
-@pytest.mark.parametrize(
-    ("does", "executor", "importable", "reason"),
-    [
-        (ANOTHER_VERSION, "3.9.1", False, "both need the same minor version of Python"),
-        (NO_PACKAGE, None, False, "the package pipeline can't be imported there"),
-        (VERSION_OF_PACKAGE.format("0.0.1"), None, True, "the package has version 0.0.1 there, and 0.0.2 here"),
-        (None, "", False, "No such file or directory"),
-    ],
-)
 def test_executors_with_another_python_are_named_until_pyspark_python_names_the_right_one(
-    cluster: Cluster, driver: Driver, does: str | None, executor: str | None, importable: bool, reason: str
+    cluster: Cluster, driver: Driver
 ) -> None:
+    """All in one process, which has a session in the end."""
     here = ".".join(map(str, sys.version_info[:3]))
-    program = str(driver.folder / "nothing") if does is None else python_that(driver.folder / "there", does)
-    python_that(driver.folder / "here", VERSION_OF_PACKAGE.format("0.0.2"))
-    path = f"{driver.folder / 'here'}:{TESTS.parent}" if importable else str(TESTS.parent)
-    error = refused(
-        ExecutorPythonError,
-        partial(driver.run, cluster.master, PYSPARK_PYTHON=program, PYTHONPATH=path),
-        "Install this Python version",
-        "set PYSPARK_PYTHON",
-        "spark.pipeline.executors.seconds to 0",
-    )
-    assert (error.master, error.python, error.importable) == (cluster.master, program, importable)
-    assert (error.executor_python, error.driver_python) == (here if executor is None else executor, here)
-    assert reason in error.reason
+    python_that(driver.folder / "driver", VERSION_OF_PACKAGE.format("0.0.2"))
+    lacking = {
+        python_that(driver.folder / "another", ANOTHER_VERSION): (
+            "3.9.1", False, "both need the same minor version of Python",
+        ),
+        python_that(driver.folder / "bare", NO_PACKAGE): (here, False, "the package pipeline can't be imported there"),
+        python_that(driver.folder / "older", VERSION_OF_PACKAGE.format("0.0.1")): (
+            here, True, "the package has version 0.0.1 there, and 0.0.2 here",
+        ),
+        str(driver.folder / "nothing"): ("", False, "No such file or directory"),
+    }  # fmt: skip
+    right = python_that(driver.folder / "right", VERSION_OF_PACKAGE.format("0.0.2"))
+    path = f"{driver.folder / 'driver'}:{TESTS.parent}"
+    *wrong, last = driver.attempts(cluster.master, [*lacking, right], PYTHONPATH=path)
+    for answer, (program, (executor, importable, reason)) in zip(wrong, lacking.items(), strict=True):
+        error = refused(
+            ExecutorPythonError,
+            partial(results_of, answer),
+            "Install this Python version",
+            "set PYSPARK_PYTHON",
+            "spark.pipeline.executors.seconds to 0",
+        )
+        assert (error.master, error.python, error.driver_python) == (cluster.master, program, here)
+        assert (error.executor_python, error.importable) == (executor, importable)
+        assert reason in error.reason
+    assert results_of(last) == {}
     assert cluster.applications() == 0
-    assert driver.run(cluster.master) == {}
-    unchecked = driver.run(cluster.master, "append", conf={WAIT_CONF: "0"}, PYSPARK_PYTHON=program)
-    assert unchecked["append"][1] == PARTS, "it needs no function"
+
+
+@pytest.mark.exhaustive
+def test_without_the_check_tables_are_written_by_executors_that_have_no_python(
+    cluster: Cluster, driver: Driver
+) -> None:
+    nothing = str(driver.folder / "nothing")
+    (answer,) = driver.attempts(cluster.master, [nothing], "pandas", conf={WAIT_CONF: "0"})
+    assert results_of(answer)["pandas"] == [1, [["p", 9]]]
 
 
 @pytest.mark.exhaustive
