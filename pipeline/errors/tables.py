@@ -34,7 +34,7 @@ class NotADeltaTableError(TableError):
 
 @dataclass(eq=False, kw_only=True)
 class TableNameTakenError(TableError):
-    """The catalog has another entry under the dataset's table name; nothing was written, and the entry is unchanged.
+    """The catalog has another entry under the dataset's table name; no row was written, and the entry is unchanged.
 
     `found` is the kind of the entry, `registered_location` its location; empty if it has none, as a view. `is_delta`:
     it is a Delta table.
@@ -50,7 +50,7 @@ class TableNameTakenError(TableError):
         place = f" at {self.registered_location}" if self.registered_location else ""
         return (
             f"The table of dataset {self.dataset!r} at {self.location} can't be registered as {self.table_name}, which "
-            f"is the name of a {self.found}{place}; nothing was written."
+            f"is the name of a {self.found}{place}; no row was written."
         )
 
     def remedy(self) -> str:

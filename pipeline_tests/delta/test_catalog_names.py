@@ -151,6 +151,7 @@ def test_a_name_that_something_else_has_is_refused_before_anything_is_written_an
 
 
 @follows(TableNameTakenError)
+@exhaustive
 def test_an_entry_at_the_old_location_is_pointed_to_the_table_by_hand(
     classic: SparkSession, root: str, classic_schema: str, tmp_path: Path
 ) -> None:
@@ -183,6 +184,34 @@ def test_a_temporary_view_of_the_same_name_is_no_entry(spark: SparkSession, root
     finally:
         spark.catalog.dropTempView(name)
         spark.sql(f"DROP TABLE default.{name}")
+
+
+@exhaustive
+def test_missing_parts_of_a_name_are_the_current_schema_of_the_session(
+    spark: SparkSession, root: str, schema: str
+) -> None:
+    dataset = replace(APPENDED, table_name="days")
+    spark.sql(f"CREATE SCHEMA {schema}")
+    own = clone_session(spark)
+    try:
+        own.sql(f"USE {schema}")
+        for number in (1, 2):
+            put(own, dataset, root, [(day(1), number, "a")])
+    finally:
+        release_session(own)
+    assert [row[1] for row in rows_by_name(spark, f"{schema}.days")] == [1, 2]
+
+
+@exhaustive
+def test_a_session_that_tells_cases_apart_registers_the_table_too(
+    classic: SparkSession, root: str, classic_schema: str
+) -> None:
+    dataset = replace(APPENDED, table_name=f"{classic_schema.upper()}.Days")
+    own = clone_session(classic)
+    own.conf.set("spark.sql.caseSensitive", "true")
+    for number in (1, 2):
+        put(own, dataset, root, [(day(1), number, "a")])
+    assert [row[1] for row in rows_by_name(classic, f"{classic_schema}.days")] == [1, 2]
 
 
 # --- names that a catalog refuses -------------------------------------------------------------------------------------

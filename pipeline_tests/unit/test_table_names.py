@@ -214,7 +214,7 @@ def test_an_entry_is_read_from_its_description_whatever_its_comment_says() -> No
         ("Type: MANAGED\nLocation: file:/t\n", "table in the format unknown"),
     ],
 )
-def test_the_kind_of_an_entry_is_told_in_words(text: str, kind: str) -> None:
+def test_the_kind_of_an_entry_is_given_in_words(text: str, kind: str) -> None:
     entry = _Entry.parsed(text)
     assert (entry.kind, entry.is_at("/t")) == (kind, kind == "Delta table")
 
@@ -246,10 +246,10 @@ def test_the_errors_say_what_is_registered_and_what_was_written() -> None:
         dataset="d", location="/new/d", table_name="s.t", found="Delta table", registered_location="file:/old/d",
         is_delta=True,
     )  # fmt: skip
-    assert "s.t, which is the name of a Delta table at file:/old/d; nothing was written" in taken.message()
+    assert "s.t, which is the name of a Delta table at file:/old/d; no row was written" in taken.message()
     assert "ALTER TABLE s.t SET LOCATION '/new/d'" in taken.remedy()
     view = TableNameTakenError(dataset="d", location="/new/d", table_name="s.t", found="view")
-    assert "the name of a view; nothing was written" in view.message()
+    assert "the name of a view; no row was written" in view.message()
     assert "ALTER" not in view.remedy()
     before = CatalogError(dataset="d", location="/d", table_name="s.t", reason="it is down")
     assert "s.t; nothing was written: it is down" in before.message()

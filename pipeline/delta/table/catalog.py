@@ -14,12 +14,15 @@ from py4j.protocol import Py4JNetworkError
 from pyspark.sql import SparkSession
 
 from pipeline.dataset import TableRef
+from pipeline.dataset.table_names import name_parts
 from pipeline.delta import sql
 from pipeline.delta.log.mark import private_session
 from pipeline.delta.spark.failures import SPARK_ERRORS, failure_of
 from pipeline.delta.storage.file_system import local_folder
 from pipeline.errors import CatalogError, TableNameTakenError
 
+# The parts of a name in the current catalog.
+_SCHEMA_PARTS = 2
 _NO_SCHEMA = frozenset({"SCHEMA_NOT_FOUND"})
 _NO_ENTRY = frozenset({"SCHEMA_NOT_FOUND", "TABLE_OR_VIEW_NOT_FOUND"})
 _DELTA = "delta"
@@ -76,9 +79,11 @@ def is_registered(session: SparkSession, table: TableRef) -> bool:
         TableNameTakenError: the name is that of something else.
         CatalogError: the catalog can't be asked.
     """
-    if table.dataset.table_name is None:
-        return True
-    entry = _entry(session, table)
+    return table.dataset.table_name is None or _is_entry(session, table, table.dataset.table_name_parts)
+
+
+def _is_entry(session: SparkSession, table: TableRef, parts: tuple[str, ...]) -> bool:
+    entry = _entry(session, table, parts)
     if entry is None:
         return False
     if entry.is_at(table.location):
@@ -89,9 +94,9 @@ def is_registered(session: SparkSession, table: TableRef) -> bool:
     )  # fmt: skip
 
 
-def _entry(session: SparkSession, table: TableRef) -> _Entry | None:
-    """The entry of the table's name. Tables are listed: to describe one, Spark would load a Delta table's log."""
-    *schema, name = table.dataset.table_name_parts
+def _entry(session: SparkSession, table: TableRef, parts: tuple[str, ...]) -> _Entry | None:
+    """The entry of a name. Tables are listed: to describe one, Spark would load a Delta table's log."""
+    *schema, name = parts
     # A pattern is a regular expression in which `*` and `|` have meanings of their own.
     pattern = sql.string(re.sub(r"[^A-Za-z0-9_]", ".", name))
     within = f"IN {sql.names_path(schema)} " if schema else ""
@@ -121,24 +126,36 @@ def register(session: SparkSession, table: TableRef, version: int) -> None:
         TableNameTakenError: in the meantime the name was given to something else.
         CatalogError: the catalog refuses.
     """
-    *schema, _ = parts = table.dataset.table_name_parts
-    entry = f"{sql.names_path(parts)} USING delta LOCATION {sql.string(_absolute(table.location))}"
     with private_session(session, {}) as clone:
         try:
-            try:
-                clone.sql(f"CREATE TABLE IF NOT EXISTS {entry}")
-            except SPARK_ERRORS as error:
-                if not schema or not failure_of(error).has(_NO_SCHEMA):
-                    raise
-                clone.sql(f"CREATE SCHEMA IF NOT EXISTS {sql.names_path(schema)}")
-                clone.sql(f"CREATE TABLE IF NOT EXISTS {entry}")
+            # A clone has the current catalog of a new session.
+            parts = _qualified(session, table.dataset.table_name_parts)
+            _create(clone, parts, _absolute(table.location))
         except SPARK_ERRORS as error:
             if isinstance(error, Py4JNetworkError):
                 raise
             raise _refused(table, failure_of(error).summary, version=version) from error
-    # With IF NOT EXISTS the statement succeeds too if another process was first.
-    if not is_registered(session, table):
-        raise _refused(table, "the catalog does not list the entry that was created", version=version)
+        # With IF NOT EXISTS the statement succeeds too if another process was first.
+        if not _is_entry(clone, table, parts):
+            raise _refused(table, "the catalog does not list the entry that was created", version=version)
+
+
+def _create(clone: SparkSession, parts: tuple[str, ...], location: str) -> None:
+    statement = f"CREATE TABLE IF NOT EXISTS {sql.names_path(parts)} USING delta LOCATION {sql.string(location)}"
+    try:
+        clone.sql(statement)
+    except SPARK_ERRORS as error:
+        if not failure_of(error).has(_NO_SCHEMA):
+            raise
+        clone.sql(f"CREATE SCHEMA IF NOT EXISTS {sql.names_path(parts[:-1])}")
+        clone.sql(statement)
+
+
+def _qualified(session: SparkSession, parts: tuple[str, ...]) -> tuple[str, ...]:
+    """The parts of a name, the missing ones from the session's current catalog and schema."""
+    if len(parts) == 1:
+        parts = (*name_parts(session.catalog.currentDatabase()), *parts)
+    return parts if len(parts) > _SCHEMA_PARTS else (session.catalog.currentCatalog(), *parts)
 
 
 def _refused(table: TableRef, reason: str, *, version: int | None = None) -> CatalogError:
