@@ -37,7 +37,7 @@ from pipeline.delta.storage.file_system import file_system, write_file
 from pipeline.delta.storage.object_stores import in_parallel
 from pipeline.delta.storage.options import use_confs
 from pipeline_tests.conftest import free_port
-from pipeline_tests.relay import for_fake_gcs, relayed
+from pipeline_tests.relay import Relay, for_fake_gcs, relayed
 
 KEY, SECRET = "test-key", "test-secret"
 STORES = ("local", "s3", "azure", "gcs")
@@ -55,12 +55,14 @@ _POLL_SECONDS = 0.05
 class Store:
     """A place for tables: a folder, or a bucket or container of a server.
 
-    `hadoop` are the confs with which Spark, and the file systems of this process, reach it.
+    `hadoop` are the confs with which Spark, and the file systems of this process, reach it. `relay` is the relay before
+    its server.
     """
 
     uri: str
     hadoop: Mapping[str, str]
     requests: list[str] = field(default_factory=list)
+    relay: Relay | None = None
 
 
 class FaultKind(Enum):
@@ -260,7 +262,7 @@ def served_container(cache: Path) -> Iterator[Store]:
         hadoop = {f"spark.hadoop.fs.azure.{name}": text for name, text in confs.items()}
         _make_container(public, container)
         requests.clear()
-        yield Store(f"abfs://{container}@{host}", hadoop, requests)
+        yield Store(f"abfs://{container}@{host}", hadoop, requests, relay)
 
 
 def _make_container(port: int, name: str) -> None:
@@ -289,8 +291,13 @@ def served_gcs_bucket(cache: Path) -> Iterator[Store]:
             body, headers = json.dumps({"name": name}).encode(), {"Content-Type": "application/json"}
             urlopen(Request(f"http://{address}/storage/v1/b?project=test", body, headers), timeout=30).close()
             requests.clear()
-            confs = {"storage.root.url": f"http://{address}/", "auth.type": "UNAUTHENTICATED", "project.id": "test"}
-            yield Store(f"gs://{name}", {f"spark.hadoop.fs.gs.{n}": text for n, text in confs.items()}, requests)
+            # The server can't move an object; without this conf an object is copied and deleted.
+            confs = {
+                "storage.root.url": f"http://{address}/", "auth.type": "UNAUTHENTICATED", "project.id": "test",
+                "operation.move.enable": "false",
+            }  # fmt: skip
+            hadoop = {f"spark.hadoop.fs.gs.{conf}": text for conf, text in confs.items()}
+            yield Store(f"gs://{name}", hadoop, requests, relay)
 
 
 @contextlib.contextmanager

@@ -6,7 +6,7 @@ import contextlib
 from collections.abc import Callable, Iterator, Mapping
 from http.client import HTTPConnection, HTTPResponse
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from threading import Thread
+from threading import Barrier, Semaphore, Thread
 from urllib.parse import unquote, urlencode
 
 # A function from a method, a path and the headers to the method and path that the server gets.
@@ -23,9 +23,8 @@ def unchanged(method: str, path: str, headers: Mapping[str, str]) -> tuple[str, 
 def for_fake_gcs(method: str, path: str, headers: Mapping[str, str]) -> tuple[str, str]:
     """What fake-gcs-server lacks of Google's interfaces, by what it has.
 
-    A PUT of the XML interface becomes a simple upload, with its condition. A resumable upload begins at another path.
+    A PUT of the XML interface becomes a simple upload, with its condition.
     """
-    path = path.removeprefix("/resumable")
     if method != "PUT" or path.startswith(("/upload/", "/storage/")):
         return method, path
     bucket, _, key = path.partition("?")[0].lstrip("/").partition("/")
@@ -34,6 +33,20 @@ def for_fake_gcs(method: str, path: str, headers: Mapping[str, str]) -> tuple[st
     if generation is not None:
         query["ifGenerationMatch"] = generation
     return "POST", f"/upload/storage/v1/b/{bucket}/o?{urlencode(query)}"
+
+
+class Meeting:
+    """A change that holds the first two requests that it is to hold until both have come."""
+
+    def __init__(self, change: Change, holds: Callable[[str, str, Mapping[str, str]], bool]) -> None:
+        self._change, self._holds = change, holds
+        self._barrier, self._free = Barrier(2), Semaphore(2)
+
+    def __call__(self, method: str, path: str, headers: Mapping[str, str]) -> tuple[str, str]:
+        """The request, once it may go on."""
+        if self._holds(method, path, headers) and self._free.acquire(blocking=False):
+            self._barrier.wait(_SECONDS)
+        return self._change(method, path, headers)
 
 
 class Relay(ThreadingHTTPServer):

@@ -10,9 +10,12 @@ import json
 import sys
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from functools import reduce
 from pathlib import Path
 from typing import Any
 
+from py4j.protocol import Py4JJavaError
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import LongType, StringType, StructField, StructType
 
@@ -28,6 +31,7 @@ from pipeline.delta.read.changes import SourceChanges
 from pipeline.delta.read.version import ReadOptions, read
 from pipeline.delta.spark.session import open_session
 from pipeline.delta.sql.slices import of_values
+from pipeline.delta.storage.file_system import read_file
 from pipeline.delta.storage.options import use_confs
 from pipeline.delta.write.consume import consume
 from pipeline.delta.write.write import write
@@ -112,6 +116,27 @@ class Steps:
                 result = write(self._frame(row), table=dataset.at(self.root), note=self._note(epoch))
                 versions.append([dataset.name, result.version])
         return versions
+
+    def collide(self) -> Any:
+        """Two threads write one entry of a log with the log store of the scheme: how each ends, and the entry."""
+        jvm: Any = self.session._jvm
+        hadoop = self.session.sparkContext._jsc.hadoopConfiguration()
+        name = self.session.conf.get(f"spark.delta.logStore.{self.root.partition('://')[0]}.impl")
+        assert name is not None
+        log_store = reduce(getattr, name.split("."), jvm)(hadoop)
+        path = jvm.org.apache.hadoop.fs.Path(f"{self.root}/collided/_delta_log/{0:020}.json")
+        path.getFileSystem(hadoop).mkdirs(path.getParent())
+
+        def written(line: str) -> str:
+            try:
+                log_store.write(path, jvm.java.util.List.of(line).iterator(), False, hadoop)
+            except Py4JJavaError as error:
+                return str(error.java_exception.getClass().getName())
+            return line
+
+        with ThreadPoolExecutor(2) as pool:
+            ends = list(pool.map(written, ["one", "two"]))
+        return ends, read_file(path.toString()).decode()
 
     def merge(self) -> Any:
         versions = [

@@ -1,7 +1,7 @@
 """A history of seeded steps over tables in a store: what each step did, and what the tables hold in the end.
 
-Run as `python -m pipeline_tests.children.history JOB`, a JSON object; it prints a line of JSON for each step and one
-for the end. Nothing in them names the store, a time, an id or a file, so that two stores can be compared.
+Run as `python -m pipeline_tests.children.history JOB`, a JSON object; it writes a line of JSON for each step and one
+for the end to a file. Nothing in them names the store, a time, an id or a file, so that two stores can be compared.
 """
 
 from __future__ import annotations
@@ -195,9 +195,10 @@ def main(text: str) -> None:
         conf=tuple(job["conf"].items()),
     )  # fmt: skip
     steps = History(open_session(spark), Settings(project=project, root=root, landing=root, spark=spark), job["seed"])
-    for step in steps.steps(job["count"]):
-        print(json.dumps(step, default=str), flush=True)
-    print(json.dumps(steps.end(), default=str), flush=True)
+    with Path(job["told"]).open("w", encoding="utf-8") as told:
+        for step in steps.steps(job["count"]):
+            print(json.dumps(step, default=str), file=told, flush=True)
+        print(json.dumps(steps.end(), default=str), file=told)
 
 
 if __name__ == "__main__":

@@ -6,7 +6,7 @@ import hashlib
 import shutil
 import subprocess
 import zipfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import pytest
@@ -16,7 +16,8 @@ from pipeline.delta.spark.jars import LOG_STORE, delta_jars
 from pipeline.settings import SparkSettings
 from pipeline_tests.children.bucket import APPENDED, MERGED
 from pipeline_tests.delta.stepping import child
-from pipeline_tests.object_stores import AnyStore, served_store
+from pipeline_tests.object_stores import AnyStore, Store, served_store
+from pipeline_tests.relay import Meeting
 
 # One kind is in the quick tier.
 KINDS = ["s3", *(pytest.param(kind, marks=pytest.mark.exhaustive) for kind in ("local", "azure", "gcs"))]
@@ -73,6 +74,29 @@ def test_two_drivers_that_make_and_write_the_same_tables_lose_and_double_nothing
         rows = table_rows(dataset.location(root), 20)
         assert rows is not None
         assert dict(rows.by_partition) == {("one",): 10, ("two",): 10}
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("store", ["azure", "gcs"], indirect=True)
+def test_of_two_commits_of_one_version_that_reach_the_store_together_one_is_made(
+    store: AnyStore, spark_settings: SparkSettings
+) -> None:
+    """The relay holds the requests that make the entry visible until it has both."""
+    assert isinstance(store, Store)
+    assert store.relay is not None
+    store.relay.change = Meeting(store.relay.change, _commits)
+    with child(store, spark_settings, f"{store.uri}/lake", "collide") as process:
+        ends, entry = process.next()
+    (made,) = {"one", "two"} & set(ends)
+    assert sorted(ends) == sorted([made, "java.nio.file.FileAlreadyExistsException"])
+    assert entry == f"{made}\n"
+    statuses = [request.rpartition(" ")[2] for request in process.requests if ".json" in request]
+    assert len({"409", "412"} & set(statuses)) == 1
+
+
+def _commits(method: str, path: str, headers: Mapping[str, str]) -> bool:
+    """Whether a request makes an entry of a log visible: the copy of a file on Azure, an upload's end on GCS."""
+    return method == "PUT" and ".json" in path and ("x-ms-copy-source" in headers or "upload_id=" in path)
 
 
 def test_the_shipped_log_store_is_what_its_source_compiles_to(spark_settings: SparkSettings, tmp_path: Path) -> None:

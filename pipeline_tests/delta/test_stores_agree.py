@@ -19,13 +19,14 @@ SEED, STEPS = 18, 50
 
 def history_in(store: AnyStore, project: Path, settings: SparkSettings) -> list[dict[str, Any]]:
     """What each step did, and what is left in the end."""
+    told = project / "told.jsonl"
     job = {
         "cache": str(settings.cache), "conf": dict(brief_conf(settings)) | dict(store.hadoop),
         "root": f"{store.uri}/lake", "project": str(project), "seed": SEED, "count": STEPS,
+        "told": str(told),
     }  # fmt: skip
-    command = [sys.executable, "-m", "pipeline_tests.children.history", json.dumps(job)]
-    done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
-    return [json.loads(line) for line in done.stdout.splitlines()]
+    subprocess.run([sys.executable, "-m", "pipeline_tests.children.history", json.dumps(job)], check=True)
+    return [json.loads(line) for line in told.read_text(encoding="utf-8").splitlines()]
 
 
 @pytest.fixture(scope="module")
