@@ -13,6 +13,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import deltalake
+import pyarrow as pa
 import pytest
 
 from pipeline.delta.log.counts import table_rows
@@ -31,11 +33,11 @@ class Child:
         conf = dict(brief_conf(settings)) | bucket.hadoop
         job = {"cache": str(settings.cache), "conf": conf, "root": root, "steps": steps, "writer": writer}
         command = [sys.executable, "-m", "pipeline_tests.children.bucket", json.dumps(job)]
-        self.bucket, self.requests = bucket, list[str]()
+        self.bucket, self.requests, self.jobs = bucket, list[str](), 0
         self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
 
     def next(self) -> Any:
-        """The result of the next step; `requests` are those that it made."""
+        """The result of the next step; `requests` and `jobs` are those that it made."""
         self.wait()
         self.bucket.requests.clear()
         self.go()
@@ -49,9 +51,10 @@ class Child:
 
     def result(self) -> Any:
         """The result of the step that was begun."""
-        result = self._answer("result")
+        answer = self._answer("result")
+        self.jobs = answer["jobs"]
         self.go()
-        return result
+        return answer["result"]
 
     def end(self) -> None:
         """Kill the process."""
@@ -65,7 +68,9 @@ class Child:
         assert self.process.stdout is not None
         line = self.process.stdout.readline()
         assert line, f"the process ended with {self.process.wait()}"
-        return json.loads(line)[name]
+        answer = json.loads(line)
+        assert name in answer
+        return answer
 
     def go(self) -> None:
         """Let the process go on."""
@@ -92,17 +97,37 @@ def test_each_verb_does_on_s3_what_it_does_on_a_disk(spark_settings: SparkSettin
         rows = [["a b", 1], ["a b", 2], [None, 1], [None, 2]]
         assert process.next() == [[[1, True, False], [2, True, False], [2, False, True]], rows]
         assert process.next() == 3
+        assert (process.jobs <= 2, len(process.requests) <= 50) == (True, True)
         assert process.next() == [[1, 2], [["x", 1], ["x", 2], ["y", 3]]]
         assert process.next() == [2, [["x", 1], ["y", 2]]]
         assert process.next() == [3, [["p", 9], ["x", 1], ["y", 2]]]
         assert process.next() == ["full snapshot", 5]
         assert process.next() == ["nothing new", None]
-        assert len(process.requests) <= 11
+        assert (process.jobs, len(process.requests) <= 10) == (0, True)
         assert process.next() == [None]
         assert process.next() == [[1, 1, "ok"], [1, 1, "ok"]]
         removed, version, listed, kept = process.next()
         assert (removed > 0, version, listed, len(kept)) == (True, 4, 0, 5)
         assert process.next() == [2, 5, True, rows]
+
+
+def test_fifty_new_commits_cost_three_requests_each_and_are_those_of_delta_s_feed(
+    spark_settings: SparkSettings,
+) -> None:
+    with (
+        served_bucket() as bucket,
+        child(bucket, spark_settings, f"{bucket.uri}/lake", "append", "consume", "consume", "feed") as process,
+    ):
+        process.next()
+        assert process.next() == ["full snapshot", 4]
+        location = f"s3://{bucket.name}/lake/appended"
+        for number in range(50):
+            rows = pa.table({"part": ["b"], "k": pa.array([number], pa.int64())})
+            deltalake.write_deltalake(location, rows, mode="append", storage_options=dict(bucket.delta_rs))
+        assert process.next() == ["changes", 50]
+        assert process.jobs <= 8
+        assert len(process.requests) <= 150
+        assert process.next() == [8, [0, 0], True]
 
 
 @pytest.mark.exhaustive
