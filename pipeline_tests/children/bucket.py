@@ -1,7 +1,7 @@
 """A process with a JVM of its own that uses tables in a store, step by step.
 
-Run as `python -m pipeline_tests.children.bucket JOB`, a JSON object; it prints a JSON object for each step, after which
-it waits for a line: the parent counts the requests of the step.
+Run as `python -m pipeline_tests.children.bucket JOB`, a JSON object; it prints a JSON object for each step, with the
+number of its Spark jobs, after which it waits for a line: the parent counts the requests of the step.
 """
 
 from __future__ import annotations
@@ -24,15 +24,17 @@ from pipeline.delta.frames.convert import to_spark
 from pipeline.delta.inspect.describe import describe, described_in_log
 from pipeline.delta.inspect.manifest import manifest
 from pipeline.delta.inspect.record import verify, write_record
-from pipeline.delta.log.mark import CommitNote, Mark
+from pipeline.delta.log.mark import CommitNote, Cursor, Mark
 from pipeline.delta.maintain.maintain import checkpoint, optimize, vacuum
 from pipeline.delta.maintain.restore import plan_restore, restore
-from pipeline.delta.read.changes import SourceChanges
+from pipeline.delta.read.changes import SourceChanges, load_feed, small_feed
+from pipeline.delta.read.verdict import verdict_on
 from pipeline.delta.read.version import ReadOptions, read
 from pipeline.delta.spark.session import open_session
 from pipeline.delta.sql.slices import of_values
 from pipeline.delta.storage.file_system import read_file
 from pipeline.delta.storage.options import use_confs
+from pipeline.delta.table.open_table import require_table
 from pipeline.delta.write.consume import consume
 from pipeline.delta.write.write import write
 from pipeline.errors import PipelineError, StorageAccessError
@@ -171,6 +173,31 @@ class Steps:
 
     consume_nothing = consume
 
+    def feed(self) -> Any:
+        """The rows of appends to a table of many types, read by this process, against Delta's own feed of them."""
+        values = (
+            "NULLIF(id, 3) % 2 AS part", "DATE'2024-02-29' + CAST(id AS INT) AS day",
+            "IF(id % 3 = 0, NULL, CONCAT('ä ', id)) AS text", "TIMESTAMP'9999-12-31 23:59:59.999999Z' AS late",
+            "TIMESTAMP'1970-01-01 00:00:00.000001Z' - MAKE_DT_INTERVAL(CAST(id AS INT)) AS at",
+            "CAST(id / 7 AS DECIMAL(20, 5)) AS d", "IF(id = 2, CAST('NaN' AS DOUBLE), id / 3) AS f",
+            "CAST(id / 3 AS FLOAT) AS g", "CAST(CONCAT('ä ', id) AS BINARY) AS b", "CAST(id AS TINYINT) AS i1",
+            "CAST(id AS SMALLINT) AS i2", "CAST(id AS INT) AS i4", "id % 2 = 0 AS flag",
+        )  # fmt: skip
+        simple = self.session.range(8).selectExpr("id", *values).schema
+        dataset = Dataset(name="typed", schema=simple, partition_by=("part", "day"), write=Append())
+        for first in (0, 4, 8):
+            rows = self.session.range(first, first + 4).selectExpr("id", *values)
+            write(rows, table=dataset.at(self.root), note=self._note())
+        table = dataset.at(self.root)
+        state = require_table(self.session, table)
+        cursor = Cursor(table_id=state.table_id, version=1)
+        verdict = verdict_on(self.session, table, cursor)
+        ours = small_feed(self.session, table, verdict)
+        assert ours is not None
+        theirs = load_feed(self.session, table.location, 2, 3).select(*ours.columns)
+        differences = [ours.exceptAll(theirs).count(), theirs.exceptAll(ours).count()]
+        return ours.count(), differences, ours.schema == theirs.schema
+
     def maintain(self) -> Any:
         table = APPENDED.at(self.root)
         optimized = optimize(self.session, table, self._note())
@@ -197,6 +224,11 @@ class Steps:
         return [[each.rows, each.partitions, each.standing] for each in (by_spark, by_files)]
 
 
+def jobs(session: Any) -> int:
+    """The number of Spark jobs that the process has run."""
+    return int(session.sparkContext._jsc.sc().dagScheduler().numTotalJobs())
+
+
 def main(text: str) -> None:
     job = json.loads(text)
     scheme, separator, _ = job["root"].partition("://")
@@ -209,7 +241,9 @@ def main(text: str) -> None:
         print(json.dumps({"step": name}), flush=True)
         sys.stdin.readline()
         step: Callable[[], Any] = getattr(steps, name)
-        print(json.dumps({"result": step()}), flush=True)
+        before = jobs(steps.session)
+        result = step()
+        print(json.dumps({"result": result, "jobs": jobs(steps.session) - before}), flush=True)
         sys.stdin.readline()
 
 

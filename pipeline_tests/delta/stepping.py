@@ -18,7 +18,7 @@ Unusable = Sequence[tuple[str, Mapping[str, str]]]
 
 
 class Child:
-    """The process. `requests` are those of the newest step."""
+    """The process. `requests` and `jobs` are those of the newest step."""
 
     def __init__(
         self, store: AnyStore, settings: SparkSettings, root: str, *steps: str, writer: str = "one",
@@ -29,11 +29,11 @@ class Child:
             "root": root, "steps": steps, "writer": writer, "unusable": unusable,
         }  # fmt: skip
         command = [sys.executable, "-m", "pipeline_tests.children.bucket", json.dumps(job)]
-        self.store, self.requests = store, list[str]()
+        self.store, self.requests, self.jobs = store, list[str](), 0
         self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
 
     def next(self) -> Any:
-        """The result of the next step; `requests` are those that it made."""
+        """The result of the next step; `requests` and `jobs` are those that it made."""
         self.wait()
         self.store.requests.clear()
         self.go()
@@ -47,9 +47,10 @@ class Child:
 
     def result(self) -> Any:
         """The result of the step that was begun."""
-        result = self._answer("result")
+        answer = self._answer("result")
+        self.jobs = answer["jobs"]
         self.go()
-        return result
+        return answer["result"]
 
     def end(self) -> None:
         """Kill the process."""
@@ -63,7 +64,9 @@ class Child:
         assert self.process.stdout is not None
         line = self.process.stdout.readline()
         assert line, f"the process ended with {self.process.wait()}"
-        return json.loads(line)[name]
+        answer = json.loads(line)
+        assert name in answer
+        return answer
 
     def go(self) -> None:
         """Let the process go on."""

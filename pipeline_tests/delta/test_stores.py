@@ -9,6 +9,8 @@ import zipfile
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
+import deltalake
+import pyarrow as pa
 import pytest
 
 from pipeline.delta.log.counts import table_rows
@@ -16,7 +18,7 @@ from pipeline.delta.spark.jars import LOG_STORE, delta_jars
 from pipeline.settings import SparkSettings
 from pipeline_tests.children.bucket import APPENDED, MERGED
 from pipeline_tests.delta.stepping import child
-from pipeline_tests.object_stores import AnyStore, Store, served_store
+from pipeline_tests.object_stores import AnyStore, Bucket, Store, served_bucket, served_store
 from pipeline_tests.relay import Meeting
 
 # One kind is in the quick tier.
@@ -40,17 +42,41 @@ def test_each_verb_does_the_same_in_each_kind_of_store(store: AnyStore, spark_se
         rows = [["a b", 1], ["a b", 2], [None, 1], [None, 2]]
         assert process.next() == [[[1, True, False], [2, True, False], [2, False, True]], rows]
         assert process.next() == 3
+        if isinstance(store, Bucket):
+            assert (process.jobs <= 2, len(process.requests) <= 50) == (True, True)
         assert process.next() == [[1, 2], [["x", 1], ["x", 2], ["y", 3]]]
         assert process.next() == [2, [["x", 1], ["y", 2]]]
         assert process.next() == [3, [["p", 9], ["x", 1], ["y", 2]]]
         assert process.next() == ["full snapshot", 5]
         assert process.next() == ["nothing new", None]
-        assert len(process.requests) <= 11
+        assert process.jobs == 0
+        if isinstance(store, Bucket):
+            assert len(process.requests) <= 10
         assert process.next() == [None]
         assert process.next() == [[1, 1, "ok"], [1, 1, "ok"]]
         removed, version, listed, kept = process.next()
         assert (removed > 0, version, listed, len(kept)) == (True, 4, 0, 5)
         assert process.next() == [2, 5, True, rows]
+
+
+@pytest.mark.exhaustive
+def test_fifty_new_commits_cost_three_requests_each_and_are_those_of_delta_s_feed(
+    spark_settings: SparkSettings,
+) -> None:
+    with (
+        served_bucket() as bucket,
+        child(bucket, spark_settings, f"{bucket.uri}/lake", "append", "consume", "consume", "feed") as process,
+    ):
+        process.next()
+        assert process.next() == ["full snapshot", 4]
+        location = f"s3://{bucket.name}/lake/appended"
+        for number in range(50):
+            rows = pa.table({"part": ["b"], "k": pa.array([number], pa.int64())})
+            deltalake.write_deltalake(location, rows, mode="append", storage_options=dict(bucket.delta_rs))
+        assert process.next() == ["changes", 50]
+        assert process.jobs <= 8
+        assert len(process.requests) <= 150
+        assert process.next() == [8, [0, 0], True]
 
 
 @pytest.mark.exhaustive

@@ -88,7 +88,8 @@ class TableDescription:
         """The description in JSON's types."""
         table = None
         if self.table is not None:
-            table = {name: value for name, value in vars(self.table).items() if name not in ("location", "schema")}
+            left_out = ("location", "schema", "log")
+            table = {name: value for name, value in vars(self.table).items() if name not in left_out}
             table |= {"fingerprint": self.table.fingerprint, "schema": _shown(self.table.schema.jsonValue())}
         return {
             "dataset": self.dataset,

@@ -241,9 +241,12 @@ def read_entry(location: str, number: int, *, few: bool = False, file: File | No
         OSError: the file is missing, or the storage can't be read.
         DamagedTableError: the file is not as a commit writes it.
     """
-    path = commit_file(location, number)
-    content = read_file(path) if file is None else read_listed(f"{location}/{LOG}", file)
-    return (table_actions_of if few else actions_of)(path, content)
+    content = _content(location, number, file)
+    return (table_actions_of if few else actions_of)(commit_file(location, number), content)
+
+
+def _content(location: str, number: int, file: File | None) -> bytes:
+    return read_file(commit_file(location, number)) if file is None else read_listed(f"{location}/{LOG}", file)
 
 
 def commit_info(location: str, number: int, file: File | None = None) -> Mapping[str, Any] | None:
@@ -298,14 +301,17 @@ def entry_identity(lines: Iterable[str]) -> str:
     return hashlib.sha256("\n".join(identifying).encode()).hexdigest()[:_IDENTITY_LENGTH]
 
 
-def commit_identity(location: str, number: int) -> str | None:
+def commit_identity(location: str, number: int, file: File | None = None) -> str | None:
     """The identity of a commit from its file. If the log no longer has it, None. No Spark.
+
+    Args:
+        file: the commit's file as it was listed. If None, it is read in any case.
 
     Raises:
         OSError: the storage can't be read.
     """
     try:
-        content = read_file(commit_file(location, number))
+        content = _content(location, number, file)
     except FileNotFoundError:
         return None
     return entry_identity(content.decode("utf-8", errors="replace").split("\n"))

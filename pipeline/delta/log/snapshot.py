@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from pyspark.sql.types import StructType
@@ -71,7 +71,8 @@ class TableState:
     """A table as observed at one version. `features` are the protocol's table features.
 
     `files` and `bytes` are None if they were not requested, since Delta reads its full log for them. `cluster_by` is
-    empty if the table is not clustered.
+    empty if the table is not clustered. `log` are files of the log of a table in a bucket by name, as they were listed;
+    of other tables it has none.
     """
 
     location: str
@@ -86,11 +87,16 @@ class TableState:
     cluster_by: tuple[str, ...] = ()
     files: int | None = None
     bytes: int | None = None
+    log: Mapping[str, File] = field(default_factory=dict, compare=False, repr=False)
 
     @property
     def fingerprint(self) -> str:
         """The fingerprint of the schema on disk."""
         return schema_fingerprint(self.schema, self.partition_by)
+
+    def entry(self, version: int) -> File | None:
+        """The file of a commit. If the table is on this machine, or the commit was not listed, None."""
+        return self.log.get(commit_name(version))
 
     @property
     def log_partition_by(self) -> tuple[str, ...]:

@@ -13,12 +13,14 @@ from types import MappingProxyType
 from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.types import LongType, StringType, StructField, StructType
 
 from pipeline.dataset import TableRef
 from pipeline.dataset.schema import free_name
 from pipeline.delta import sql
 from pipeline.delta.log.commits import commit_identity
 from pipeline.delta.log.mark import Cursor
+from pipeline.delta.read.appended_rows import MOST_BYTES, appended_rows
 from pipeline.delta.read.cursors import EffectiveCursors
 from pipeline.delta.read.verdict import Reason, Verdict, VerdictKind, needs_snapshot, verdict_on
 from pipeline.delta.spark.doors import door
@@ -258,7 +260,8 @@ def read_changes(session: SparkSession, source: TableRef, verdict: Verdict) -> C
         )
     raw: DataFrame | None = None
     try:
-        read = _feed(session, source, verdict.window, verdict.schema.names)
+        appended = small_feed(session, source, verdict)
+        read = _feed(session, source, verdict.window, verdict.schema.names) if appended is None else appended
         raw = (read.coalesce(1) if verdict.bytes <= ONE_TASK_BYTES else read).persist()
         counts = {row[CHANGE_TYPE]: row["count"] for row in raw.groupBy(CHANGE_TYPE).count().collect()}
     except SPARK_ERRORS as error:
@@ -280,6 +283,15 @@ def release_changes(changes: Changes) -> None:
     if changes.feed is not None:
         with suppress(*LOST_OR_REFUSED):  # an error here must not hide the result of the consumer
             changes.feed.unpersist()
+
+
+def small_feed(session: SparkSession, source: TableRef, verdict: Verdict) -> DataFrame | None:
+    """The rows of a small feed of appended files in a bucket, read by this process. For any other feed, None."""
+    if verdict.appended is None or verdict.bytes > MOST_BYTES:
+        return None
+    rows = appended_rows(source.location, verdict.schema, verdict.partition_by, verdict.appended)
+    added = (StructField(CHANGE_TYPE, StringType()), StructField(COMMIT_VERSION, LongType()))
+    return None if rows is None else session.createDataFrame(rows, StructType([*verdict.schema.fields, *added]))
 
 
 def _feed(session: SparkSession, source: TableRef, window: tuple[int, int], columns: Sequence[str]) -> DataFrame:

@@ -85,14 +85,14 @@ class _ConsumerLog:
     """The entries of a log. An entry is read when it is asked for."""
 
     def __init__(self, session: SparkSession | None, state: TableState) -> None:
-        self._session, self._location = session, state.location
+        self._session, self._state = session, state
 
     def entry(self, number: int) -> _Entry | None:
         """The facts of that commit. If the log no longer has it, None."""
-        info = commit_info(self._location, number)
+        info = commit_info(self._state.location, number, self._state.entry(number))
         if info is None:
             return None
         if info.get("operation") == RESTORE:
             parameters = info.get("operationParameters")
-            return _Entry(True, restored_version(self._session, self._location, number, parameters), None)
+            return _Entry(True, restored_version(self._session, self._state.location, number, parameters), None)
         return _Entry(False, None, Cursors.from_note(commit_note(info.get("userMetadata"))))

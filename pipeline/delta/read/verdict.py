@@ -22,10 +22,11 @@ from pyspark.sql.types import ArrayType, DataType, MapType, StructField, StructT
 from pipeline.dataset import TableRef
 from pipeline.delta.log.checkpoints import commit_name
 from pipeline.delta.log.commits import commit_identity, read_commit, read_entry
-from pipeline.delta.log.entry import info_of, of_dataset
+from pipeline.delta.log.entry import as_count, info_of, of_dataset, statistics
 from pipeline.delta.log.integrity import files_beside, require_sound_entries
 from pipeline.delta.log.mark import Cursor
 from pipeline.delta.log.snapshot import PHYSICAL_NAME, facts_in_checksum, table_facts
+from pipeline.delta.read.appended_rows import AddedFile
 from pipeline.delta.read.restores import RESTORE, contradictory_commits
 from pipeline.delta.storage.file_system import File, missing_files, side_by_side
 from pipeline.delta.table.open_table import CHANGE_FEED, TableState, require_table
@@ -75,7 +76,8 @@ class Verdict:
     between them that change rows, both inclusive; None unless the verdict is changes. `at_fault` are the versions for
     which `reason` holds, if it holds for single versions. The window's changes are read from `files` files of `bytes`
     in all. `feed_on` says whether the table now records its feed. `is_late` says that nothing has been new for so long
-    that the log may soon lose the cursor's commit. `entry` is the identity of the version's commit.
+    that the log may soon lose the cursor's commit. `entry` is the identity of the version's commit. If every commit of
+    the window only adds files, `appended` are these files; else None. `partition_by` are the table's partition columns.
     """
 
     kind: VerdictKind
@@ -91,6 +93,8 @@ class Verdict:
     feed_on: bool = field(default=True, compare=False, repr=False)
     entry: str | None = field(default=None, compare=False, repr=False)
     is_late: bool = field(default=False, compare=False, repr=False)
+    appended: tuple[AddedFile, ...] | None = field(default=None, compare=False, repr=False)
+    partition_by: tuple[str, ...] = field(default=(), compare=False, repr=False)
 
     def __str__(self) -> str:
         """The verdict in one line."""
@@ -124,7 +128,8 @@ def verdict_on(
     verdict = Verdict(
         kind=VerdictKind.NOTHING_NEW, table_id=state.table_id, version=latest,
         schema=state.schema if described is None else described.schema, feed_on=_is_on(state.properties),
-        entry=commit_identity(table.location, latest),
+        entry=commit_identity(table.location, latest, state.entry(latest)),
+        partition_by=state.partition_by if described is None else described.partition_by,
     )  # fmt: skip
     if cursor is None:
         return needs_snapshot(verdict, missing)
@@ -134,7 +139,9 @@ def verdict_on(
     if cursor.version > latest:
         return needs_snapshot(verdict, Reason.CURSOR_AHEAD)
     if cursor.entry is not None:
-        entry = verdict.entry if cursor.version == latest else commit_identity(table.location, cursor.version)
+        entry = verdict.entry
+        if cursor.version != latest:
+            entry = commit_identity(table.location, cursor.version, state.entry(cursor.version))
         if entry != cursor.entry:
             return needs_snapshot(verdict, Reason.LOG_CLEANED if entry is None else Reason.PUT_BACK, [cursor.version])
     if cursor.version == latest:
@@ -144,7 +151,9 @@ def verdict_on(
 
 
 def _judge_window(state: TableState, verdict: Verdict, numbers: range) -> Verdict:
-    files = {file.name: file for file in files_beside(state.location, numbers)}
+    files = state.log
+    if state.entry(numbers.start - 1) is None:
+        files = {file.name: file for file in files_beside(state.location, numbers)}
     missing = [number for number in numbers if commit_name(number) not in files]
     before = None if missing else _facts(state, numbers.start - 1, files)
     if before is None:
@@ -170,7 +179,14 @@ def _judge_window(state: TableState, verdict: Verdict, numbers: range) -> Verdic
     return replace(
         verdict, kind=VerdictKind.CHANGES, window=(changing[0], changing[-1]),
         files=sum(len(commit.files) for commit in commits), bytes=sum(commit.bytes for commit in commits),
+        appended=_appended(commits),
     )  # fmt: skip
+
+
+def _appended(commits: Sequence[_Commit]) -> tuple[AddedFile, ...] | None:
+    if any(commit.changes_rows and commit.added is None for commit in commits):
+        return None
+    return tuple(file for commit in commits for file in commit.added or ())
 
 
 def _is_late(state: TableState, number: int) -> bool:
@@ -204,7 +220,8 @@ class _Described:
 class _Commit:
     """A commit of the source. `files` are the files that its changes are read from, `bytes` their size.
 
-    `is_doubtful` says that its files must be compared with those of the table.
+    `is_doubtful` says that its files must be compared with those of the table. If the commit only adds files, `added`
+    are these files; else None.
     """
 
     number: int
@@ -213,6 +230,7 @@ class _Commit:
     files: tuple[str, ...]
     bytes: int
     is_doubtful: bool
+    added: tuple[AddedFile, ...] | None
 
 
 def _facts(state: TableState, number: int, files: Mapping[str, File] | None = None) -> _Described | None:
@@ -241,7 +259,24 @@ def _commit(location: str, files: Mapping[str, File], number: int) -> _Commit:
     read = changes or data
     size = sum(file.get("size") or 0 for file in read)
     paths = tuple(unquote(file["path"]) for file in read)
-    return _Commit(number, bool(read), metadata, paths, size, bool(data) and _is_doubtful(actions))
+    is_doubtful = bool(data) and _is_doubtful(actions)
+    added = [action["add"] for action in actions if action.get("add") and action["add"].get("dataChange")]
+    return _Commit(number, bool(read), metadata, paths, size, is_doubtful, _added(number, added, read))
+
+
+def _added(
+    number: int, added: Sequence[Mapping[str, Any]], read: Sequence[Mapping[str, Any]]
+) -> tuple[AddedFile, ...] | None:
+    """The files of a commit whose changes are in new files alone. For any other commit, None."""
+    if list(added) != list(read) or any(file.get("deletionVector") or "://" in file["path"] for file in added):
+        return None
+    return tuple(
+        AddedFile(
+            number, unquote(file["path"]), file.get("partitionValues") or {},
+            as_count(statistics(file).get("numRecords")),
+        )
+        for file in added
+    )  # fmt: skip
 
 
 def _is_doubtful(actions: Sequence[Mapping[str, Any]]) -> bool:

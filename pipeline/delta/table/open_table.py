@@ -193,6 +193,7 @@ def state_from_log(location: str, listed: Sequence[File] | None = None) -> Table
         reader_version=facts.reader_version,
         writer_version=facts.writer_version,
         cluster_by=facts.cluster_by,
+        log={} if local_folder(location) is not None else {file.name: file for file in files},
     )
 
 

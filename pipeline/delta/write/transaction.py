@@ -12,12 +12,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 from pyspark.sql import SparkSession
 
 from pipeline.delta import sql
-from pipeline.delta.log.checkpoints import newest_version
+from pipeline.delta.log.checkpoints import log_files, newest_version
 from pipeline.delta.log.commits import commit_identity, commit_info, commit_note, commit_versions, newest_infos
 from pipeline.delta.log.entry import as_count
 from pipeline.delta.log.mark import HISTORY_LIMIT, Mark
@@ -125,25 +126,38 @@ def _restores(session: SparkSession, state: TableState) -> Mapping[int, int | No
     """The restores in the log, each with the version that it restored."""
     location, key = state.location, (state.location, state.table_id)
     searched = _SEARCHED.get(key, _Searched())
-    if searched.until >= 0 and commit_identity(location, searched.until) != searched.entry:
+    identity = partial(_identity, state)
+    if searched.until >= 0 and identity(searched.until) != searched.entry:
         searched = _Searched()  # an older copy of the table was put back since
     if state.version <= searched.until:
         return searched.restores
-    numbers = commit_versions(location, searched.until)
+    numbers = _versions(state, searched.until)
     newest = max(numbers, default=searched.until)
     restored = {
         number: restored_version(session, location, number, parameters)
-        for number, parameters in _restores_among(location, numbers).items()
+        for number, parameters in _restores_among(state, numbers).items()
     }
-    found = _SEARCHED[key] = _Searched(newest, commit_identity(location, newest), {**searched.restores, **restored})
+    found = _SEARCHED[key] = _Searched(newest, identity(newest), {**searched.restores, **restored})
     for oldest in list(_SEARCHED)[:-_SEARCHED_LOGS]:
         _SEARCHED.pop(oldest, None)
     return found.restores
 
 
-def _restores_among(location: str, numbers: Iterable[int]) -> dict[int, Mapping[str, Any]]:
+def _identity(state: TableState, number: int) -> str | None:
+    return commit_identity(state.location, number, state.entry(number))
+
+
+def _versions(state: TableState, after: int) -> list[int]:
+    """The versions of the commits above `after`. They are listed if the state does not know them all."""
+    listed = log_files(state.location, state.log.values()).commits
+    if listed and listed[0] <= after + 1:
+        return [number for number in listed if number > after]
+    return commit_versions(state.location, after)
+
+
+def _restores_among(state: TableState, numbers: Iterable[int]) -> dict[int, Mapping[str, Any]]:
     """The parameters of the restores among these commits. If one was cleaned up, a property records it."""
-    infos = {number: commit_info(location, number) or {} for number in numbers}
+    infos = {number: commit_info(state.location, number, state.entry(number)) or {} for number in numbers}
     return {n: info.get("operationParameters") or {} for n, info in infos.items() if info.get("operation") == RESTORE}
 
 
