@@ -11,6 +11,7 @@ import random
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import asdict
+from itertools import cycle
 from pathlib import Path
 from typing import Any
 
@@ -54,6 +55,8 @@ CONSUMER = Dataset(
     reads_changes_of=tuple(source.name for source in SOURCES),
 )  # fmt: skip
 DATASETS = (APPENDED, MERGED, REPLACED, SUNK, CONSUMER)
+# The datasets to vacuum in turn, and whether the files that the consumer has yet to read are kept.
+VACUUMS = ((MERGED, False), (APPENDED, False), (MERGED, True), (APPENDED, True))
 RUN = "history"
 PARTS = ("a", "a b", "ü%20#", None)
 
@@ -65,11 +68,12 @@ class History:
         self.session, self.settings, self.root = session, settings, settings.root
         self.random = random.Random(seed)
         self.epoch = 0
+        self.restored, self.vacuumed = cycle((MERGED, REPLACED, CONSUMER, APPENDED)), cycle(VACUUMS)
         # A migration of a folder of Parquet files belongs here as soon as there is one.
         self.verbs: dict[str, tuple[int, Callable[[], Any]]] = {
-            "append": (8, self.append), "merge": (8, self.merge), "replace": (6, self.replace),
-            "consume": (9, self.consume), "sink": (5, self.sink), "restore": (4, self.restore),
-            "vacuum": (3, self.vacuum),
+            "append": (8, self.append), "merge": (8, self.merge), "replace": (5, self.replace),
+            "consume": (10, self.consume), "sink": (4, self.sink), "restore": (5, self.restore),
+            "vacuum": (5, self.vacuum),
         }  # fmt: skip
 
     def steps(self, count: int) -> Iterator[dict[str, Any]]:
@@ -144,17 +148,17 @@ class History:
         return len(rows), version
 
     def restore(self) -> Any:
-        dataset = self.random.choice([APPENDED, MERGED, REPLACED, CONSUMER])
+        dataset = next(self.restored)
         table, now = dataset.at(self.root), latest_version(dataset.location(self.root))
         assert now is not None
-        plan = plan_restore(self.session, table, ReadOptions(version=self.random.randint(0, now)))
+        plan = plan_restore(self.session, table, ReadOptions(version=self.random.randint(max(now - 4, 0), now)))
         result = restore(self.session, dataset, plan, self._note())
         changed = result.exchange and asdict(result.exchange)
         return dataset.name, plan.version, plan.target, sorted(plan.flips), result.version, result.latest, changed
 
     def vacuum(self) -> Any:
-        dataset = self.random.choice(SOURCES)
-        consumers = [CONSUMER.at(self.root)] if self.random.random() < 1 / 2 else []
+        dataset, keeps = next(self.vacuumed)
+        consumers = [CONSUMER.at(self.root)] if keeps else []
         done = vacuum(self.session, dataset.at(self.root), consumers=consumers, apply=True)
         # A folder is a file of the listing on some stores.
         return dataset.name, done.version, sum(file.endswith(".parquet") for file in done.files)

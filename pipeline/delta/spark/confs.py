@@ -80,8 +80,13 @@ _S3_LOG_STORE = "io.pipeline.delta.ConditionalS3LogStore"
 _AZURE_LOG_STORE = "io.delta.storage.AzureLogStore"
 _GCS_LOG_STORE = "io.delta.storage.GCSLogStore"
 CONDITIONAL_LOG_STORES = frozenset({_S3_LOG_STORE, _AZURE_LOG_STORE, _GCS_LOG_STORE})
-# A client repeats a request whose answer was lost. With this conf the writer learns that the existing entry is its own.
-_OBJECT_STORE_CONFS = {"spark.databricks.delta.commit.idempotencyCheck.enabled": "true"}
+_OBJECT_STORE_CONFS = {
+    # A client repeats a request whose answer was lost. With this conf the writer learns that the existing entry is its
+    # own.
+    "spark.databricks.delta.commit.idempotencyCheck.enabled": "true",
+    # A vacuum is in the history of a table. On S3 Delta's default leaves it out, for want of a safe log store.
+    "spark.databricks.delta.vacuum.logging.enabled": "true",
+}
 # The confs for each extra of this package, by name.
 _CONFS_BY_EXTRA = {
     "s3": {
