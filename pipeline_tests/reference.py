@@ -25,10 +25,10 @@ from pipeline import dataset as declarations
 from pipeline import orchestration
 from pipeline.cli import main
 from pipeline.delta.sink import DeltaSink, SinkSettings
-from pipeline.errors import PipelineError, commits, frames, machine, requests, sinks, tables
+from pipeline.errors import PipelineError, commits, frames, machine, requests, sinks, storage, tables
 from pipeline.errors import declarations as not_declared
 from pipeline.orchestration import metadata_keys
-from pipeline.settings import PREFIX, Settings, SparkSettings, load_settings, setting_names
+from pipeline.settings import PREFIX, Settings, SparkSettings, StorageOptions, load_settings, setting_names
 
 PATH = Path(str(pipeline.__file__)).parent / "docs" / "reference.md"
 HEAD = """\
@@ -45,7 +45,7 @@ DECLARED = (
     "SchemaPolicy",
 )  # fmt: skip
 # The modules of errors, in the order of the page.
-ERRORS = (not_declared, machine, tables, frames, commits, sinks, requests)
+ERRORS = (not_declared, machine, storage, tables, frames, commits, sinks, requests)
 PROJECT, HOME = "/project", "/home-of-the-user"
 
 
@@ -122,6 +122,8 @@ def _settings() -> Iterator[str]:
         value = getattr(default, field) if hasattr(default, field) else getattr(default.spark, field)
         yield from _item(f"`{variable}`", f"{_sentence(meanings[field])} Default: {_shown_setting(value)}.")
     yield from _item("`[tool.pipeline.spark_conf]`", f"{_sentence(meanings['conf'])} Not a variable.")
+    options = _arguments_of(StorageOptions)["options"]
+    yield from _item('`[tool.pipeline.storage."URI"]`', f"{_sentence(meanings['storage'])} {_sentence(options)}")
 
 
 def _shown_setting(value: Any) -> str:

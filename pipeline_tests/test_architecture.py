@@ -35,7 +35,7 @@ LAYERS = {
 # Inside layer 1 each part says what it may import; `errors` is a layer below.
 DECLARATIONS = {
     "dataset": {"dataset", "errors"},
-    "settings": {"errors"},
+    "settings": {"settings", "errors"},
 }
 # The packages of `delta`: a module imports only from its own package and from those before it.
 DELTA_PACKAGES = (

@@ -67,9 +67,9 @@ def plan_command(ctx: click.Context, names: tuple[str, ...], as_json: bool) -> N
             table = dataset.at(settings.root)
             plan = plan_in_log(table) or plan_of(session(), table)
             results.differs = results.differs or plan.differs
-            results.documents.append(plan.document())
+            results.documents.append(plan.document() | {"table_name": dataset.table_name})
             if not as_json:
-                _show(plan)
+                _show(plan, dataset.table_name)
     _end(ctx, results, as_json=as_json)
 
 
@@ -92,9 +92,15 @@ def apply_command(ctx: click.Context, names: tuple[str, ...], as_json: bool) -> 
             versions = {"before": done.before.version, "after": done.after.version}
             if rows_changed(done.after.location, done.before.version, done.after.version):
                 changed.append(dataset.name)
-            results.documents.append({"dataset": dataset.name, "applied": list(done.steps), "versions": versions})
+            results.documents.append(
+                {
+                    "dataset": dataset.name, "applied": list(done.steps), "versions": versions,
+                    "registered_as": done.registered_as,
+                }
+            )  # fmt: skip
             if not as_json:
-                steps = "".join(f"\n  {step}" for step in done.steps)
+                made = () if done.registered_as is None else (f"registered as {done.registered_as}",)
+                steps = "".join(f"\n  {step}" for step in (*made, *done.steps))
                 click.echo(f"{dataset.name} (version {done.after.version}): {steps or 'as declared'}")
     report_changes(settings, changed)
     _end(ctx, results, as_json=as_json)
@@ -127,8 +133,10 @@ def _end(ctx: click.Context, results: _Results, *, as_json: bool) -> None:
         ctx.exit(DIFFERS)
 
 
-def _show(plan: Plan) -> None:
+def _show(plan: Plan, table_name: str | None) -> None:
     click.echo(f"{plan.dataset} (version {plan.version}): {'' if plan.differs else 'as declared'}".rstrip())
+    if table_name is not None:  # the catalog is not asked: that needs Spark
+        click.echo(f"  register as {table_name}, if it is not registered yet")
     for step, lost in zip(plan.steps, plan.losses(), strict=True):
         by = " (a write takes this step by itself)" if step.automatic else ""
         click.echo(f"  {step.kind}: {step}{by}")

@@ -21,6 +21,7 @@ TOPICS = (
     "quality",
     "operations",
     "scaling",
+    "clusters",
     "coming-from",
     "architecture",
     "subjects",

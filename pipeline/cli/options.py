@@ -7,7 +7,7 @@ import datetime as dt
 import click
 
 from pipeline.cli.output import wide
-from pipeline.delta.storage.options import use_confs
+from pipeline.delta.storage.options import use_accounts
 from pipeline.settings import Settings, load_settings
 
 # An option of every command that prints a table.
@@ -33,5 +33,5 @@ def as_instant(ctx: click.Context, param: click.Parameter, value: str | None) ->
 def project_settings() -> Settings:
     """The settings of the project, with their accounts for object stores in use for the tables' files."""
     settings = load_settings()
-    use_confs(dict(settings.spark.conf))
+    use_accounts(settings.spark)
     return settings

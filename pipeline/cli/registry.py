@@ -26,7 +26,7 @@ def declared(settings: Settings) -> Registry:
     # Dagster does the same before it loads a module. A console script has its own folder there, not the project's.
     if folder not in sys.path:
         sys.path.insert(0, folder)
-    return Registry(load_datasets(settings.datasets))
+    return Registry(load_datasets(settings.datasets), catalog=settings.catalog)
 
 
 @click.command()
@@ -64,6 +64,7 @@ def declaration(dataset: Dataset, root: str) -> dict[str, Any]:
         "name": dataset.name,
         "asset_key": list(dataset.asset_key),
         "location": dataset.location(root),
+        "table_name": dataset.table_name,
         "description": dataset.description,
         "group": dataset.group,
         "owners": list(dataset.owners),

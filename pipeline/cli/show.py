@@ -29,8 +29,13 @@ def show(ctx: click.Context, name: str | None, as_json: bool) -> None:
     """
     tables = Tables(project_settings())
     if name is not None:
-        description = tables.describe(tables.find(name))
-        print_json(description.document()) if as_json else _print_one(description)
+        table = tables.find(name)
+        table_name = None if table.declared is None else table.declared.table_name
+        description = tables.describe(table)
+        if as_json:
+            print_json(description.document() | {"table_name": table_name})
+        else:
+            _print_one(description, table_name)
         return
     root = tables.settings.root
 
@@ -69,8 +74,8 @@ def _row(description: TableDescription) -> tuple[str, ...]:
     )
 
 
-def _print_one(description: TableDescription) -> None:
-    print_pairs(_pairs(description))
+def _print_one(description: TableDescription, table_name: str | None) -> None:
+    print_pairs(_pairs(description, table_name))
     if description.table is None:
         return
     for difference in description.differences:
@@ -96,10 +101,12 @@ def _print_one(description: TableDescription) -> None:
         print_table(("property", "value"), sorted(description.table.properties.items()))
 
 
-def _pairs(description: TableDescription) -> Iterator[tuple[str, str]]:
+def _pairs(description: TableDescription, table_name: str | None) -> Iterator[tuple[str, str]]:
     yield "dataset", description.dataset
     yield "state", description.standing
     yield "location", description.location
+    if table_name is not None:
+        yield "table name", table_name
     if description.table is not None:
         yield from _table_pairs(description, description.table)
     if description.last_write is not None:

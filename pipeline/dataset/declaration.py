@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
 from pyspark.sql.types import StructField, StructType
@@ -35,6 +35,7 @@ from pipeline.dataset.schema import (
     same_names,
     schema_fingerprint,
 )
+from pipeline.dataset.table_names import mapped_name, name_parts, name_problems, with_suffix
 from pipeline.dataset.write_mode import (
     Replace,
     WriteMode,
@@ -78,6 +79,9 @@ class Dataset:
         features: further table features.
         storage: how files are written, and how long old ones are kept.
         schema_policy: which changes of the table's schema a write makes by itself.
+        table_name: the name under which the table is registered in the session's catalog, as `catalog.schema.table`,
+            `schema.table` or `table`. Parts that are not letters, digits and `_` are between backquotes. None for the
+            name that the setting `catalog` gives it, or for no name.
         description: the asset's description in Dagster.
         group: the asset's group in Dagster.
         owners: the asset's owners in Dagster.
@@ -109,6 +113,7 @@ class Dataset:
     features: Features = _FEATURES
     storage: StoragePolicy = _STORAGE
     schema_policy: SchemaPolicy = _SCHEMA_POLICY
+    table_name: str | None = None
     description: str = ""
     group: str = "default"
     owners: tuple[str, ...] = ()
@@ -139,6 +144,21 @@ class Dataset:
         """The dataset's table below a root."""
         return TableRef(self, self.location(root))
 
+    def named(self, catalog: str | None) -> Dataset:
+        """The dataset with the table name that the setting `catalog` gives it, unless it has a name of its own.
+
+        Raises:
+            SettingsError: `catalog` is neither a catalog nor a catalog and a schema.
+        """
+        if catalog is None or self.table_name is not None:
+            return self
+        return replace(self, table_name=mapped_name(catalog, self.name))
+
+    @property
+    def table_name_parts(self) -> tuple[str, ...]:
+        """The parts of `table_name`, without backquotes; empty without a name."""
+        return () if self.table_name is None else name_parts(self.table_name)
+
     @property
     def fingerprint(self) -> str:
         """The schema fingerprint of a table that matches this declaration."""
@@ -167,6 +187,7 @@ class Dataset:
             # The quarantine's columns change together with the table's columns.
             features=Features(column_mapping=self.features.column_mapping, type_widening=self.features.type_widening),
             schema_policy=_SCHEMA_POLICY if self.schema_policy.mode == "overwrite" else self.schema_policy,
+            table_name=None if self.table_name is None else with_suffix(self.table_name, QUARANTINE_SUFFIX),
             description=f"Rows for {self.name} that break its constraints, with the reasons.",
             group=self.group,
             owners=self.owners,
@@ -206,10 +227,16 @@ def table_location(root: str, name: str) -> str:
     return f"{root.rstrip('/')}/{name}"
 
 
-def _problems(dataset: Dataset) -> Iterator[str]:
+def _name_problems(dataset: Dataset) -> Iterator[str]:
     for part in dataset.asset_key:
         if not _NAME_PART.fullmatch(part):
             yield f"name part {part!r}: letters, digits, '_', '.' and '-' only, beginning with a letter or digit"
+    if dataset.table_name is not None:
+        yield from (f"table_name {dataset.table_name!r}: {problem}" for problem in name_problems(dataset.table_name))
+
+
+def _problems(dataset: Dataset) -> Iterator[str]:
+    yield from _name_problems(dataset)
     if not dataset.schema.fields:
         yield "the schema has no columns"
     yield from column_problems(dataset.schema, maps_columns=dataset.features.maps_columns)

@@ -20,22 +20,27 @@ from pipeline.errors.spelling import did_you_mean, distinguishable, near
 class Registry:
     """Datasets and their quarantines by name, upstream first; iteration includes the quarantines.
 
+    Args:
+        catalog: the setting of that name. Datasets without a `table_name` get the name that it gives them.
+
     Raises:
         RegistryError: two names are equal or share a folder on a file system that ignores case, a location lies inside
-            another one, a source is not declared, a source whose changes are read has no change feed, or the lineage
-            has a cycle.
+            another one, two table names differ at most by case, a source is not declared, a source whose changes are
+            read has no change feed, or the lineage has a cycle.
+        SettingsError: `catalog` is neither a catalog nor a catalog and a schema.
     """
 
-    def __init__(self, datasets: Iterable[Dataset]) -> None:
+    def __init__(self, datasets: Iterable[Dataset], *, catalog: str | None = None) -> None:
         given = tuple(datasets)
         wrong_types = tuple(f"{entry!r} is no Dataset" for entry in given if not isinstance(entry, Dataset))
         if wrong_types:
             raise RegistryError(problems=wrong_types)
+        given = tuple(dataset.named(catalog) for dataset in given)
         # The writes of a dataset write its quarantine; a reader uses the quarantine like any other dataset.
         quarantines = [dataset.quarantine for dataset in given]
         declared = (*given, *(quarantine for quarantine in quarantines if quarantine is not None))
         by_name = {dataset.name: dataset for dataset in declared}
-        problems = [*_collisions(declared), *_gaps(declared), *_without_feed(by_name)]
+        problems = [*_collisions(declared), *_shared_table_names(declared), *_gaps(declared), *_without_feed(by_name)]
         try:
             order = tuple(TopologicalSorter({d.name: d.reads for d in declared}).static_order())
         except CycleError as error:
@@ -99,6 +104,18 @@ def _collisions(declared: tuple[Dataset, ...]) -> Iterator[str]:
             outer = groups.get("/".join(parts[:depth]))
             if outer:
                 yield f"the table of {names[0]} would lie inside the table of {outer[0]}"
+
+
+def _shared_table_names(declared: tuple[Dataset, ...]) -> Iterator[str]:
+    groups: dict[tuple[str, ...], dict[str, str]] = defaultdict(dict)
+    for dataset in declared:
+        if dataset.table_name is not None:
+            key = tuple(part.casefold() for part in dataset.table_name_parts)
+            groups[key].setdefault(dataset.name, dataset.table_name)
+    for names in groups.values():
+        if len(names) > 1:
+            shared = " and ".join(dict.fromkeys(names.values()))
+            yield f"{' and '.join(names)} would share the table name {shared}; declare another table_name for one"
 
 
 def _gaps(declared: tuple[Dataset, ...]) -> Iterator[str]:

@@ -127,6 +127,58 @@ class SparkUnavailableError(PipelineError):
 
 
 @dataclass(eq=False, kw_only=True)
+class ExecutorsUnavailableError(PipelineError):
+    """A cluster's executors did not run a first task within `seconds`, or ended; nothing was read or written."""
+
+    may_pass = True
+
+    master: str
+    seconds: int
+    reason: str
+
+    sentence = "The cluster {master} runs no task of this driver: {reason}."
+    next_step = (
+        "Start a worker, or let applications share the cores: spark.cores.max, spark.executor.cores and "
+        "spark.executor.memory in [tool.pipeline.spark_conf] must fit what is free. Executors connect to the driver: "
+        "set spark.driver.host to an address of this machine that they reach. If executors need longer than "
+        "{seconds} s to start, raise spark.pipeline.executors.seconds."
+    )
+
+
+@dataclass(eq=False, kw_only=True)
+class ExecutorPythonError(PipelineError):
+    """The executors' Python can't run this driver's functions; nothing was read or written.
+
+    `python` is the program that executors start. `executor_python` is its version; it is empty if it does not start.
+    `importable` is whether it could import this package; False if no function ran. The versions of the package are
+    empty if they are unknown.
+    """
+
+    master: str
+    python: str
+    executor_python: str
+    driver_python: str
+    importable: bool
+    executor_package: str
+    driver_package: str
+    reason: str
+
+    next_step = (
+        "Install this Python version and this version of the package on every worker, and set PYSPARK_PYTHON to the "
+        "path of that Python there. If no function needs Python on executors, set spark.pipeline.executors.seconds to "
+        "0 in [tool.pipeline.spark_conf]."
+    )
+
+    def message(self) -> str:
+        """What failed, and the two versions of Python."""
+        there = f"is Python {self.executor_python}" if self.executor_python else "does not start"
+        return (
+            f"The executors of {self.master} can't run Python functions of this driver: {self.reason}. There "
+            f"{self.python} {there}, and the driver has Python {self.driver_python}."
+        )
+
+
+@dataclass(eq=False, kw_only=True)
 class SessionConfError(PipelineError):
     """Confs of the session would change the rows or values of a dataset; nothing was read."""
 

@@ -33,53 +33,60 @@ class NotADeltaTableError(TableError):
 
 
 @dataclass(eq=False, kw_only=True)
-class StorageError(TableError):
-    """The storage below the root can't be read or written.
+class TableNameTakenError(TableError):
+    """The catalog has another entry under the dataset's table name; nothing was written, and the entry is unchanged.
 
-    `found` is the remedy for a problem that this machine's disk shows.
+    `found` is the kind of the entry, `registered_location` its location; empty if it has none, as a view. `is_delta`:
+    it is a Delta table.
+    """
+
+    table_name: str
+    found: str
+    registered_location: str = ""
+    is_delta: bool = False
+
+    def message(self) -> str:
+        """The name, and the entry that has it."""
+        place = f" at {self.registered_location}" if self.registered_location else ""
+        return (
+            f"The table of dataset {self.dataset!r} at {self.location} can't be registered as {self.table_name}, which "
+            f"is the name of a {self.found}{place}; nothing was written."
+        )
+
+    def remedy(self) -> str:
+        """Another name; for an entry of a Delta table, also the statement that points it to this table."""
+        other = f"Declare another table_name for {self.dataset!r}, or rename or drop that {self.found}."
+        if not self.is_delta:
+            return other
+        moved = f"ALTER TABLE {self.table_name} SET LOCATION '{self.location}'"
+        return f"{other} If this table was there before: {moved}"
+
+
+@dataclass(eq=False, kw_only=True)
+class CatalogError(TableError):
+    """The session's catalog can't be asked for the table's name, or refuses it; no row was written.
+
+    `version` is that of the table, which exists; None if the catalog was asked before the table was opened.
     """
 
     may_pass = True
 
+    table_name: str
     reason: str
-    found: str = ""
-
-    sentence = "The storage at {location} of dataset {dataset!r} can't be used: {reason}"
-
-    def remedy(self) -> str:
-        """What the disk lacks. If it shows no problem, the setting of the root, or of its account."""
-        if self.found or "://" not in self.location or self.location.startswith("file:"):
-            return self.found or "Set PIPELINE_ROOT to a folder that exists where Spark runs, and that Spark may write."
-        return (
-            "Check the bucket, the account and the endpoint: the confs of its scheme in [tool.pipeline.spark_conf], or "
-            "the variables in the environment. `pipeline docs scaling` lists them."
-        )
-
-
-@dataclass(eq=False, kw_only=True)
-class DamagedTableError(StorageError):
-    """A file of the table or its log is not as a commit wrote it: empty, cut off, replaced, changed or missing.
-
-    `file` is its path. If only the engine knows which file it is, `file` is the table's location. `nothing_committed`:
-    a write met the damage.
-    """
-
-    may_pass = False
-
-    file: str
-    nothing_committed: bool = False
-
-    sentence = "The table of dataset {dataset!r} at {location} is damaged, {file}: {reason}"
+    version: int | None = None
 
     def message(self) -> str:
-        """The sentence, and that a write committed nothing."""
-        return super().message() + ("; nothing was committed" if self.nothing_committed else "")
-
-    def remedy(self) -> str:
-        """The command that reports all damage."""
+        """The name and the reason, and what was not written."""
+        state = "nothing" if self.version is None else f"the table exists at version {self.version}, no row"
         return (
-            f"pipeline doctor {self.dataset} reports all damage and what helps; until then, write nothing to the table."
+            f"The table of dataset {self.dataset!r} at {self.location} can't be registered as {self.table_name}; "
+            f"{state} was written: {self.reason}"
         )
+
+    next_step = (
+        "Check that the catalog exists and is reached with the confs in [tool.pipeline.spark_conf], and that it allows "
+        "the name; or change table_name of {dataset!r}, or the setting catalog. `pipeline docs scaling` has the confs."
+    )
 
 
 @dataclass(eq=False, kw_only=True)

@@ -37,7 +37,7 @@ from pipeline.orchestration.automation.pools import pool
 from pipeline.orchestration.automation.sensors import on_changed_source
 from pipeline.orchestration.failures import with_dagster_failures
 from pipeline.orchestration.io.consumers import ONE_OUTPUT, REFRESH_CONFIG, refuse_partitions, release_changes
-from pipeline.orchestration.metadata import column_schema, declaration_metadata
+from pipeline.orchestration.metadata import column_schema, declaration_metadata, declared_dataset, table_name
 from pipeline.orchestration.metadata_keys import (
     COLUMN_SCHEMA,
     DATASET,
@@ -48,6 +48,7 @@ from pipeline.orchestration.metadata_keys import (
     PARTITION_BY,
     PARTITION_EXPR,
     READS_CHANGES_OF,
+    TABLE_NAME,
 )
 from pipeline.orchestration.partitions import partition_columns
 
@@ -228,13 +229,26 @@ def dataset_metadata(dataset: Dataset, partition_expr: str | Mapping[str, str] |
     expr = {PARTITION_EXPR: partition_expr} if partition_expr is not None else {}
     keys = {KEYS: ", ".join(dataset.keys)} if dataset.keys else {}
     changes = {READS_CHANGES_OF: ", ".join(dataset.reads_changes_of)} if dataset.reads_changes_of else {}
+    name = {TABLE_NAME: table_name(dataset)} if dataset.table_name is not None else {}
     return {
         DATASET: declaration_metadata(dataset),
         COLUMN_SCHEMA: column_schema(dataset),
         PARTITION_BY: ", ".join(dataset.partition_by),
         DECLARED_WRITE_MODE: type(dataset.write).__name__.lower(),
         DECLARED_FINGERPRINT: dataset.fingerprint,
-    } | {**keys, **expr, **changes}
+    } | {**keys, **expr, **changes, **name}
+
+
+def with_table_names(asset: AssetsDefinition, catalog: str | None) -> AssetsDefinition:
+    """The asset with the table names that the setting `catalog` gives to its datasets in its metadata."""
+
+    def named(spec: AssetSpec) -> AssetSpec:
+        dataset = declared_dataset(spec.key, spec.metadata)
+        if dataset is None or dataset.table_name is not None:
+            return spec
+        return spec.merge_attributes(metadata={TABLE_NAME: table_name(dataset.named(catalog))})
+
+    return asset if catalog is None else asset.map_asset_specs(named)
 
 
 def _inputs(dataset: Dataset, function: Callable[..., Any]) -> dict[str, str]:

@@ -12,14 +12,14 @@ from typing import Any
 from dagster import AssetKey, AssetsDefinition, AssetSpec, Definitions, SensorDefinition
 
 from pipeline.dataset import Dataset, Registry, load_datasets
-from pipeline.delta.storage.options import use_confs
+from pipeline.delta.storage.options import use_accounts
 from pipeline.errors import RegistryError, SettingsError
 from pipeline.errors.spelling import near
 from pipeline.orchestration.automation.foreign import AssetTable, asset_tables
 from pipeline.orchestration.automation.maintenance import maintenance_jobs, maintenance_schedules
 from pipeline.orchestration.automation.sensors import CHANGE_SENSOR, TABLE_SENSOR, change_sensor, table_sensor
 from pipeline.orchestration.checks.table_checks import dataset_checks
-from pipeline.orchestration.dataset_asset import IO_MANAGER, dataset_spec
+from pipeline.orchestration.dataset_asset import IO_MANAGER, dataset_spec, with_table_names
 from pipeline.orchestration.executor import one_process_executor
 from pipeline.orchestration.io.consumers import refuse_partitions
 from pipeline.orchestration.io.io_manager import DeltaIOManager
@@ -53,16 +53,18 @@ def build_definitions(
         SettingsError: neither the call nor the settings name datasets, or the settings switch on a schedule or sensor
             that these definitions don't have.
     """
-    use_confs(dict(settings.spark.conf))
-    registry = Registry(load_datasets(settings.datasets) if datasets is None else datasets)
-    written = list(assets)
+    use_accounts(settings.spark)
+    registry = Registry(load_datasets(settings.datasets) if datasets is None else datasets, catalog=settings.catalog)
+    written = [with_table_names(asset, settings.catalog) for asset in assets]
     _refuse_undeclared(registry, written)
     covered = {key for asset in written for key in asset.keys}
     # The IO manager itself reports the rows that it quarantines.
     reported = {AssetKey(q.asset_key) for d in registry if AssetKey(d.asset_key) in covered and (q := d.quarantine)}
     specs: list[AssetSpec] = [dataset_spec(d) for d in registry if AssetKey(d.asset_key) not in covered]
     spark = DeltaSparkResource.from_settings(settings.spark)
-    manager = DeltaIOManager(root=settings.root, spark=spark, local_frame_max_bytes=settings.local_frame_max_bytes)
+    manager = DeltaIOManager(
+        root=settings.root, spark=spark, catalog=settings.catalog, local_frame_max_bytes=settings.local_frame_max_bytes
+    )
     bound: dict[str, Any] = {"spark": spark, IO_MANAGER: manager}
     jobs = maintenance_jobs(registry, settings.root)
     maintenance = maintenance_schedules(jobs, apply_vacuum=settings.vacuum == "apply", running=settings.running)

@@ -118,6 +118,11 @@ def declaration_metadata(dataset: Dataset) -> ObjectMetadataValue:
     return ObjectMetadataValue(dataset)
 
 
+def table_name(dataset: Dataset) -> str:
+    """The name in the catalog, without backquotes. Without a name, the parts of the asset key, joined by dots."""
+    return ".".join(dataset.table_name_parts or dataset.asset_key)
+
+
 def column_schema(dataset: Dataset) -> TableSchema:
     """The declared columns in Dagster's form."""
     return table_schema(dataset.schema, dataset.partition_by)
@@ -253,7 +258,7 @@ def write_metadata(dataset: Dataset, result: WriteResult, sources: Mapping[str, 
         commit[TIMESTAMP] = MetadataValue.timestamp(result.timestamp)
     commit |= _left_out(result)
     return commit | {
-        TABLE_NAME: ".".join(dataset.asset_key),
+        TABLE_NAME: table_name(dataset),
         URI: result.location,
         STORAGE_KIND: "delta",
         COLUMN_SCHEMA: column_schema(dataset),

@@ -119,7 +119,8 @@ SCHEMA_CHANGES = "delta/schema_changes"
 # --- a materialization: the table, in Dagster's own names -------------------------------------------------------------
 
 TABLE_NAME = "dagster/table_name"
-"""The parts of the asset key, joined by dots."""
+"""The name in the catalog. If the table is not registered, the parts of the asset key, joined by dots. A definition has
+it too, if the table is registered."""
 
 URI = "dagster/uri"
 """The location of the table."""

@@ -1,4 +1,4 @@
-"""A process with a JVM of its own that uses tables in a bucket, step by step.
+"""A process with a JVM of its own that uses tables in a store, step by step.
 
 Run as `python -m pipeline_tests.children.bucket JOB`, a JSON object; it prints a JSON object for each step, with the
 number of its Spark jobs, after which it waits for a line: the parent counts the requests of the step.
@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -28,9 +29,11 @@ from pipeline.delta.read.verdict import verdict_on
 from pipeline.delta.read.version import ReadOptions, read
 from pipeline.delta.spark.session import open_session
 from pipeline.delta.sql.slices import of_values
+from pipeline.delta.storage.options import use_confs
 from pipeline.delta.table.open_table import require_table
 from pipeline.delta.write.consume import consume
 from pipeline.delta.write.write import write
+from pipeline.errors import PipelineError, StorageAccessError
 from pipeline.settings import SparkSettings
 
 ROWS = StructType([StructField("part", StringType()), StructField("k", LongType(), False)])
@@ -41,12 +44,17 @@ CONSUMER = Dataset(
     name="consumer", schema=ROWS, write=Append(), reads=("appended",), reads_changes_of=("appended",)
 )  # fmt: skip
 
+_ATTEMPTS = 3
+_MOST_SECONDS = 32.0
+
 
 class Steps:
     """The steps over one root."""
 
-    def __init__(self, session: SparkSession, root: str, writer: str) -> None:
-        self.session, self.root, self.writer = session, root, writer
+    def __init__(self, session: SparkSession, job: dict[str, Any]) -> None:
+        self.session, self.root, self.writer = session, str(job["root"]), str(job["writer"])
+        self.unusable: list[tuple[str, dict[str, str]]] = job["unusable"]
+        self._epoch = 0
 
     def _frame(self, *rows: tuple[str | None, int]) -> DataFrame:
         return self.session.createDataFrame(list(rows), StructType([StructField(f.name, f.dataType) for f in ROWS]))
@@ -56,7 +64,9 @@ class Steps:
 
     def _rows(self, dataset: Dataset) -> list[list[Any]]:
         frame = read(self.session, dataset.at(self.root)).frame.selectExpr("part", "k")
-        return sorted([list(row) for row in frame.collect()], key=str)
+        return sorted(
+            ([row["part"], row["k"]] for row in frame.collect()), key=lambda row: (row[0] is None, str(row[0]), row[1])
+        )
 
     def append(self) -> Any:
         results = [
@@ -67,6 +77,33 @@ class Steps:
 
     def append_of_one_row(self) -> Any:
         return write(self._frame(("a b", 3)), table=APPENDED.at(self.root), note=self._note()).version
+
+    def append_under_an_identifier(self) -> Any:
+        """The next epoch, whose row has its number. A failure is reported by its type, and the epoch is repeated."""
+        epoch = self._epoch = self._epoch + 1
+        failures: list[str] = []
+        while True:
+            try:
+                result = write(self._frame(("e", epoch)), table=APPENDED.at(self.root), note=self._note(epoch))
+            except PipelineError as error:
+                failures.append(type(error).__name__)
+                if len(failures) == _ATTEMPTS:
+                    raise
+            else:
+                return [failures, result.version, self._rows(APPENDED)]
+
+    def first_writes(self) -> Any:
+        """A write into each bucket that can't be used: the side and the problem, and whether it took 30 s at most."""
+        return [self._first_write(root, confs) for root, confs in self.unusable]
+
+    def _first_write(self, root: str, confs: dict[str, str]) -> Any:
+        use_confs(confs)
+        started = time.monotonic()
+        try:
+            write(self._frame(("e", 1)), table=APPENDED.at(root), note=self._note())
+        except StorageAccessError as error:
+            return [error.side, error.problem.name, time.monotonic() - started < _MOST_SECONDS]
+        return None
 
     def race(self) -> Any:
         """Appends and merges by turns, from the creation of both tables on."""
@@ -169,10 +206,12 @@ def jobs(session: Any) -> int:
 
 def main(text: str) -> None:
     job = json.loads(text)
+    scheme, separator, _ = job["root"].partition("://")
     settings = SparkSettings(
-        master="local[2]", cache=Path(job["cache"]), schemes=("s3a",), conf=tuple(job["conf"].items())
-    )
-    steps = Steps(open_session(settings), job["root"], job["writer"])
+        master="local[2]", cache=Path(job["cache"]), schemes=(scheme,) if separator else (),
+        conf=tuple(job["conf"].items()),
+    )  # fmt: skip
+    steps = Steps(open_session(settings), job)
     for name in job["steps"]:
         print(json.dumps({"step": name}), flush=True)
         sys.stdin.readline()

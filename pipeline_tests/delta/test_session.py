@@ -23,6 +23,12 @@ from pipeline.errors import CacheFolderError, JavaNotFoundError, SparkUnavailabl
 from pipeline.settings import SparkSettings
 from pipeline_tests.conftest import close, connect, connect_mode, free_port
 
+SIZES = (
+    "spark.sql.shuffle.partitions",
+    "spark.databricks.delta.snapshotPartitions",
+    "spark.sql.sources.parallelPartitionDiscovery.parallelism",
+)
+
 # --- Connect ---------------------------------------------------------------------------------------------------------
 
 
@@ -138,11 +144,7 @@ def test_the_embedded_session_is_sized_to_the_cores_stays_on_loopback_and_keeps_
     assert conf.get("spark.driver.host") == "127.0.0.1"
     assert conf.get("spark.driver.bindAddress") == "127.0.0.1"
     assert conf.get("spark.ui.enabled") == "false"
-    for name in (
-        "spark.sql.shuffle.partitions",
-        "spark.databricks.delta.snapshotPartitions",
-        "spark.sql.sources.parallelPartitionDiscovery.parallelism",
-    ):
+    for name in SIZES:
         assert classic.conf.get(name) == str(cores())
     assert classic.conf.get("spark.sql.session.timeZone") == "UTC"
     assert classic.conf.get("spark.sql.extensions") == DELTA_EXTENSION
@@ -160,16 +162,20 @@ def test_cores_are_those_that_this_process_may_use() -> None:
     assert cores() == len(allowed)
 
 
-def test_the_operators_confs_win_and_a_cluster_gets_the_jars_and_no_loopback() -> None:
-    jars = [Path("a.jar"), Path("b.jar")]
-    local = confs(SparkSettings(conf=(("spark.sql.shuffle.partitions", "99"),)), jars)
-    assert local["spark.sql.shuffle.partitions"] == "99"
-    assert local["spark.driver.extraClassPath"] == f"a.jar{os.pathsep}b.jar"
-    assert "spark.jars" not in local
+def test_the_operators_confs_win_and_their_class_path_and_jars_are_theirs_alone() -> None:
+    theirs = {"spark.sql.shuffle.partitions": "99", "spark.driver.extraClassPath": "c.jar", "spark.jars": "d.jar"}
+    ours = confs(SparkSettings(conf=tuple(theirs.items())), [Path("a.jar"), Path("b.jar")])
+    assert {name: ours[name] for name in theirs} == theirs
+    assert ours["spark.driver.defaultExtraClassPath"].split(os.pathsep)[:2] == ["a.jar", "b.jar"]
 
-    cluster = confs(SparkSettings(master="spark://host:7077"), jars)
-    assert cluster["spark.jars"] == "a.jar,b.jar"
-    assert not {"spark.driver.host", "spark.driver.bindAddress"} & set(cluster)
+
+@pytest.mark.parametrize("master", ["spark://host:7077", "yarn", "k8s://https://host", "local-cluster[1,1,1024]"])
+def test_nothing_of_ours_binds_the_driver_of_a_cluster_to_loopback_or_sizes_it_by_this_machine(master: str) -> None:
+    ours = confs(SparkSettings(master=master), [])
+    assert [name for name, value in ours.items() if value in ("127.0.0.1", "localhost")] == []
+    assert set(SIZES) & set(ours) == set()
+    theirs = {"spark.driver.host": "10.1.2.3", "spark.driver.bindAddress": "0.0.0.0", "spark.driver.port": "7100"}
+    assert theirs.items() <= confs(SparkSettings(master=master, conf=tuple(theirs.items())), []).items()
 
 
 def test_the_process_has_one_session(classic: SparkSession, spark_settings: SparkSettings) -> None:

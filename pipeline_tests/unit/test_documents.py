@@ -19,7 +19,8 @@ from pipeline import errors
 from pipeline.cli import main
 from pipeline.cli.docs import TOPICS, page, summary
 from pipeline.orchestration import metadata_keys
-from pipeline.settings import load_settings, setting_names, tomllib
+from pipeline.settings import load_settings, setting_names
+from pipeline.settings.load import tomllib
 from pipeline_tests import reference
 from pipeline_tests.children import loading
 from pipeline_tests.documents import README, REPOSITORY, blocks, documents

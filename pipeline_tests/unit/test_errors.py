@@ -11,6 +11,7 @@ import types
 import typing
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
+from enum import Enum
 from typing import Any, ClassVar, get_args, get_origin, get_type_hints
 
 import pytest
@@ -41,6 +42,8 @@ def value_for(name: str, hint: Any) -> Any:
         return (f"<{name} 1>", f"<{name} 2>")
     if origin is Mapping:
         return {f"<{name} 1>": 1, f"<{name} 2>": 22}
+    if isinstance(hint, type) and issubclass(hint, Enum):
+        return next(iter(hint))
     return {str: f"<{name}>", int: 4711, bool: True}[hint]
 
 
@@ -114,9 +117,10 @@ def test_only_what_another_attempt_can_change_is_retryable() -> None:
 def test_what_an_attempt_can_change_or_time_can_is_told_apart_from_what_stays() -> None:
     """A sink waits for these and a retry policy of Dagster runs again; damage and refusals stay what they are."""
     assert {cls.__name__ for cls in ALL if cls.may_pass} == {
-        "AfterCommitError", "CommitConflictError", "CommitUnknownError", "EngineError", "FileAccessError",
-        "FrameFailedError", "JarsUnavailableError", "JournalWriteError", "SinkFullError", "SparkUnavailableError",
-        "StagingError", "StorageError",
+        "AfterCommitError", "CatalogError", "CommitConflictError", "CommitUnknownError", "EngineError",
+        "ExecutorsUnavailableError", "FileAccessError", "FrameFailedError", "JarsUnavailableError", "JournalWriteError",
+        "SinkFullError",
+        "SparkUnavailableError", "StagingError", "StorageAccessError", "StorageError",
     }  # fmt: skip
     assert not PipelineError.may_pass
 

@@ -22,8 +22,8 @@ from pipeline.delta.log.commits import commit_identity, commit_versions, newest_
 from pipeline.delta.log.counts import table_rows
 from pipeline.delta.log.replay import replay
 from pipeline.delta.storage.file_system import (
+    create_file,
     file_system,
-    honours_conditions,
     list_files,
     missing_files,
     read_file,
@@ -33,8 +33,8 @@ from pipeline.delta.storage.options import use_confs
 from pipeline.delta.storage.text_files import read_texts, write_text
 from pipeline.delta.table.open_table import latest_version, state_from_log
 from pipeline.delta.table.undeclared import dataset_of
-from pipeline.errors import ExtraMissingError, FileAccessError, UnknownSchemeError
-from pipeline_tests.object_stores import Bucket, served_bucket, unreachable_bucket
+from pipeline.errors import AccessProblem, ExtraMissingError, FileAccessError, StorageAccessError, UnknownSchemeError
+from pipeline_tests.object_stores import Bucket, Fault, FaultKind, served_bucket, unreachable_bucket
 from pipeline_tests.remedies import follows, refused
 
 NAMES = ["plain", "a b", "a%20b", "a#b", "a?b", "a+b", "a&b=c", "äö", "x~y'\"*", "100%", "a\\b"]
@@ -49,15 +49,19 @@ def bucket() -> Iterator[Bucket]:
 
 @pytest.fixture(scope="module")
 def table(bucket: Bucket) -> str:
+    return written(bucket, "tables/rows")
+
+
+def written(bucket: Bucket, folder: str) -> str:
     """Three appends, a checkpoint after the second, and a deletion."""
-    uri, options = f"s3://{bucket.name}/tables/rows", dict(bucket.delta_rs)
+    uri, options = f"s3://{bucket.name}/{folder}", dict(bucket.delta_rs)
     for part in ("a", "b", "c"):
         rows = pa.table({"part": [part] * 2, "n": pa.array([1, 2], pa.int64())})
         deltalake.write_deltalake(uri, rows, mode="append", partition_by=["part"], storage_options=options)
         if part == "b":
             deltalake.DeltaTable(uri, storage_options=options).create_checkpoint()
     deltalake.DeltaTable(uri, storage_options=options).delete("part = 'a'")
-    return f"{bucket.uri}/tables/rows"
+    return f"{bucket.uri}/{folder}"
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -111,12 +115,13 @@ def test_an_endpoint_that_does_not_answer_is_given_up_within_30_seconds() -> Non
     assert time.monotonic() - started < 30
 
 
-def test_a_store_that_honours_the_condition_of_a_create_is_told_from_one_that_does_not() -> None:
+def test_a_file_is_created_once_by_a_store_that_honours_the_condition() -> None:
     with served_bucket() as honest, served_bucket(ignores_conditions=True) as other:
         for served, honours in ((honest, True), (other, False)):
             use_confs(served.hadoop)
-            assert honours_conditions(f"{served.uri}/tables/rows") is honours
-            assert list_files(f"{served.uri}/tables") == []
+            assert create_file(f"{served.uri}/tables/file", b"first")
+            assert create_file(f"{served.uri}/tables/file", b"second") is not honours
+            assert read_file(f"{served.uri}/tables/file") == (b"first" if honours else b"second")
 
 
 def test_another_account_of_a_bucket_holds_from_the_next_call_on(bucket: Bucket) -> None:
@@ -188,3 +193,16 @@ def test_operators_see_a_table_in_a_bucket_without_spark(table: str) -> None:
     assert sample(table, 2, 1) == [{"part": "c", "n": 1}]
     diagnosis = examine("rows", table, deep=True)
     assert (diagnosis.version, diagnosis.files, diagnosis.healthy) == (3, 2, True)
+
+
+@pytest.mark.parametrize("file", [r"checkpoint\.parquet", r"00000000000000000003\.json"])
+def test_a_store_that_refuses_a_file_is_no_damage_of_the_table(bucket: Bucket, file: str) -> None:
+    use_confs(bucket.hadoop)
+    table = written(bucket, f"refused/{len(file)}")  # no process has read it
+    for call in (lambda: examine("rows", table), lambda: described_in_log("rows", table, None)):
+        bucket.faults[:] = [Fault(FaultKind.REFUSE, "GET", file, times=None, status=403, code="ExpiredToken")]
+        with pytest.raises(StorageAccessError) as caught:
+            call()
+        assert caught.value.problem is AccessProblem.EXPIRED
+        bucket.faults.clear()
+    assert examine("rows", table).findings == ()

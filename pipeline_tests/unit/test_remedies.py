@@ -26,7 +26,7 @@ PACKAGE = Path(orchestration.__file__).parents[1]
 ARGUMENT = re.compile(r"--[a-z][a-z-]*|<[^>]+>|\d+|[A-Z]{3,}|\{\}")
 COMMAND = re.compile(r"(?<![\w./-])pipeline ((?:[a-z]+ )*[^\n`;,()]*)")
 # Of Spark, pandas, polars and Java, whose names are not ours.
-OF_OTHERS = {
+OF_OTHERS = {"PYSPARK_PYTHON",
     "HTTPS_PROXY", "JAVA_HOME", "SPARK_REMOTE", "convert_timezone", "java_method", "replace_time_zone", "rename_axis",
     "spark_conf",
     "to_timestamp_ltz", "to_timestamp_ntz", "try_cast", "try_divide", "tz_localize",

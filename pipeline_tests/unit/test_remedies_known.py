@@ -6,11 +6,14 @@ import pytest
 
 from pipeline.errors import PipelineError
 from pipeline_tests import remedies
+from pipeline_tests.delta import test_catalog_names as _of_names  # noqa: F401  it registers its tests
+from pipeline_tests.delta import test_cluster as _of_clusters  # noqa: F401
 from pipeline_tests.delta import test_remedies_arrive as _with_spark  # noqa: F401  it registers its tests
 from pipeline_tests.delta import test_remedies_of_tables as _of_tables  # noqa: F401
 from pipeline_tests.unit import test_remedies_arrive as _without_spark  # noqa: F401
 from pipeline_tests.unit import test_remedies_of_machine as _of_machine  # noqa: F401
 from pipeline_tests.unit import test_remedies_of_sinks as _of_sinks  # noqa: F401
+from pipeline_tests.unit import test_storage_options as _of_storage  # noqa: F401
 from pipeline_tests.unit.test_errors import CONCRETE
 
 

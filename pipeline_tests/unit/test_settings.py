@@ -2,6 +2,7 @@
 
 import dataclasses
 import os
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -73,6 +74,7 @@ def test_every_default_is_the_documented_one(tmp_path: Path, home: Path) -> None
         root=str(project / ".pipeline" / "tables"),
         landing=str(project / ".pipeline" / "landing"),
         datasets=None,
+        catalog=None,
         vacuum="dry",
         running=(),
         local_frame_max_bytes=1_073_741_824,
@@ -106,8 +108,9 @@ SIMPLE = {
     "root": ("s3a://project/root", "s3a://environment/root"),
     "landing": ("s3a://project/landing", "s3a://environment/landing"),
     "datasets": ("project.tables:datasets", "environment.tables:datasets"),
+    "catalog": ("project", "environment.schema"),
     "vacuum": ("dry", "apply"),
-    "master": ("local[3]", "spark://host:7077"),
+    "master": ("local[3]", "spark://127.0.0.1:7077"),
     "driver_memory": ("3g", "512m"),
     "maven_repository": ("https://project/maven", "https://environment/maven"),
 }
@@ -215,6 +218,7 @@ def test_every_variable_that_is_listed_is_read(tmp_path: Path, home: Path) -> No
     ("name", "value"),
     [
         ("root", " "),
+        ("catalog", " "),
         ("landing", "\t"),
         ("master", "  "),
         ("cache", " "),
@@ -254,6 +258,7 @@ def test_a_bad_value_of_a_variable_is_refused_with_the_variables_name(
     ("name", "value"),
     [
         ("root", "3"),
+        ("catalog", "true"),
         ("root", '""'),
         ("root", '["a"]'),
         ("master", "true"),
@@ -571,6 +576,50 @@ def test_a_local_root_for_a_spark_on_another_machine_is_refused_without_its_toke
     assert read(home, tmp_path, SPARK_REMOTE=remote, PIPELINE_ROOT="s3a://bucket/x").root == "s3a://bucket/x"
 
 
-@pytest.mark.parametrize("remote", ["sc://127.0.0.1:15002", "sc://localhost", "sc://[::1]:15002/;use_ssl=false"])
+NAME = socket.gethostname()
+
+
+@pytest.mark.parametrize(
+    "remote",
+    ["sc://127.0.0.1:15002", "sc://localhost", "sc://[::1]:15002/;use_ssl=false", f"sc://{NAME}:15002"],
+)
 def test_a_local_root_for_a_spark_on_this_machine_is_accepted(tmp_path: Path, home: Path, remote: str) -> None:
     assert read(home, tmp_path, SPARK_REMOTE=remote).spark.remote == remote
+
+
+@pytest.mark.parametrize(
+    ("master", "host"),
+    [
+        ("spark://spark.example:7077", "spark.example"),
+        ("spark://127.0.0.1:7077,10.1.2.3:7077", "10.1.2.3"),
+        ("spark://[2001:db8::1]:7077", "2001:db8::1"),
+        ("k8s://https://cluster.example:443/path", "cluster.example"),
+        ("k8s://cluster.example:443", "cluster.example"),
+        ("yarn", "yarn"),
+    ],
+)
+@pytest.mark.parametrize("form", ["{}", "file://{}"])
+def test_a_local_root_for_a_cluster_on_other_machines_is_refused(
+    tmp_path: Path, home: Path, master: str, host: str, form: str
+) -> None:
+    root = form.format(tmp_path / "lake")
+    error = refused(home, tmp_path, PIPELINE_MASTER=master, PIPELINE_ROOT=root)
+    assert error.setting == "PIPELINE_ROOT"
+    assert error.problem == f"{root} lies on this machine, and PIPELINE_MASTER runs Spark on {host}"
+    assert read(home, tmp_path, PIPELINE_MASTER=master, PIPELINE_ROOT="s3a://bucket/x").spark.is_cluster
+    served = read(home, tmp_path, PIPELINE_MASTER=master, PIPELINE_ROOT=root, SPARK_REMOTE="sc://127.0.0.1")
+    assert served.root == root, "the master is not used"
+
+
+@pytest.mark.parametrize(
+    "master",
+    ["spark://127.0.0.1:7077", "spark://localhost:7077,[::1]:7078", f"spark://{NAME.upper()}:7077",
+     f"spark://{NAME}.example:7077", "k8s://https://127.0.0.1:6443", "local-cluster[2,1,1024]"],
+)  # fmt: skip
+def test_a_local_root_for_a_cluster_on_this_machine_is_accepted(tmp_path: Path, home: Path, master: str) -> None:
+    assert read(home, tmp_path, PIPELINE_MASTER=master).spark.is_cluster
+
+
+@pytest.mark.parametrize("master", ["local", "local[4]", "local[*]", "local[4, 2]"])
+def test_a_master_in_this_process_is_no_cluster(tmp_path: Path, home: Path, master: str) -> None:
+    assert not read(home, tmp_path, PIPELINE_MASTER=master).spark.is_cluster

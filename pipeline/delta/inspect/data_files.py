@@ -13,6 +13,7 @@ from typing import Any
 
 from pipeline.delta.log.checkpoints import first_line
 from pipeline.delta.log.entry import statistics
+from pipeline.delta.storage.access import StoreError, kept_store_errors
 
 _MAGIC = b"PAR1"
 _ENCRYPTED = b"PARE"
@@ -43,7 +44,10 @@ def problem_of(system: Any, path: str, size: int, added: Mapping[str, Any], *, d
     if committed is not None and size != committed:
         return f"it has {size} bytes, but {committed} were committed"
     try:
-        return _problem_of_parquet(system, path, size, statistics(added), deep=deep)
+        with kept_store_errors():
+            return _problem_of_parquet(system, path, size, statistics(added), deep=deep)
+    except StoreError:  # the store refuses, which is no damage
+        raise
     except _UNREADABLE as error:
         return f"it can't be read as Parquet ({first_line(error)})"
 

@@ -22,11 +22,12 @@ from pipeline.delta.log.checkpoints import log_files, newest_files, usable_check
 from pipeline.delta.log.commits import live_rows, partition_values
 from pipeline.delta.log.counts import table_files
 from pipeline.delta.log.entry import as_count, of_dataset
-from pipeline.delta.spark.doors import door, storage_failure
+from pipeline.delta.spark.doors import door, storage_error, storage_failure
 from pipeline.delta.spark.failures import SPARK_ERRORS, failure_of
+from pipeline.delta.storage.access import kept_store_errors
 from pipeline.delta.storage.file_system import File, file_system
 from pipeline.delta.table.open_table import TableState, observe_at, rows_at, shape_differences, state_from_log
-from pipeline.errors import PipelineError, StorageError
+from pipeline.errors import PipelineError
 
 Standing = Literal["never written", "ok", "differs from declaration", "not declared", "unreadable"]
 
@@ -165,7 +166,7 @@ def described_in_log(
             state = state_from_log(location, listed)
         counted = None if state is None else _counted_in_log(state, listed)
     except (OSError, ValueError) as error:  # pyarrow's own errors are ValueErrors
-        raise StorageError(dataset=name, location=location, reason=str(error)) from error
+        raise storage_error(error, name, location) from error
     if counted is None or history_in_log(name, location, 1, listed) is None:
         return None
     sized, rows, partitions = counted
@@ -202,7 +203,8 @@ def _rows_in_footer(location: str, added: Mapping[str, Any]) -> int | None:
         return None
     deleted = (added.get("deletionVector") or {}).get("cardinality") or 0
     system, folder = file_system(location)
-    return int(pq.read_metadata(f"{folder}/{path}", filesystem=system).num_rows) - int(deleted)
+    with kept_store_errors():
+        return int(pq.read_metadata(f"{folder}/{path}", filesystem=system).num_rows) - int(deleted)
 
 
 def _described(

@@ -16,10 +16,10 @@ from pipeline.delta.log.commits import commit_file, commit_versions
 from pipeline.delta.log.replay import FaultKind, LogFault, Replay, replay
 from pipeline.delta.log.snapshot import table_facts
 from pipeline.delta.read.cursors import effective_cursors
-from pipeline.delta.spark.doors import door
+from pipeline.delta.spark.doors import door, storage_error
 from pipeline.delta.storage.file_system import file_system, list_folder
 from pipeline.delta.table.open_table import state_from_log
-from pipeline.errors import DamagedTableError, StorageError, TableNotFoundError
+from pipeline.errors import DamagedTableError, TableNotFoundError
 
 CHANGE_DATA = "_change_data"
 _DELETION_VECTOR = "deletion_vector_"
@@ -79,7 +79,7 @@ def examine(name: str, location: str, *, consumers: Sequence[TableRef] = (), dee
         replayed = replay(location)
         on_disk = dict(_data_files(location))
     except (OSError, ValueError) as error:
-        raise StorageError(dataset=name, location=location, reason=str(error)) from error
+        raise storage_error(error, name, location) from error
     if replayed is None:
         raise TableNotFoundError(dataset=name, location=location)
     unread = _unread(name, location, consumers)

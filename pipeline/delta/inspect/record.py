@@ -30,6 +30,7 @@ from pipeline.delta.log.mark import Mark, runtime_profile
 from pipeline.delta.log.snapshot import TableFacts, table_facts
 from pipeline.delta.read.version import ReadFacts
 from pipeline.delta.spark.doors import door
+from pipeline.delta.storage.access import StoreError
 from pipeline.delta.storage.text_files import write_text
 from pipeline.delta.table.open_table import require_table
 from pipeline.delta.write.result import WriteResult
@@ -325,6 +326,8 @@ def _problem(record: DatasetRecord) -> str | None:
         commit = read_commit(record.path, record.version, partition_by)
     except DamagedTableError as error:
         return f"version {record.version} is damaged ({error.reason})"
+    except StoreError as error:
+        return f"version {record.version} can't be read now ({_first_line(error)})"
     except (OSError, ValueError) as error:
         return f"version {record.version} is not in the log ({_first_line(error)})"
     return None if commit.token == record.mark["token"] else f"version {record.version} has another mark"

@@ -11,6 +11,7 @@ from urllib.parse import unquote
 
 from pipeline.delta.log.commits import read_entry
 from pipeline.delta.log.snapshot import PHYSICAL_NAME, TableFacts, table_facts
+from pipeline.delta.storage.access import kept_store_errors
 from pipeline.delta.storage.file_system import file_system
 from pipeline.errors import DamagedTableError
 
@@ -53,7 +54,7 @@ def _first_rows(location: str, file: Mapping[str, Any], facts: TableFacts, most:
     shown = list(physical)[:SAMPLED_COLUMNS]
     in_log = {name: file.get("partitionValues", {}).get(physical[name]) for name in facts.partition_by}
     system, folder = file_system(location)
-    with pq.ParquetFile(f"{folder}/{unquote(file['path'])}", filesystem=system) as parquet:
+    with kept_store_errors(), pq.ParquetFile(f"{folder}/{unquote(file['path'])}", filesystem=system) as parquet:
         in_file = set(parquet.schema_arrow.names)
         columns = [physical[name] for name in shown if name not in in_log and physical[name] in in_file]
         batch = next(parquet.iter_batches(batch_size=most, columns=columns), None)

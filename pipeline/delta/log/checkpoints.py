@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from pipeline.delta.log.entry import actions_of
+from pipeline.delta.storage.access import kept_store_errors
 from pipeline.delta.storage.file_system import (
     KEPT_BYTES,
     File,
@@ -201,7 +202,8 @@ def parquet_file(folder: str, name: str, file: File | None = None) -> Any:
 
 
 def _rows(folder: str, name: str, columns: Sequence[str], file: File | None = None) -> list[dict[str, Any]]:
-    rows: list[dict[str, Any]] = parquet_file(folder, name, file).read(columns=list(columns)).to_pylist()
+    with kept_store_errors():
+        rows: list[dict[str, Any]] = parquet_file(folder, name, file).read(columns=list(columns)).to_pylist()
     return rows
 
 

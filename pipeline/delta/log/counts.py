@@ -15,6 +15,7 @@ from typing import Any
 from pipeline.delta.log.checkpoints import checkpoint_actions, commit_name, files_for, log_files
 from pipeline.delta.log.commits import PartitionValues, live_rows, partition_values, read_entry
 from pipeline.delta.log.snapshot import PHYSICAL_NAME
+from pipeline.delta.storage.access import StoreError
 from pipeline.delta.storage.file_system import File, side_by_side
 from pipeline.errors import DamagedTableError
 
@@ -89,6 +90,8 @@ def table_files(location: str, version: int, listed: Iterable[File] | None = Non
         if state.metadata is None:
             return None
         columns, partition_by = tuple(state.metadata.get("partitionColumns") or ()), _physical(state.metadata)
+    except StoreError:  # Spark would not reach it either
+        raise
     # Part of the log is damaged, gone, or in a form that this code does not read.
     except (OSError, ValueError, KeyError, NotImplementedError, DamagedTableError):
         return None

@@ -32,6 +32,7 @@ from pipeline.delta.log.checkpoints import (
 )
 from pipeline.delta.log.commits import commit_file
 from pipeline.delta.log.entry import Action, actions_of, damaged_file, info_of
+from pipeline.delta.storage.access import StoreError, kept_store_errors
 from pipeline.delta.storage.file_system import File, list_files, local_folder, missing_files, read_listed, side_by_side
 
 # How often a log is checked if an entry disappears meanwhile, as in a clean-up.
@@ -245,11 +246,11 @@ def _unreadable(location: str, file: File) -> str | None:
         if path.endswith(".json"):
             actions_of(path, _content(location, file).rstrip(b"\n") + b"\n")
         else:
-            parquet_file(f"{location}/{LOG}", file.name, file).close()
-    except FileNotFoundError:
+            with kept_store_errors():
+                parquet_file(f"{location}/{LOG}", file.name, file).close()
+    except (FileNotFoundError, StoreError):  # the store refuses, which is no damage
         raise
     except (OSError, ValueError) as error:  # pyarrow's own errors are ValueErrors
-        missing_files(location, [path.removeprefix(f"{location}/")])  # raises if the storage does not answer
         return f"it can't be read ({first_line(error)})"
     return None
 

@@ -17,6 +17,7 @@ from pipeline.delta.log.checkpoints import LogFiles, checkpoint_actions, first_l
 from pipeline.delta.log.commits import commit_file
 from pipeline.delta.log.entry import MANY, Action, actions_of
 from pipeline.delta.log.integrity import Checksum, checksum_in
+from pipeline.delta.storage.access import StoreError
 from pipeline.delta.storage.file_system import read_file
 from pipeline.errors import DamagedTableError
 
@@ -151,6 +152,8 @@ class _Log:
             try:
                 state.apply([action for name in names for action in checkpoint_actions(self._location, name)])
                 problem = self._differs(version, state)
+            except StoreError:  # the store refuses, which is no damage
+                raise
             except (OSError, ValueError, DamagedTableError) as error:  # pyarrow's own errors are ValueErrors
                 problem = error.reason if isinstance(error, DamagedTableError) else first_line(error)
             if problem is None:

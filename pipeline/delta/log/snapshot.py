@@ -28,6 +28,7 @@ from pipeline.delta.log.checkpoints import (
 from pipeline.delta.log.commits import commit_info, read_entry
 from pipeline.delta.log.entry import Action, damaged_file
 from pipeline.delta.log.integrity import checksum_in
+from pipeline.delta.storage.access import StoreError
 from pipeline.delta.storage.file_system import File, local_folder, read_listed
 from pipeline.errors import DamagedTableError
 
@@ -204,6 +205,8 @@ def _backwards(
                     for name in complete[number]
                     for action in checkpoint_actions(location, name, _OF_TABLE, files[name])
                 ]
+            except StoreError:  # the store refuses, which is no damage
+                raise
             except (OSError, ValueError, DamagedTableError) as error:  # pyarrow's own errors are ValueErrors
                 reason = error.reason if isinstance(error, DamagedTableError) else first_line(error)
                 path = f"{location}/_delta_log/{complete[number][0]}"

@@ -12,6 +12,7 @@ import sys
 import tempfile
 import threading
 import time
+from dataclasses import replace
 from types import TracebackType
 from typing import IO, Any
 
@@ -143,7 +144,8 @@ def _expires(jvm: Any, log: Any, snapshot: Any, path: str) -> bool:
 
 def _serve() -> None:
     """Write the checkpoint that each line of the standard input requests, until the input ends."""
-    session = open_session(load_settings().spark)
+    # On this machine: on a cluster a second driver would wait for the cores that the server has.
+    session = open_session(replace(load_settings().spark, master="local[*]"))
     for line in sys.stdin:
         request = json.loads(line)
         try:

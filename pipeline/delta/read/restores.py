@@ -20,6 +20,7 @@ from pipeline.delta.log.checkpoints import checkpoint_actions, files_for, log_fi
 from pipeline.delta.log.commits import commit_info, read_commit, read_entry
 from pipeline.delta.log.entry import as_count
 from pipeline.delta.spark.failures import SPARK_ERRORS
+from pipeline.delta.storage.access import StoreError
 
 RESTORE = "RESTORE"
 _File = tuple[str, str]
@@ -46,6 +47,8 @@ def restored_version(
     parameters_or_empty = parameters or {}
     try:
         same_files = _with_the_files_of(location, number)
+    except StoreError:  # the store refuses, which is no answer
+        raise
     except (OSError, ValueError):  # a commit is missing or truncated
         return None
     if len(same_files) == 1:
@@ -105,6 +108,8 @@ def contradictory_commits(location: str, numbers: Collection[int]) -> list[int]:
             if version in numbers and not _is_true(files, [action for action in actions if _changes(action)]):
                 contradictory.append(version)
             _apply(files, actions)
+    except StoreError:  # the store refuses, which is no answer
+        raise
     except (OSError, ValueError):  # a commit is missing or truncated
         return []
     return contradictory

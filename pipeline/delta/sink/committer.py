@@ -37,6 +37,7 @@ from pipeline.delta.sink.metrics import SinkCounters
 from pipeline.delta.sink.raising import without_raising, without_stored_value
 from pipeline.delta.sink.receiver import SinkSettings
 from pipeline.delta.sink.segments import Batch
+from pipeline.delta.spark.doors import storage_error
 from pipeline.delta.spark.failures import SPARK_ERRORS, failure_of
 from pipeline.delta.sql import constraints
 from pipeline.delta.table.open_table import open_or_create, table_state
@@ -55,7 +56,6 @@ from pipeline.errors import (
     PipelineError,
     SinkConflictError,
     StatementError,
-    StorageError,
     ViolationError,
 )
 
@@ -151,7 +151,7 @@ class Committer:
             after = synced if synced <= newest else -1  # it may be another table by now
             sync_commits(self.table.location, after, newest)
         except OSError as error:
-            raise StorageError(dataset=self.table.name, location=self.table.location, reason=str(error)) from error
+            raise storage_error(error, self.table.name, self.table.location) from error
         return newest
 
     def _with_retries(self, call: Callable[[], _T], what: str) -> tuple[_T, int]:

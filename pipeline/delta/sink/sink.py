@@ -91,7 +91,7 @@ class DeltaSink:
         staging = f"{settings.root.rstrip('/')}/{STAGING}"
         is_readable = options.journal is None and local_folder(settings.root) is not None  # for Spark
         self._committer = Committer(
-            dataset.at(settings.root), writer=writer_id, journal=self._receiver.journal,
+            dataset.named(settings.catalog).at(settings.root), writer=writer_id, journal=self._receiver.journal,
             letters=self._receiver.letters, meter=self._meter, staging=staging,
             in_place=f"{staging}/{SINKS}/{journal.parent.name}/{journal.name}" if is_readable else None,
             open_session=partial(open_session, settings.spark), settings=options, stopping=self._drained,

@@ -10,6 +10,7 @@ from importlib.resources import files
 from pathlib import Path
 
 from pipeline.delta.storage.object_stores import extras_of
+from pipeline.delta.storage.options import account_confs
 from pipeline.settings import SparkSettings
 
 DELTA_EXTENSION = "io.delta.sql.DeltaSparkSessionExtension"
@@ -73,17 +74,53 @@ WRITE_CONFS = {
     "spark.databricks.delta.history.metricsEnabled": "true",
     "spark.databricks.delta.stats.collect": "true",
 }
-# A commit on S3 is one conditional PUT, so that two drivers lose nothing. The second conf tells a writer whose answer
-# was lost, and whose client has repeated the PUT, that the existing entry is its own.
-CONDITIONAL_LOG_STORE = "io.pipeline.delta.ConditionalS3LogStore"
-_S3_CONFS = {
-    "spark.delta.logStore.s3.impl": CONDITIONAL_LOG_STORE,
-    "spark.delta.logStore.s3a.impl": CONDITIONAL_LOG_STORE,
-    "spark.databricks.delta.commit.idempotencyCheck.enabled": "true",
-    "spark.hadoop.fs.s3.impl": "org.apache.hadoop.fs.s3a.S3AFileSystem",
+# With each of these log stores a commit is one conditional request, so that two drivers lose nothing: a PUT on S3, the
+# copy or rename of a complete file on Azure, and the end of an upload on GCS. Those of Azure and GCS are Delta's own.
+_S3_LOG_STORE = "io.pipeline.delta.ConditionalS3LogStore"
+_AZURE_LOG_STORE = "io.delta.storage.AzureLogStore"
+_GCS_LOG_STORE = "io.delta.storage.GCSLogStore"
+CONDITIONAL_LOG_STORES = frozenset({_S3_LOG_STORE, _AZURE_LOG_STORE, _GCS_LOG_STORE})
+# A client repeats a request whose answer was lost. With this conf the writer learns that the existing entry is its own.
+_OBJECT_STORE_CONFS = {"spark.databricks.delta.commit.idempotencyCheck.enabled": "true"}
+# The confs for each extra of this package, by name.
+_CONFS_BY_EXTRA = {
+    "s3": {
+        "spark.delta.logStore.s3.impl": _S3_LOG_STORE,
+        "spark.delta.logStore.s3a.impl": _S3_LOG_STORE,
+        "spark.hadoop.fs.s3.impl": "org.apache.hadoop.fs.s3a.S3AFileSystem",
+        # A store that doesn't answer, or that is busy, is given up. By default a busy one is asked again for days.
+        "spark.hadoop.fs.s3a.attempts.maximum": "3",
+        "spark.hadoop.fs.s3a.retry.limit": "4",
+        "spark.hadoop.fs.s3a.retry.throttle.limit": "6",
+        "spark.hadoop.fs.s3a.connection.establish.timeout": "15s",
+        "spark.hadoop.fs.s3a.connection.timeout": "60s",
+    },
+    "azure": {
+        "spark.delta.logStore.abfs.impl": _AZURE_LOG_STORE,
+        "spark.delta.logStore.abfss.impl": _AZURE_LOG_STORE,
+    },
+    # Hadoop's own defaults are for another connector: Google's can't read their block size. And they name an account
+    # that only machines of Google have.
+    "gcs": {
+        "spark.delta.logStore.gs.impl": _GCS_LOG_STORE,
+        "spark.hadoop.fs.gs.impl": "com.google.cloud.hadoop.fs.gcs.GoogleHadoopFileSystem",
+        "spark.hadoop.fs.AbstractFileSystem.gs.impl": "com.google.cloud.hadoop.fs.gcs.GoogleHadoopFS",
+        "spark.hadoop.fs.gs.block.size": str(64 << 20),
+        "spark.hadoop.fs.gs.auth.type": "APPLICATION_DEFAULT",
+    },
 }
-# Lists that the settings add to, and what separates their items.
-_LISTS = {"spark.driver.extraClassPath": os.pathsep, "spark.jars": ","}
+# Spark adds this class path to `spark.driver.extraClassPath`, which therefore belongs to the user alone.
+CLASS_PATH = "spark.driver.defaultExtraClassPath"
+_DEFAULT_CLASS_PATH = "hive-jackson/*"  # Spark's own value
+# On a cluster these have Spark's defaults: executors can't reach a driver on loopback, and the cores of this machine
+# are not those of the cluster.
+_OF_ONE_MACHINE = (
+    "spark.driver.host",
+    "spark.driver.bindAddress",
+    "spark.sql.shuffle.partitions",
+    "spark.sql.sources.parallelPartitionDiscovery.parallelism",
+    "spark.databricks.delta.snapshotPartitions",
+)
 FEW_CORES = 2
 
 
@@ -93,18 +130,19 @@ def cores() -> int:
 
 
 def confs(settings: SparkSettings, jars: list[Path]) -> dict[str, str]:
-    """Every conf of an embedded session. A conf of the settings has precedence over ours; their jars are added to ours.
+    """Every conf of an embedded session with these jars. A conf of the settings has precedence over ours.
 
-    Sizes follow the cores: with Delta's and Spark's defaults a small table costs more in empty tasks than in work.
+    On one machine sizes follow the cores: with Delta's and Spark's defaults a small table costs more in empty tasks
+    than in work.
     """
     parallel = str(cores())
     # On few cores parallel garbage collection takes them from the work: a first write is a sixth slower with it.
-    collector = ["-XX:+UseSerialGC"] if settings.master.startswith("local") and cores() <= FEW_CORES else []
+    collector = ["-XX:+UseSerialGC"] if not settings.is_cluster and cores() <= FEW_CORES else []
     quiet = files("pipeline.delta.spark").joinpath("log4j2.properties")
     ours = {
         "spark.app.name": "pipeline",
         "spark.driver.memory": settings.driver_memory,
-        "spark.driver.extraClassPath": os.pathsep.join(map(str, jars)),
+        CLASS_PATH: os.pathsep.join([*map(str, jars), _DEFAULT_CLASS_PATH]),
         # As a URI: the launcher splits this text at spaces.
         "spark.driver.extraJavaOptions": " ".join(
             [f"-Dlog4j2.configurationFile={Path(str(quiet)).as_uri()}", *collector]
@@ -117,20 +155,17 @@ def confs(settings: SparkSettings, jars: list[Path]) -> dict[str, str]:
         "spark.sql.extensions": DELTA_EXTENSION,
         "spark.sql.catalog.spark_catalog": DELTA_CATALOG,
         "spark.sql.catalogImplementation": "in-memory",
-        # We keep nothing in a catalog. Without this conf Spark makes an empty `spark-warehouse` where it is started.
+        # The folders of schemas, which stay empty: our tables are external. Without this conf Spark makes a
+        # `spark-warehouse` where it is started.
         "spark.sql.warehouse.dir": (settings.cache / "warehouse").as_uri(),
         "spark.sql.shuffle.partitions": parallel,
         "spark.sql.sources.parallelPartitionDiscovery.parallelism": parallel,
         "spark.databricks.delta.snapshotPartitions": parallel,
         "spark.databricks.delta.vacuum.parallelDelete.enabled": "true",
     }
-    if not settings.master.startswith("local"):
-        # A cluster's executors can't reach a driver on loopback, nor jars that are on this machine only.
-        for name in ("spark.driver.host", "spark.driver.bindAddress"):
-            del ours[name]
-        ours["spark.jars"] = ",".join(map(str, jars))
-    if "s3" in extras_of(settings.schemes):
-        ours |= _S3_CONFS
-    theirs = dict(settings.conf)
-    theirs |= {n: f"{ours[n]}{by}{theirs[n]}" for n, by in _LISTS.items() if n in ours and theirs.get(n)}
-    return ours | SEMANTIC_CONFS | STATEMENT_CONFS | WRITE_CONFS | theirs
+    if settings.is_cluster:
+        ours = {name: value for name, value in ours.items() if name not in _OF_ONE_MACHINE}
+    for extra in extras_of(settings.schemes):
+        ours |= _OBJECT_STORE_CONFS | _CONFS_BY_EXTRA[extra]
+    ours |= account_confs(settings)
+    return ours | SEMANTIC_CONFS | STATEMENT_CONFS | WRITE_CONFS | dict(settings.conf)

@@ -21,6 +21,7 @@ from py4j.protocol import Py4JNetworkError
 
 from pipeline.dataset import Dataset, TableRef
 from pipeline.delta.spark.failures import SPARK_ERRORS, Failure, failure_of
+from pipeline.delta.storage.access import StoreError
 from pipeline.errors import (
     CommitConflictError,
     DamagedTableError,
@@ -29,6 +30,7 @@ from pipeline.errors import (
     PipelineError,
     SparkUnavailableError,
     StatementError,
+    StorageAccessError,
     StorageError,
     TextError,
 )
@@ -140,11 +142,12 @@ def as_ours(error: BaseException, dataset: str, location: str) -> PipelineError:
     text = _unicode_error_in(error)
     if text is not None:
         return _text_error(text, dataset)
+    if isinstance(error, StoreError):
+        return storage_error(error, dataset, location)
     if isinstance(error, Py4JNetworkError | ConnectionError):  # the JVM of this process is gone
         return SparkUnavailableError(where="this process", reason=str(error) or type(error).__name__)
     if isinstance(error, OSError):
-        reason = error.strerror or str(error)
-        return StorageError(dataset=dataset, location=location, reason=reason, found=disk_problem(location))
+        return storage_error(error, dataset, location)
     if not isinstance(error, SPARK_ERRORS):
         return _of_library(error, dataset)
     failure = failure_of(error)
@@ -157,6 +160,16 @@ def as_ours(error: BaseException, dataset: str, location: str) -> PipelineError:
     if remedy:
         return StorageError(dataset=dataset, location=location, reason=failure.summary, found=remedy)
     return EngineError(dataset=dataset, location=location, condition=failure.condition, reason=failure.summary)
+
+
+def storage_error(error: OSError | ValueError, dataset: str, location: str) -> StorageError:
+    """The error of ours for a storage that this process can't use. pyarrow's own errors are ValueErrors."""
+    if isinstance(error, StoreError) and error.problem is not None:
+        return StorageAccessError(
+            dataset=dataset, location=location, reason=error.answer, side="this process", problem=error.problem
+        )
+    reason = getattr(error, "strerror", None) or str(error)
+    return StorageError(dataset=dataset, location=location, reason=reason, found=disk_problem(location))
 
 
 def _unicode_error_in(error: BaseException) -> UnicodeError | None:

@@ -36,14 +36,21 @@ _LOCK = "lock"
 
 def jar_path(coordinate: str, cache: Path) -> Path:
     """The path of a Maven coordinate's jar in the cache."""
-    organisation, name, version = coordinate.split(":")
-    return cache / "jars" / f"{organisation}_{name}-{version}.jar"
+    organisation, name, version = _parts(coordinate)
+    return cache / "jars" / f"{organisation}_{name}-{'-'.join(version)}.jar"
 
 
 def jar_url(coordinate: str, repository: str) -> str:
     """The address of a Maven coordinate's jar in a repository."""
-    organisation, name, version = coordinate.split(":")
-    return f"{repository.rstrip('/')}/{organisation.replace('.', '/')}/{name}/{version}/{name}-{version}.jar"
+    organisation, name, version = _parts(coordinate)
+    folder = f"{organisation.replace('.', '/')}/{name}/{version[0]}"
+    return f"{repository.rstrip('/')}/{folder}/{name}-{'-'.join(version)}.jar"
+
+
+def _parts(coordinate: str) -> tuple[str, str, list[str]]:
+    """The organisation, the name, and the version with the classifier if the coordinate has one."""
+    organisation, name, *version = coordinate.split(":")
+    return organisation, name, version
 
 
 def delta_jars(settings: SparkSettings) -> list[Path]:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import os
 import signal
 import socket
 import subprocess
@@ -24,6 +25,7 @@ from typing import TextIO
 
 import psutil
 
+from pipeline.delta.spark.cluster import WAIT_CONF, wait_seconds
 from pipeline.delta.spark.connect import CONNECT_PORT
 from pipeline.delta.spark.jars import delta_jars
 from pipeline.delta.spark.server_record import (
@@ -33,14 +35,16 @@ from pipeline.delta.spark.server_record import (
     arguments,
     beginning,
     forget,
+    is_ready,
     new_token,
     own,
     process_of,
     read_record,
     remember,
+    set_ready,
 )
 from pipeline.delta.spark.session import embedded_environment, open_session
-from pipeline.errors import ServerError
+from pipeline.errors import PipelineError, ServerError
 from pipeline.settings import SparkSettings, load_settings
 
 START_SECONDS = 180.0
@@ -96,7 +100,9 @@ def start(
             _end(folder, earlier)
         if not _is_free(port):
             raise ServerError(folder=str(folder), reason=f"another process uses port {port}")
-        delta_jars(load_settings().spark)  # here, so that the caller gets their errors and the server downloads nothing
+        settings = load_settings().spark
+        seconds = START_SECONDS + (wait_seconds(dict(settings.conf).get(WAIT_CONF)) if settings.is_cluster else 0)
+        delta_jars(settings)  # here, so that the caller gets their errors and the server downloads nothing
         log = folder / "server.log"
         child = _spawn(folder, port, idle_minutes, log)
         server = Server(
@@ -109,7 +115,7 @@ def start(
         with ExitStack() as unless_ready:  # also an interrupt must leave no process or record
             unless_ready.callback(forget, folder)
             unless_ready.callback(_end, folder, server)
-            _await_answer(child, server, folder, waiting)
+            _await_answer(child, server, folder, waiting, seconds)
             remember(folder, server)
             unless_ready.pop_all()
         return server
@@ -131,15 +137,15 @@ def _spawn(folder: Path, port: int, idle_minutes: int | None, log: Path) -> subp
 
 
 def _await_answer(
-    child: subprocess.Popen[bytes], server: Server, folder: Path, waiting: Callable[[float], None]
+    child: subprocess.Popen[bytes], server: Server, folder: Path, waiting: Callable[[float], None], at_most: float
 ) -> None:
     started = time.monotonic()
-    while not answers(server):
+    while not (is_ready(folder, server.pid) and answers(server)):
         seconds = time.monotonic() - started
         if child.poll() is not None:
             raise ServerError(folder=str(folder), reason=f"it ended while it started; {_last_line(server)}")
-        if seconds > START_SECONDS:
-            raise ServerError(folder=str(folder), reason=f"it did not answer in {START_SECONDS:.0f} s")
+        if seconds > at_most:
+            raise ServerError(folder=str(folder), reason=f"it did not answer in {at_most:.0f} s")
         waiting(seconds)
         time.sleep(POLL_SECONDS)
 
@@ -241,12 +247,16 @@ def serving(settings: SparkSettings, port: int) -> SparkSettings:
     return replace(settings, remote=None, conf=tuple(sorted(conf.items())))
 
 
-def serve(port: int, idle_minutes: int | None) -> None:
+def serve(folder: Path, port: int, idle_minutes: int | None) -> None:
     """Run as the server's process until a signal ends it, its JVM ends, or it was idle for `idle_minutes`."""
     ending = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: ending.set())
-    session = open_session(serving(load_settings().spark, port))
+    try:
+        session = open_session(serving(load_settings().spark, port))
+    except PipelineError as error:
+        raise SystemExit(" ".join(str(error).split())) from error  # as one line, which `start` reports
+    set_ready(folder, os.getpid())
     jvm: subprocess.Popen[bytes] = session.sparkContext._gateway.proc  # type: ignore[union-attr]
     threading.Thread(target=_set_after, args=(jvm, ending), daemon=True).start()
     connected = time.monotonic()
@@ -277,4 +287,4 @@ if __name__ == "__main__":
     parser.add_argument("--idle-minutes", type=int, default=None)
     parser.add_argument("--state", required=True)  # the server's folder; other processes read it on the command line
     options = parser.parse_args()
-    serve(options.port, options.idle_minutes)
+    serve(Path(options.state), options.port, options.idle_minutes)

@@ -28,6 +28,7 @@ _TOKEN_BYTES = 32
 _COMMAND_LINE_SECONDS = 1.0
 _RECORD = "server.json"
 _TOKEN = "token"  # noqa: S105  the name of a file
+_READY = "ready"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -119,9 +120,21 @@ def remember(folder: Path, server: Server) -> None:
 
 
 def forget(folder: Path) -> None:
-    """Remove the record and the token."""
-    for name in (_RECORD, _TOKEN):
+    """Remove the record, the token and the sign of a server that is ready."""
+    for name in (_RECORD, _TOKEN, _READY):
         (folder / name).unlink(missing_ok=True)
+
+
+def set_ready(folder: Path, pid: int) -> None:
+    """Write that the server with this process is ready: its session is complete, and its executors are checked."""
+    write_file(folder / _READY, str(pid).encode())
+
+
+def is_ready(folder: Path, pid: int) -> bool:
+    """Whether the server with this process has written that it is ready."""
+    with contextlib.suppress(OSError):
+        return (folder / _READY).read_text(encoding="ascii", errors="replace") == str(pid)
+    return False
 
 
 def own(folder: Path) -> None:

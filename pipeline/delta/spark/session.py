@@ -12,13 +12,14 @@ from typing import Any
 
 from pyspark.sql import SparkSession
 
+from pipeline.delta.spark.cluster import check_executors, jars_for_executors, require_master
 from pipeline.delta.spark.confs import DELTA_EXTENSION, confs
 from pipeline.delta.spark.connect import CONNECT_MODE, open_connect
 from pipeline.delta.spark.failures import SPARK_ERRORS, failure_of
 from pipeline.delta.spark.jars import delta_jars
 from pipeline.delta.spark.java import find_java
 from pipeline.delta.spark.launch import environment, start_jvm
-from pipeline.delta.storage.options import use_confs
+from pipeline.delta.storage.options import use_accounts
 from pipeline.errors import SparkUnavailableError
 from pipeline.settings import SparkSettings, shown_remote
 
@@ -28,9 +29,12 @@ def open_session(settings: SparkSettings) -> SparkSession:
 
     Raises:
         PipelineError: the machine lacks the Java or the jars of an embedded driver; as `find_java` and `delta_jars`.
-        SparkUnavailableError: the server does not answer, the JVM does not start, or the session has no Delta.
+        SparkUnavailableError: the server or the master does not answer, the JVM does not start, or the session has no
+            Delta.
+        ExecutorsUnavailableError: a cluster's executors run no task; as `check_executors`.
+        ExecutorPythonError: a cluster's executors can't run this process's Python functions.
     """
-    use_confs(dict(settings.conf))
+    use_accounts(settings)
     session = open_connect(settings.remote) if settings.remote else _embedded(settings)
     where = shown_remote(settings.remote) if settings.remote else settings.master
     try:
@@ -62,14 +66,17 @@ def _embedded(settings: SparkSettings) -> SparkSession:
     running = SparkSession.getActiveSession() if CONNECT_MODE not in os.environ else None
     if running is not None:
         return running
-    java = find_java(os.environ, settings.cache)
-    ours = {"spark.master": settings.master} | confs(settings, delta_jars(settings))
+    java, jars = find_java(os.environ, settings.cache), delta_jars(settings)
+    ours = {"spark.master": settings.master} | confs(settings, jars)
     # Functions of the user run in their own Python processes. On this machine these must use this very Python.
-    python = os.environ.get("PYSPARK_PYTHON") or (sys.executable if settings.master.startswith("local") else None)
+    python = os.environ.get("PYSPARK_PYTHON") or (None if settings.is_cluster else sys.executable)
+    require_master(settings.master)
     with environment(JAVA_HOME=str(java.home), SPARK_REMOTE=None, PYSPARK_PYTHON=python):
         try:
             start_jvm(ours)
-            return SparkSession.builder.config(map={**ours}).getOrCreate()
+            if settings.is_cluster:
+                ours["spark.jars"] = jars_for_executors(jars, ours.get("spark.jars", ""))
+            session = SparkSession.builder.config(map={**ours}).getOrCreate()
         except (*SPARK_ERRORS, RuntimeError) as error:
             # If the JVM ends while it starts, pyspark raises a RuntimeError.
             raise SparkUnavailableError(where=settings.master, reason=failure_of(error).summary) from error
@@ -77,6 +84,9 @@ def _embedded(settings: SparkSettings) -> SparkSession:
             raise SparkUnavailableError(
                 where=settings.master, reason=f"its confs can't be passed to the JVM: {error}"
             ) from error
+    if settings.is_cluster:
+        check_executors(session, settings.master)
+    return session
 
 
 def embedded_environment() -> dict[str, str]:

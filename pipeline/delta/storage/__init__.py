@@ -3,4 +3,13 @@
 Nothing here knows Spark, Delta or a dataset.
 """
 
-__all__ = ["download", "file_system", "local_files", "object_stores", "options", "published_jars", "text_files"]
+__all__ = [
+    "access",
+    "download",
+    "file_system",
+    "local_files",
+    "object_stores",
+    "options",
+    "published_jars",
+    "text_files",
+]

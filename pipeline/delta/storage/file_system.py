@@ -14,8 +14,9 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from pipeline.delta.storage import local_files
-from pipeline.delta.storage.object_stores import EXTRAS, in_parallel, object_store
+from pipeline.delta.storage.object_stores import in_parallel, object_store
 from pipeline.errors import UnknownSchemeError
+from pipeline.settings import SCHEMES
 
 # How often a folder is listed that another process creates or removes meanwhile, before the error is raised.
 _LIST_ATTEMPTS = 5
@@ -170,14 +171,16 @@ def side_by_side(read: Callable[[_T], _R], items: Iterable[_T], uri: str) -> lis
     return in_parallel(read, items)
 
 
-def honours_conditions(uri: str) -> bool:
-    """Whether the storage beside this URI refuses to create a file that exists. Four requests.
+def create_file(uri: str, content: bytes) -> bool:
+    """Create a file in a bucket by one conditional request. If it exists, False, and nothing is written.
+
+    A request whose answer is lost is repeated; then the file may hold this content although the answer is False.
 
     Raises:
         OSError, ValueError: the storage can't be written.
     """
     system, path = file_system(uri)
-    return system.type_name == "local" or bool(system.handler.honours_conditions(path.rpartition("/")[0]))
+    return bool(system.handler.create(path, content))
 
 
 def file_system(location: str) -> tuple[Any, str]:
@@ -196,6 +199,6 @@ def file_system(location: str) -> tuple[Any, str]:
 
         return fs.LocalFileSystem(), str(local)
     scheme, _, rest = location.partition("://")
-    if scheme not in EXTRAS:
-        raise UnknownSchemeError(scheme=scheme, known=tuple(EXTRAS))
+    if scheme not in SCHEMES:
+        raise UnknownSchemeError(scheme=scheme, known=tuple(SCHEMES))
     return object_store(scheme, rest.partition("/")[0]), rest.rstrip("/")

@@ -6,7 +6,7 @@ of `options`. A client gives up after some 20 s.
 
 from __future__ import annotations
 
-import uuid
+import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -14,21 +14,24 @@ from datetime import timedelta
 from functools import lru_cache
 from typing import Any, TypeVar
 
+from pipeline.delta.storage.access import StoreError, problem_by_code, problem_in
 from pipeline.delta.storage.options import azure_options, gcs_options, s3_options
-from pipeline.errors import ExtraMissingError
+from pipeline.errors import AccessProblem, ExtraMissingError
+from pipeline.settings import SCHEMES
 
 _CLIENT = {"allow_http": True, "connect_timeout": "5s", "timeout": "20s"}
 _RETRIES = 3
 _RETRY_SECONDS = 15
+_CREATE_PAUSES = (0.1, 0.5, 2.0)
 _PARALLEL_REQUESTS = 16
 _SHOWN_CHARACTERS = 400
+# The metadata of an object that stands for a folder in Azure.
+_FOLDER_MARK = "hdi_isfolder"
 # A file up to this size is read at once: a request takes longer than the reading of so many bytes.
 _WHOLE_BYTES = 2**20
 _LISTED_PAGE = 1000
 _T = TypeVar("_T")
 _R = TypeVar("_R")
-# The extra of this package that brings the client for a scheme.
-EXTRAS = {"s3": "s3", "s3a": "s3", "s3n": "s3", "abfs": "azure", "abfss": "azure", "gs": "gcs"}
 
 
 def object_store(scheme: str, authority: str) -> Any:
@@ -39,13 +42,13 @@ def object_store(scheme: str, authority: str) -> Any:
         OSError: the account's options are not valid.
     """
     by_extra = {"s3": s3_options, "azure": azure_options, "gcs": gcs_options}
-    options = by_extra[EXTRAS[scheme]](authority)
+    options = by_extra[SCHEMES[scheme]](authority)
     return _opened(scheme, authority, tuple(sorted(options.items())))
 
 
 def extras_of(schemes: Iterable[str]) -> set[str]:
     """The extras of this package that tables with these schemes need."""
-    return {EXTRAS[scheme] for scheme in schemes if scheme in EXTRAS}
+    return {SCHEMES[scheme] for scheme in schemes if scheme in SCHEMES}
 
 
 def in_parallel(read: Callable[[_T], _R], items: Iterable[_T]) -> list[_R]:
@@ -59,34 +62,53 @@ def _opened(scheme: str, authority: str, options: tuple[tuple[str, Any], ...]) -
     try:
         from obstore.store import AzureStore, GCSStore, S3Store
     except ImportError as error:
-        raise ExtraMissingError(scheme=scheme, extra=EXTRAS[scheme]) from error
+        raise ExtraMissingError(scheme=scheme, extra=SCHEMES[scheme]) from error
     from pyarrow import fs
 
     backoff = {"init_backoff": timedelta(seconds=0.1), "max_backoff": timedelta(seconds=2), "base": 2}
     retry = {"max_retries": _RETRIES, "retry_timeout": timedelta(seconds=_RETRY_SECONDS), "backoff": backoff}
     common: dict[str, Any] = {"client_options": _CLIENT, "retry_config": retry}
     with os_errors():
-        if EXTRAS[scheme] == "s3":
+        if SCHEMES[scheme] == "s3":
             store: Any = S3Store(authority, **dict(options), **common)
-        elif EXTRAS[scheme] == "azure":
+        elif SCHEMES[scheme] == "azure":
             store = AzureStore(authority.partition("@")[0], **dict(options), **common)
         else:
-            store = GCSStore(authority, **common)
+            store = GCSStore(authority, **dict(options), **common)
     fs.FileSystemHandler.register(ObjectStoreHandler)
-    return fs.PyFileSystem(ObjectStoreHandler(store, EXTRAS[scheme], authority))
+    return fs.PyFileSystem(ObjectStoreHandler(store, SCHEMES[scheme], authority))
 
 
 @contextmanager
 def os_errors() -> Iterator[None]:
-    """Raise a client's errors in the block as OSErrors. Its text is cut: it may repeat a full answer."""
-    from obstore.exceptions import BaseError, PermissionDeniedError, UnauthenticatedError
+    """Raise a client's errors in the block as OSErrors. Its text is cut: it may repeat a full answer.
 
+    Raises:
+        FileNotFoundError: the client's own, for a missing file.
+        StoreError: the store refuses, or doesn't answer.
+        OSError: the name is not valid.
+    """
+    from obstore.exceptions import BaseError, GenericError, PermissionDeniedError, UnauthenticatedError
+
+    refusals = (GenericError, PermissionDeniedError, UnauthenticatedError)
     try:
         yield
-    except (BaseError, ValueError) as error:  # a ValueError is about the name
-        text = " ".join(str(error).split())[:_SHOWN_CHARACTERS]
-        kind = PermissionError if isinstance(error, PermissionDeniedError | UnauthenticatedError) else OSError
-        raise kind(text) from error
+    except FileNotFoundError as error:
+        if problem_by_code(str(error)) is AccessProblem.NO_BUCKET:
+            raise StoreError(_cut(error), AccessProblem.NO_BUCKET) from error
+        raise
+    except StoreError:
+        raise
+    except OSError as error:  # of the client's open files
+        raise StoreError(_cut(error), problem_in(str(error))) from error
+    except BaseError as error:
+        raise StoreError(_cut(error), problem_in(str(error)) if isinstance(error, refusals) else None) from error
+    except ValueError as error:  # it is about the name
+        raise OSError(_cut(error)) from error
+
+
+def _cut(error: BaseException) -> str:
+    return " ".join(str(error).partition("\n\nDebug source")[0].split())[:_SHOWN_CHARACTERS]
 
 
 def _nanoseconds(meta: Any) -> int:
@@ -133,11 +155,18 @@ class ObjectStoreHandler:
         key = self._key(path)
         with os_errors():
             try:
-                return self._file(self._store.head(key))
+                meta = self._store.head(key)
+                if meta["size"] or not self._is_marker(key):
+                    return self._file(meta)
+                is_folder = True
             except FileNotFoundError:
                 listed = self._store.list_with_delimiter(key)
-        is_folder = bool(listed["objects"] or listed["common_prefixes"])
+                is_folder = bool(listed["objects"] or listed["common_prefixes"])
         return fs.FileInfo(path, fs.FileType.Directory if is_folder else fs.FileType.NotFound)
+
+    def _is_marker(self, key: str) -> bool:
+        """Whether an empty object stands for a folder, as Hadoop's clients write them in Azure."""
+        return self._kind == "azure" and self._store.get(key).attributes.get(_FOLDER_MARK) == "true"
 
     def _file(self, meta: Any) -> Any:
         from pyarrow import fs
@@ -152,11 +181,13 @@ class ObjectStoreHandler:
         key = self._key(selector.base_dir)
         with os_errors():
             if selector.recursive:
-                infos = [self._file(meta) for page in self._store.list(key) for meta in page]
+                metas = [meta for page in self._store.list(key) for meta in page]
+                folders: list[str] = []
             else:
                 listed = self._store.list_with_delimiter(key)
-                folders = (fs.FileInfo(self._path(p), fs.FileType.Directory) for p in listed["common_prefixes"])
-                infos = [*folders, *map(self._file, listed["objects"])]
+                metas, folders = listed["objects"], listed["common_prefixes"]
+        infos = [fs.FileInfo(self._path(folder), fs.FileType.Directory) for folder in folders]
+        infos += map(self._file, _without_markers(key, metas, folders))
         if not infos and not selector.allow_not_found:
             raise FileNotFoundError(f"There is no folder {selector.base_dir}")
         return infos
@@ -215,20 +246,30 @@ class ObjectStoreHandler:
         with os_errors():
             self._store.put(self._key(path), content)
 
-    def honours_conditions(self, folder: str) -> bool:
-        """Whether the store refuses to create a file that exists. A file in the folder is created twice and deleted."""
+    def create(self, path: str, content: bytes) -> bool:
+        """Create a file by a conditional request. If it exists, False, and nothing is written.
+
+        The client doesn't repeat such a request if its connection breaks. Here it is repeated for a bounded time.
+        """
+        ends = time.monotonic() + _RETRY_SECONDS
+        for pause in _CREATE_PAUSES:
+            try:
+                return self._create(self._key(path), content)
+            except StoreError as error:
+                if error.problem is not AccessProblem.UNREACHABLE or time.monotonic() + pause > ends:
+                    raise
+            time.sleep(pause)
+        return self._create(self._key(path), content)
+
+    def _create(self, key: str, content: bytes) -> bool:
         from obstore.exceptions import AlreadyExistsError
 
-        key = f"{self._key(folder)}/_probe-{uuid.uuid4().hex}".lstrip("/")
         with os_errors():
-            self._store.put(key, b"first", mode="create")
             try:
-                self._store.put(key, b"second", mode="create")
+                self._store.put(key, content, mode="create")
             except AlreadyExistsError:
-                return bool(self._store.get(key).bytes() == b"first")
-            finally:
-                self._store.delete(key)
-        return False
+                return False
+        return True
 
     def create_dir(self, path: str, recursive: bool) -> None:
         """Nothing: a folder exists if it has files."""
@@ -246,6 +287,15 @@ class ObjectStoreHandler:
         with os_errors():
             for page in self._store.list(key):
                 self._store.delete([meta["path"] for meta in page])
+
+
+def _without_markers(key: str, metas: Sequence[Any], folders: Iterable[str]) -> list[Any]:
+    """The objects but those that Hadoop's clients write for a folder: they are empty and have the folder's name."""
+    named = {key, *folders}
+    for meta in metas:
+        parts = meta["path"].split("/")[:-1]
+        named.update("/".join(parts[:count]) for count in range(1, len(parts) + 1))
+    return [meta for meta in metas if meta["size"] or meta["path"] not in named]
 
 
 class _Translated:

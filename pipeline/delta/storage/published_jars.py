@@ -1,5 +1,7 @@
 """The published jars that this package runs with, by their Maven coordinates, each with its size and digest.
 
+A coordinate is `organisation:name:version` or `organisation:name:version:classifier`.
+
 Here belong the jars that Delta needs in addition to pyspark's, and those that Hadoop needs for a scheme of URIs. An
 upgrade of Delta or Spark changes this module.
 """
@@ -155,12 +157,19 @@ _AZURE_JARS: Mapping[str, Published] = {
         584138, "71fb7932f99a727edb23c5a2cb8c6855ac7196fad41aa0669b3998e277165154"
     ),
 }
-_BY_EXTRA = {"s3": _S3_JARS, "azure": _AZURE_JARS}
+# Google's connector with all that it needs, under names of its own; Apache License 2.0. Hadoop's `hadoop-gcp` has no
+# setting for an endpoint, so it can't be tested against a server on loopback.
+_GCS_JARS: Mapping[str, Published] = {
+    "com.google.cloud.bigdataoss:gcs-connector:4.0.0:shaded": Published(
+        39731619, "784efd5e56df22245dac765402320f586c364cddbe3cfc80338ec554f00cf05f"
+    ),
+}
+_BY_EXTRA = {"s3": _S3_JARS, "azure": _AZURE_JARS, "gcs": _GCS_JARS}
 
 
 def jars_for(schemes: Iterable[str]) -> dict[str, Published]:
     """The jars for tables below roots with these schemes. A scheme that pyspark's own jars serve adds none."""
     jars = dict(DELTA_JARS)
     for extra in extras_of(schemes):
-        jars |= _BY_EXTRA.get(extra, {})
+        jars |= _BY_EXTRA[extra]
     return jars

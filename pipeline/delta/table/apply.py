@@ -38,13 +38,15 @@ NAMED_ROWS = 3
 class Applied:
     """A table before and after the steps, which another process may have taken.
 
-    `overwrites` is whether the write must replace the table's schema by its own.
+    `overwrites` is whether the write must replace the table's schema by its own. `registered_as` is the name under
+    which the table was registered in the catalog; None if it has no name, or was registered before.
     """
 
     before: TableState
     after: TableState
     steps: tuple[str, ...]
     overwrites: bool = False
+    registered_as: str | None = None
 
 
 def apply(

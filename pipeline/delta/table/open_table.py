@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
 
 from pyspark.sql import DataFrame, SparkSession
@@ -22,11 +23,11 @@ from pipeline.delta.log.entry import of_dataset
 from pipeline.delta.log.integrity import require_sound
 from pipeline.delta.log.mark import CommitNote, Mark, private_session, write_confs
 from pipeline.delta.log.snapshot import TableState, table_facts
-from pipeline.delta.spark.confs import CONDITIONAL_LOG_STORE
 from pipeline.delta.spark.doors import door, storage_failure
 from pipeline.delta.spark.failures import NO_TABLE, NOT_EMPTY_LOCATION, SPARK_ERRORS, failure_of
-from pipeline.delta.storage.file_system import File, honours_conditions, local_folder
+from pipeline.delta.storage.file_system import File, local_folder
 from pipeline.delta.table.apply import Applied, apply, refuse_bad_expressions
+from pipeline.delta.table.catalog import is_registered, register
 from pipeline.delta.table.plan import (
     CHANGE_FEED,
     CONSTRAINT_PREFIX,
@@ -37,6 +38,7 @@ from pipeline.delta.table.plan import (
     plan,
     shape_differences,
 )
+from pipeline.delta.table.storage_check import check_storage
 from pipeline.errors import (
     NotADeltaTableError,
     StorageError,
@@ -262,15 +264,21 @@ def plan_in_log(table: TableRef) -> Plan | None:
 def conform(session: SparkSession, table: TableRef) -> Applied:
     """Take every step that leads from the table to its declaration, each a commit of its own.
 
-    Idempotent. Two calls at the same time lead to one result.
+    Before the first step, a table with a name is registered in the catalog. Idempotent. Two calls at the same time lead
+    to one result.
 
     Raises:
         TableMismatchError: no step resolves a difference; nothing was changed.
         TableNotFoundError, DeclarationError, ExpressionError, ExistingRowsError: nothing was changed.
+        TableNameTakenError, CatalogError: the table can't be registered; nothing was changed.
         ConformError: Delta refused a step; the steps before it are committed.
     """
+    registered = is_registered(session, table)
     state = require_table(session, table)
-    return apply(session, table.dataset, state, partial(require_table, session, table))
+    if not registered:
+        register(session, table, state.version)
+    applied = apply(session, table.dataset, state, partial(require_table, session, table))
+    return applied if registered else replace(applied, registered_as=table.dataset.table_name)
 
 
 @door
@@ -279,10 +287,13 @@ def open_with_steps(session: SparkSession, table: TableRef, *, replaced: bool = 
 
     With `replaced`, for a write that replaces the whole table, the schema policy may let the write replace the schema.
     """
+    check_storage(session, table)
+    registered = is_registered(session, table)
     state = table_state(session, table)
     if state is None:
-        _require_conditional_commits(session, table)
         state = _create(session, table)
+    if not registered:
+        register(session, table, state.version)
     table_plan = plan(table.dataset, state)
     if table_plan.is_automatic:
         if not any(step.needed for step in table_plan.steps):
@@ -302,9 +313,12 @@ def open_with_steps(session: SparkSession, table: TableRef, *, replaced: bool = 
 def open_or_create(session: SparkSession, table: TableRef) -> TableState:
     """The table's state; a missing table is created with the full declaration.
 
-    If two processes create it at the same time, there is one table; the second process opens it.
+    If two processes create it at the same time, there is one table; the second process opens it. A table with a name is
+    registered in the catalog, before any row is written.
 
     Raises:
+        TableNameTakenError: the catalog has something else under the table's name; nothing was created.
+        CatalogError: the catalog can't be used; the table may have been created.
         TableMismatchError: the table differs from the declaration in a way that the schema policy does not allow; with
             every difference.
         NotADeltaTableError: the location holds files but no log.
@@ -313,18 +327,6 @@ def open_or_create(session: SparkSession, table: TableRef) -> TableState:
         StorageError: the root can't be written.
     """
     return open_with_steps(session, table).after
-
-
-def _require_conditional_commits(session: SparkSession, table: TableRef) -> None:
-    """Refuse a bucket in which two drivers could write one commit, unless the settings name another log store."""
-    conf = f"spark.delta.logStore.{table.location.partition('://')[0]}.impl"
-    uses_ours = "://" in table.location and session.conf.get(conf, None) == CONDITIONAL_LOG_STORE
-    if uses_ours and not honours_conditions(table.location):
-        raise table.error(
-            StorageError,
-            reason="it lets a second writer replace a file that is created with If-None-Match; a commit could be lost",
-            found=f"Use a storage that honours the condition, or set {conf} in [tool.pipeline.spark_conf].",
-        )
 
 
 def _create(session: SparkSession, table: TableRef) -> TableState:

@@ -91,9 +91,10 @@ from pipeline.settings import LOCAL_FRAME_MAX_BYTES
 class DeltaIOManager(ConfigurableIOManager):
     """Writes each asset to the Delta table of its dataset, and reads its sources from their tables.
 
-    `root` is the URI below which the tables are, each under its asset's key. A run over partition keys replaces or
-    appends exactly the slice of those keys in one commit. An input is read at the version that this run has written; if
-    it has written none, at the newest version. The version is recorded.
+    `root` is the URI below which the tables are, each under its asset's key. `catalog` is the catalog, or catalog and
+    schema, in which tables without a `table_name` are registered. A run over partition keys replaces or appends exactly
+    the slice of those keys in one commit. An input is read at the version that this run has written; if it has written
+    none, at the newest version. The version is recorded.
 
     A plain asset, which has no dataset, is written too: `derived` derives its dataset.
 
@@ -110,6 +111,7 @@ class DeltaIOManager(ConfigurableIOManager):
 
     root: str
     spark: DeltaSparkResource
+    catalog: str | None = None
     local_frame_max_bytes: int = LOCAL_FRAME_MAX_BYTES
     sample_rows: int = 5
 
@@ -132,6 +134,7 @@ class DeltaIOManager(ConfigurableIOManager):
     def _handle_output(self, context: OutputContext, step: StepExecutionContext | None, obj: object) -> None:
         keys = output_keys(context)
         dataset, obj, table_declares = self._dataset_of_output(context, obj, partitioned=keys is not None)
+        dataset = dataset.named(self.catalog)
         within = (
             None if keys is None else slice_of(dataset, context.asset_partitions_def, keys, partition_expr(context))
         )

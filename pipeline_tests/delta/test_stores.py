@@ -1,0 +1,117 @@
+"""Every verb on tables in each kind of store, with the log store of its scheme, and the requests that it costs."""
+
+from __future__ import annotations
+
+import hashlib
+import shutil
+import subprocess
+import zipfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import deltalake
+import pyarrow as pa
+import pytest
+
+from pipeline.delta.log.counts import table_rows
+from pipeline.delta.spark.jars import LOG_STORE, delta_jars
+from pipeline.settings import SparkSettings
+from pipeline_tests.children.bucket import APPENDED, MERGED
+from pipeline_tests.delta.stepping import child
+from pipeline_tests.object_stores import AnyStore, Bucket, served_bucket, served_store
+
+# One kind is in the quick tier.
+KINDS = ["s3", *(pytest.param(kind, marks=pytest.mark.exhaustive) for kind in ("local", "azure", "gcs"))]
+
+
+@pytest.fixture
+def store(request: pytest.FixtureRequest, tmp_path: Path, spark_settings: SparkSettings) -> Iterator[AnyStore]:
+    """An empty store of the kind that the test names."""
+    with served_store(request.param, tmp_path, spark_settings.cache) as served:
+        yield served
+
+
+@pytest.mark.parametrize("store", KINDS, indirect=True)
+def test_each_verb_does_the_same_in_each_kind_of_store(store: AnyStore, spark_settings: SparkSettings) -> None:
+    steps = (
+        "append", "append_of_one_row", "merge", "replace", "pandas", "consume", "consume_nothing", "record", "describe",
+        "maintain", "restore",
+    )  # fmt: skip
+    with child(store, spark_settings, f"{store.uri}/lake", *steps) as process:
+        rows = [["a b", 1], ["a b", 2], [None, 1], [None, 2]]
+        assert process.next() == [[[1, True, False], [2, True, False], [2, False, True]], rows]
+        assert process.next() == 3
+        assert process.jobs <= 2
+        assert not isinstance(store, Bucket) or len(process.requests) <= 50
+        assert process.next() == [[1, 2], [["x", 1], ["x", 2], ["y", 3]]]
+        assert process.next() == [2, [["x", 1], ["y", 2]]]
+        assert process.next() == [3, [["p", 9], ["x", 1], ["y", 2]]]
+        assert process.next() == ["full snapshot", 5]
+        assert process.next() == ["nothing new", None]
+        assert (process.jobs, len(process.requests) <= 10) == (0, True)
+        assert process.next() == [None]
+        assert process.next() == [[1, 1, "ok"], [1, 1, "ok"]]
+        removed, version, listed, kept = process.next()
+        assert (removed > 0, version, listed, len(kept)) == (True, 4, 0, 5)
+        assert process.next() == [2, 5, True, rows]
+
+
+def test_fifty_new_commits_cost_three_requests_each_and_are_those_of_delta_s_feed(
+    spark_settings: SparkSettings,
+) -> None:
+    steps = ("append", "consume", "consume", "feed")
+    with served_bucket() as bucket, child(bucket, spark_settings, f"{bucket.uri}/lake", *steps) as process:
+        process.next()
+        assert process.next() == ["full snapshot", 4]
+        location = f"s3://{bucket.name}/lake/appended"
+        for number in range(50):
+            rows = pa.table({"part": ["b"], "k": pa.array([number], pa.int64())})
+            deltalake.write_deltalake(location, rows, mode="append", storage_options=dict(bucket.delta_rs))
+        assert process.next() == ["changes", 50]
+        assert process.jobs <= 8
+        assert len(process.requests) <= 150
+        assert process.next() == [8, [0, 0], True]
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("store", ["s3", "azure", "gcs"], indirect=True)
+def test_two_drivers_that_make_and_write_the_same_tables_lose_and_double_nothing(
+    store: AnyStore, spark_settings: SparkSettings
+) -> None:
+    root = f"{store.uri}/lake"
+    with (
+        child(store, spark_settings, root, "race", writer="one") as one,
+        child(store, spark_settings, root, "race", writer="two") as two,
+    ):
+        for process in (one, two):
+            process.wait()
+        for process in (one, two):
+            process.go()
+        results = [process.result() for process in (one, two)]
+    for dataset in (APPENDED, MERGED):
+        told = sorted(version for result in results for name, version in result if name == dataset.name)
+        assert told == list(range(1, 21)), dataset.name
+        rows = table_rows(dataset.location(root), 20)
+        assert rows is not None
+        assert dict(rows.by_partition) == {("one",): 10, ("two",): 10}
+
+
+def test_the_shipped_log_store_is_what_its_source_compiles_to(spark_settings: SparkSettings, tmp_path: Path) -> None:
+    javac = shutil.which("javac")
+    version = subprocess.run([javac, "-version"], capture_output=True, text=True, check=True).stdout if javac else ""
+    if not version.startswith("javac 17."):
+        pytest.skip("another compiler may write other bytes")
+    import pyspark
+
+    jars = [*delta_jars(spark_settings), *(Path(pyspark.__file__).parent / "jars").glob("hadoop-client-api-*.jar")]
+    sources = sorted(LOG_STORE.parent.rglob("*.java"))
+    options = ["--release", "17", "-proc:none", "-g:source,lines", "-encoding", "UTF-8", "-d", str(tmp_path)]
+    subprocess.run(
+        [str(javac), *options, "-cp", ":".join(map(str, jars)), *map(str, sources)], check=True, capture_output=True
+    )
+    compiled = {p.relative_to(tmp_path).as_posix(): p.read_bytes() for p in tmp_path.rglob("*.class")}
+    with zipfile.ZipFile(LOG_STORE) as jar:
+        shipped = {name: jar.read(name) for name in jar.namelist() if name.endswith(".class")}
+    assert {n: hashlib.sha256(c).hexdigest() for n, c in compiled.items()} == {
+        n: hashlib.sha256(c).hexdigest() for n, c in shipped.items()
+    }
