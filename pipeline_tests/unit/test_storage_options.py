@@ -8,8 +8,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pyspark.sql.types import LongType, StructField, StructType
 
+from pipeline.dataset import Append, Dataset
 from pipeline.delta.inspect.describe import described_in_log
+from pipeline.delta.sink import DeltaSink
 from pipeline.delta.spark.confs import confs
 from pipeline.delta.storage.access import StoreError, problem_in_java
 from pipeline.delta.storage.file_system import create_file, list_files, read_file, write_file
@@ -147,6 +150,16 @@ def test_keys_of_the_environment_win_over_a_profile(variables: pytest.MonkeyPatc
     assert keys_of(s3_options("lake")) == ("D", "d", None)
     variables.setenv("AWS_ACCESS_KEY_ID", "E")
     assert "credential_provider" not in s3_options("lake")
+
+
+def test_a_sink_that_a_program_starts_uses_the_account_of_its_settings(
+    variables: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    text = '[tool.pipeline.storage."s3://lake"]\naccess_key_id = "K"\nsecret_access_key = "S"'
+    loaded = load_settings({"HOME": str(tmp_path)}, project(tmp_path, text))
+    schema = StructType([StructField("n", LongType(), False)])
+    DeltaSink(Dataset(name="rows", schema=schema, write=Append()), "one", loaded)
+    assert keys_of(s3_options("lake")) == ("K", "S", None)
 
 
 def test_an_anonymous_bucket_is_not_signed(variables: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -33,6 +33,7 @@ from pipeline.delta.spark.doors import foreign
 from pipeline.delta.spark.failures import failure_of
 from pipeline.delta.spark.session import open_session
 from pipeline.delta.storage.file_system import local_folder
+from pipeline.delta.storage.options import use_accounts
 from pipeline.errors import DeclarationError, PipelineError, SinkStoppedError
 from pipeline.settings import STATE_FOLDER, Settings
 
@@ -74,6 +75,7 @@ class DeltaSink:
         problems = tuple(_problems(dataset, writer_id))
         if problems:
             raise DeclarationError(dataset=dataset.name, problems=problems)
+        use_accounts(settings.spark)
         self.dataset, self.writer_id, self.options = dataset, writer_id, options
         journal, letters = sink_folders(dataset, writer_id, settings, options)
         self._meter = SinkCounters()
