@@ -11,6 +11,7 @@ import random
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import asdict
+from functools import reduce
 from itertools import cycle
 from pathlib import Path
 from typing import Any
@@ -45,18 +46,18 @@ ROWS = StructType(
 )
 # Without a retention, a vacuum removes each file that is not of the newest version.
 FORGETFUL = StoragePolicy(deleted_file_retention_hours=0)
-APPENDED = Dataset(name="appended", schema=ROWS, partition_by=("part",), write=Append(), storage=FORGETFUL)
-MERGED = Dataset(name="deep/merged", schema=ROWS, partition_by=("part",), keys=("k",), write=Merge(), storage=FORGETFUL)
-REPLACED = Dataset(name="replaced", schema=ROWS, partition_by=("part",), write=Replace())
+APPENDED = Dataset(name="appended", schema=ROWS, partition_by=("part",), write=Append())
+MERGED = Dataset(name="deep/merged", schema=ROWS, partition_by=("part",), keys=("k",), write=Merge())
+REPLACED = Dataset(name="replaced", schema=ROWS, partition_by=("part",), write=Replace(), storage=FORGETFUL)
 SUNK = Dataset(name="sunk", schema=ROWS, write=Append())
-SOURCES = (APPENDED, MERGED)
+SOURCES = (APPENDED, MERGED, REPLACED)
 CONSUMER = Dataset(
     name="consumer", schema=ROWS, keys=("k",), write=Merge(), reads=tuple(source.name for source in SOURCES),
     reads_changes_of=tuple(source.name for source in SOURCES),
 )  # fmt: skip
 DATASETS = (APPENDED, MERGED, REPLACED, SUNK, CONSUMER)
 # The datasets to vacuum in turn, and whether the files that the consumer has yet to read are kept.
-VACUUMS = ((MERGED, False), (APPENDED, False), (MERGED, True), (APPENDED, True))
+VACUUMS = ((REPLACED, False), (MERGED, False), (REPLACED, True), (APPENDED, True))
 RUN = "history"
 PARTS = ("a", "a b", "ü%20#", None)
 
@@ -68,7 +69,7 @@ class History:
         self.session, self.settings, self.root = session, settings, settings.root
         self.random = random.Random(seed)
         self.epoch = 0
-        self.restored, self.vacuumed = cycle((MERGED, REPLACED, CONSUMER, APPENDED)), cycle(VACUUMS)
+        self.restored, self.vacuumed = cycle((MERGED, CONSUMER, APPENDED, REPLACED)), cycle(VACUUMS)
         # A migration of a folder of Parquet files belongs here as soon as there is one.
         self.verbs: dict[str, tuple[int, Callable[[], Any]]] = {
             "append": (8, self.append), "merge": (8, self.merge), "replace": (5, self.replace),
@@ -126,9 +127,9 @@ class History:
 
     def consume(self) -> Any:
         def compute(changes: SourceChanges) -> DataFrame:
-            appended, merged = (changes[source.name].frame.select("part", "k", "text") for source in SOURCES)
+            frames = [changes[source.name].frame.select("part", "k", "text") for source in SOURCES]
             part, text = F.max(F.coalesce("part", F.lit(""))).alias("part"), F.max("text").alias("text")
-            return appended.unionByName(merged).groupBy("k").agg(part, text)
+            return reduce(DataFrame.unionByName, frames).groupBy("k").agg(part, text)
 
         tables = [source.at(self.root) for source in SOURCES]
         done = consume(self.session, CONSUMER.at(self.root), sources=tables, compute=compute, note=self._note())
