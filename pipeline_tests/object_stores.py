@@ -51,6 +51,22 @@ _START_SECONDS = 60.0
 _POLL_SECONDS = 0.05
 
 
+class Requests(list[str]):
+    """Requests in the order of their answers, and when these were given, in seconds of `time.monotonic`."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.moments: list[float] = []
+
+    def append(self, request: str) -> None:
+        self.moments.append(time.monotonic())
+        super().append(request)
+
+    def clear(self) -> None:
+        self.moments.clear()
+        super().clear()
+
+
 @dataclass
 class Store:
     """A place for tables: a folder, or a bucket or container of a server.
@@ -61,7 +77,7 @@ class Store:
 
     uri: str
     hadoop: Mapping[str, str]
-    requests: list[str] = field(default_factory=list)
+    requests: Requests = field(default_factory=Requests)
     relay: Relay | None = None
 
 
@@ -101,7 +117,7 @@ class Bucket:
 
     name: str
     endpoint: str
-    requests: list[str] = field(default_factory=list)
+    requests: Requests = field(default_factory=Requests)
     faults: list[Fault] = field(default_factory=list)
     lock: Lock = field(default_factory=Lock)
 
@@ -249,7 +265,7 @@ def served_store(kind: str, folder: Path, cache: Path) -> Iterator[AnyStore]:
 @contextlib.contextmanager
 def served_container(cache: Path) -> Iterator[Store]:
     """A new container of Azure, with a flat namespace, on a server of its own."""
-    program, requests, port = azurite(cache), list[str](), free_port()
+    program, requests, port = azurite(cache), Requests(), free_port()
     options = ["--blobHost", "127.0.0.1", "--blobPort", str(port), "--disableTelemetry", "--skipApiVersionCheck"]
     with relayed(requests) as relay, _running([program, *options, "--inMemoryPersistence"], port):
         relay.target, public = port, relay.server_port
@@ -282,7 +298,7 @@ def _make_container(port: int, name: str) -> None:
 @contextlib.contextmanager
 def served_gcs_bucket(cache: Path) -> Iterator[Store]:
     """A new bucket of GCS on a server of its own."""
-    program, requests, port = fake_gcs_server(cache), list[str](), free_port()
+    program, requests, port = fake_gcs_server(cache), Requests(), free_port()
     with relayed(requests, for_fake_gcs) as relay:
         relay.target, address = port, f"127.0.0.1:{relay.server_port}"
         options = ["-scheme", "http", "-host", "127.0.0.1", "-port", str(port), "-backend", "memory"]

@@ -1,9 +1,9 @@
-"""Two ways to the same end, taking turns in one process, so that both meet the same load and as warm a JVM."""
+"""Several ways to the same end, taking turns in one process, so that all meet the same load and as warm a JVM."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from statistics import median, quantiles
 from typing import Any
 
@@ -12,10 +12,14 @@ Side = Callable[[int], Any]
 
 def in_turns(rounds: int, ours: Side, bare: Side) -> dict[str, list[float]]:
     """Seconds of each round by side; each round has a number of its own, and the side that begins changes with it."""
-    sides = {"ours": ours, "bare": bare}
+    return all_in_turns(rounds, {"ours": ours, "bare": bare})
+
+
+def all_in_turns(rounds: int, sides: Mapping[str, Side]) -> dict[str, list[float]]:
+    """As `in_turns`, for any number of sides."""
     found: dict[str, list[float]] = {name: [] for name in sides}
     for number in range(rounds):
-        for name in sides if number % 2 else reversed(sides):
+        for name in sides if number % 2 else reversed(list(sides)):
             started = time.perf_counter()
             sides[name](number)
             found[name].append(time.perf_counter() - started)

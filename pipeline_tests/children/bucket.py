@@ -174,7 +174,10 @@ class Steps:
     consume_nothing = consume
 
     def feed(self) -> Any:
-        """The rows of appends to a table of many types, read by this process, against Delta's own feed of them."""
+        """The rows of appends to a table of many types, read by this process, against Delta's own feed of them.
+
+        None if Delta reads the feed.
+        """
         values = (
             "NULLIF(id, 3) % 2 AS part", "DATE'2024-02-29' + CAST(id AS INT) AS day",
             "IF(id % 3 = 0, NULL, CONCAT('ä ', id)) AS text", "TIMESTAMP'9999-12-31 23:59:59.999999Z' AS late",
@@ -193,7 +196,8 @@ class Steps:
         cursor = Cursor(table_id=state.table_id, version=1)
         verdict = verdict_on(self.session, table, cursor)
         ours = small_feed(self.session, table, verdict)
-        assert ours is not None
+        if ours is None:
+            return None
         theirs = load_feed(self.session, table.location, 2, 3).select(*ours.columns)
         differences = [ours.exceptAll(theirs).count(), theirs.exceptAll(ours).count()]
         return ours.count(), differences, ours.schema == theirs.schema

@@ -36,7 +36,7 @@ def store(request: pytest.FixtureRequest, tmp_path: Path, spark_settings: SparkS
 def test_each_verb_does_the_same_in_each_kind_of_store(store: AnyStore, spark_settings: SparkSettings) -> None:
     steps = (
         "append", "append_of_one_row", "merge", "replace", "pandas", "consume", "consume_nothing", "record", "describe",
-        "maintain", "restore",
+        "feed", "maintain", "restore",
     )  # fmt: skip
     with child(store, spark_settings, f"{store.uri}/lake", *steps) as process:
         rows = [["a b", 1], ["a b", 2], [None, 1], [None, 2]]
@@ -54,19 +54,16 @@ def test_each_verb_does_the_same_in_each_kind_of_store(store: AnyStore, spark_se
             assert len(process.requests) <= 10
         assert process.next() == [None]
         assert process.next() == [[1, 1, "ok"], [1, 1, "ok"]]
+        assert process.next() == (None if "://" not in store.uri else [8, [0, 0], True])
         removed, version, listed, kept = process.next()
         assert (removed > 0, version, listed, len(kept)) == (True, 4, 0, 5)
         assert process.next() == [2, 5, True, rows]
 
 
 @pytest.mark.exhaustive
-def test_fifty_new_commits_cost_three_requests_each_and_are_those_of_delta_s_feed(
-    spark_settings: SparkSettings,
-) -> None:
-    with (
-        served_bucket() as bucket,
-        child(bucket, spark_settings, f"{bucket.uri}/lake", "append", "consume", "consume", "feed") as process,
-    ):
+def test_fifty_new_commits_cost_three_requests_each_at_most(spark_settings: SparkSettings) -> None:
+    steps = ("append", "consume", "consume")
+    with served_bucket() as bucket, child(bucket, spark_settings, f"{bucket.uri}/lake", *steps) as process:
         process.next()
         assert process.next() == ["full snapshot", 4]
         location = f"s3://{bucket.name}/lake/appended"
@@ -76,7 +73,6 @@ def test_fifty_new_commits_cost_three_requests_each_and_are_those_of_delta_s_fee
         assert process.next() == ["changes", 50]
         assert process.jobs <= 8
         assert len(process.requests) <= 150
-        assert process.next() == [8, [0, 0], True]
 
 
 @pytest.mark.exhaustive
