@@ -114,9 +114,9 @@ def test_only_what_another_attempt_can_change_is_retryable() -> None:
 def test_what_an_attempt_can_change_or_time_can_is_told_apart_from_what_stays() -> None:
     """A sink waits for these and a retry policy of Dagster runs again; damage and refusals stay what they are."""
     assert {cls.__name__ for cls in ALL if cls.may_pass} == {
-        "AfterCommitError", "CommitConflictError", "CommitUnknownError", "EngineError", "FileAccessError",
-        "FrameFailedError", "JarsUnavailableError", "JournalWriteError", "SinkFullError", "SparkUnavailableError",
-        "StagingError", "StorageError",
+        "AfterCommitError", "CommitConflictError", "CommitUnknownError", "EngineError", "ExecutorsUnavailableError",
+        "FileAccessError", "FrameFailedError", "JarsUnavailableError", "JournalWriteError", "SinkFullError",
+        "SparkUnavailableError", "StagingError", "StorageError",
     }  # fmt: skip
     assert not PipelineError.may_pass
 
