@@ -119,8 +119,7 @@ def test_what_an_attempt_can_change_or_time_can_is_told_apart_from_what_stays() 
     assert {cls.__name__ for cls in ALL if cls.may_pass} == {
         "AfterCommitError", "CatalogError", "CommitConflictError", "CommitUnknownError", "EngineError",
         "ExecutorsUnavailableError", "FileAccessError", "FrameFailedError", "JarsUnavailableError", "JournalWriteError",
-        "SinkFullError",
-        "SparkUnavailableError", "StagingError", "StorageAccessError", "StorageError",
+        "SinkFullError", "SparkUnavailableError", "StagingError", "StorageAccessError", "StorageError",
     }  # fmt: skip
     assert not PipelineError.may_pass
 
