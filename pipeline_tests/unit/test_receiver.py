@@ -7,6 +7,7 @@ import os
 import threading
 import time
 from concurrent.futures import Future
+from concurrent.futures import TimeoutError as FutureTimeoutError  # in Python 3.10 it is not the built-in one
 from pathlib import Path
 from typing import Any
 
@@ -191,7 +192,7 @@ def test_a_disk_that_fails_is_waited_for_and_what_came_meanwhile_is_kept_once(tm
     with receiving(tmp_path, flush_rows=1) as opened:
         (tmp_path / "letters").write_text("a file where the folder is to be")
         refused = opened.put(opened.item(update(2, price="dear")), None)
-        with pytest.raises(TimeoutError):
+        with pytest.raises(FutureTimeoutError):
             refused.result(1)
         assert opened.is_alive
         (tmp_path / "letters").unlink()

@@ -6,6 +6,7 @@ import logging
 import resource
 import shutil
 from collections.abc import Iterator
+from concurrent.futures import TimeoutError as FutureTimeoutError  # in Python 3.10 it is not the built-in one
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
@@ -130,7 +131,7 @@ def test_a_journal_is_written_once_there_is_room_and_a_running_sink_waits_for_it
     with caplog.at_level(logging.WARNING), receiving(tmp_path, flush_rows=1) as running:
         with no_room():
             receipt = running.put(running.item(update(1)), None)
-            with pytest.raises(TimeoutError):
+            with pytest.raises(FutureTimeoutError):
                 receipt.result(0.2)
         assert receipt.result(PATIENCE).rows == 1
     assert f"sink updates ({WRITER}): " in caplog.text
