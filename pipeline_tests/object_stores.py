@@ -33,13 +33,15 @@ import pytest
 from moto.server import DomainDispatcherApplication, MotoRequestHandler, create_backend_app
 from werkzeug.serving import make_server
 
-from pipeline.delta.storage.file_system import file_system, write_file
+from pipeline.delta.storage.file_system import file_system, list_files, missing_files, read_file, write_file
 from pipeline.delta.storage.object_stores import in_parallel
 from pipeline.delta.storage.options import use_confs
 from pipeline_tests.conftest import free_port
 from pipeline_tests.relay import Relay, for_fake_gcs, relayed
 
 KEY, SECRET = "test-key", "test-secret"
+# Names of files that a client could change. Azurite does not list the last under its own name.
+NAMES = ("plain", "a b", "a%20b", "a#b", "a?b", "a+b", "a&b=c", "äö", "x~y'\"*", "100%", "a\\b")
 STORES = ("local", "s3", "azure", "gcs")
 AZURITE = "azurite@3.35.0"
 FAKE_GCS = "github.com/fsouza/fake-gcs-server@v1.56.1"
@@ -166,6 +168,24 @@ class Bucket:
 
 
 AnyStore = Store | Bucket
+
+
+def require_exact_name(store: AnyStore, name: str) -> None:
+    """Assert that a file with this name is written, listed and read under it, byte by byte."""
+    folder = f"{store.uri}/names/{NAMES.index(name)}"
+    write_file(f"{folder}/{name}", name.encode())
+    assert read_file(f"{folder}/{name}") == name.encode()
+    assert [(file.name, file.size) for file in list_files(folder)] == [(name, len(name.encode()))]
+    assert missing_files(folder, [name, "other"]) == ("other",)
+
+
+def require_single_requests(store: AnyStore) -> None:
+    """Assert that writing, reading and listing a small file are one request each."""
+    store.requests.clear()
+    write_file(f"{store.uri}/small/file", b"1")
+    assert read_file(f"{store.uri}/small/file") == b"1"
+    assert [file.name for file in list_files(f"{store.uri}/small")] == ["file"]
+    assert [request.split()[0] for request in store.requests] == ["PUT", "GET", "GET"]
 
 
 def unreachable_bucket() -> str:

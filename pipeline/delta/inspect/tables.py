@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import os
 
-from pipeline.delta.log.checkpoints import newest_version
+from pipeline.delta.log.checkpoints import LOG, newest_version
 from pipeline.delta.spark.doors import door
 from pipeline.delta.storage.file_system import local_folder
-
-LOG = "_delta_log"
 
 
 @door

@@ -332,7 +332,7 @@ def remove_empty_log(location: str) -> bool:
     system, path = file_system(location)
     if system.type_name != "local":
         return False
-    log = f"{path}/_delta_log"
+    log = f"{path}/{LOG}"
     if not os.path.isdir(log):
         return False
     try:
@@ -354,4 +354,4 @@ def has_log_folder(location: str) -> bool:
     from pyarrow import fs
 
     system, path = file_system(location)
-    return bool(system.get_file_info(f"{path}/_delta_log").type == fs.FileType.Directory)
+    return bool(system.get_file_info(f"{path}/{LOG}").type == fs.FileType.Directory)

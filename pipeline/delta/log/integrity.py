@@ -263,7 +263,7 @@ def _refuse_sidecars(location: str, file: File) -> None:
         sidecar, path = present.get(name), f"{_SIDECARS}/{name}"
         problem = "it is missing" if sidecar is None else _unreadable(location, replace(sidecar, name=path))
         if problem is not None:
-            raise damaged_file(f"{location}/_delta_log/{path}", f"{problem}, and checkpoint {file.name} needs it")
+            raise damaged_file(f"{location}/{LOG}/{path}", f"{problem}, and checkpoint {file.name} needs it")
 
 
 @lru_cache(maxsize=_CACHED_FILES)

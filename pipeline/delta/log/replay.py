@@ -13,7 +13,7 @@ from typing import Any
 from urllib.parse import unquote
 
 from pipeline.delta.log.chain import Chain, misfit
-from pipeline.delta.log.checkpoints import LogFiles, checkpoint_actions, first_line, log_files
+from pipeline.delta.log.checkpoints import LOG, LogFiles, checkpoint_actions, checksum_name, first_line, log_files
 from pipeline.delta.log.commits import commit_file
 from pipeline.delta.log.entry import MANY, Action, actions_of
 from pipeline.delta.log.integrity import Checksum, checksum_in
@@ -159,7 +159,7 @@ class _Log:
             if problem is None:
                 self.state = state
                 return version
-            path = f"{self._location}/_delta_log/{names[0]}"
+            path = f"{self._location}/{LOG}/{names[0]}"
             self.faults.append(LogFault(FaultKind.CHECKPOINT, version, path, problem, hides_files=False))
         return -1
 
@@ -187,7 +187,7 @@ class _Log:
     def _checksum(self, number: int) -> Checksum | None:
         if number not in self._files.checksums:
             return None
-        return checksum_in(read_file(f"{self._location}/_delta_log/{number:020d}.crc"))
+        return checksum_in(read_file(f"{self._location}/{LOG}/{checksum_name(number)}"))
 
 
 def _paths(file: Mapping[str, Any]) -> set[str]:

@@ -209,7 +209,7 @@ def _backwards(
                 raise
             except (OSError, ValueError, DamagedTableError) as error:  # pyarrow's own errors are ValueErrors
                 reason = error.reason if isinstance(error, DamagedTableError) else first_line(error)
-                path = f"{location}/_delta_log/{complete[number][0]}"
+                path = f"{location}/{LOG}/{complete[number][0]}"
                 damaged = damaged or damaged_file(path, f"it can't be read ({reason})")
                 files |= {other.name: other for other in all_files(location)}
                 complete |= usable_checkpoints(files.values())

@@ -17,7 +17,7 @@ from pyspark.sql.types import DateType, IntegralType, StringType
 
 from pipeline.dataset import Dataset, TableRef
 from pipeline.delta import sql
-from pipeline.delta.log.checkpoints import all_files, log_files, usable_checkpoints
+from pipeline.delta.log.checkpoints import LOG, all_files, log_files, usable_checkpoints
 from pipeline.delta.log.commits import instant
 from pipeline.delta.log.entry import of_dataset
 from pipeline.delta.log.timestamps import timed_commits
@@ -258,7 +258,7 @@ def refuse_table_as_parquet(path: str) -> None:
     if folder is None:
         if latest_version(path) is None:
             return
-    elif not any((parent / "_delta_log").is_dir() for parent in (folder, *folder.parents)):
+    elif not any((parent / LOG).is_dir() for parent in (folder, *folder.parents)):
         return
     raise NotParquetError(path=path)
 

@@ -15,6 +15,7 @@ from typing import Any
 from urllib.parse import unquote
 
 from pipeline.delta.inspect.data_files import vector_file
+from pipeline.delta.log.checkpoints import LOG
 from pipeline.delta.log.commits import commit_file, commit_versions, read_entry
 from pipeline.delta.storage.file_system import local_folder
 from pipeline.delta.storage.local_files import sync_folder
@@ -44,7 +45,7 @@ def sync_commits(location: str, after: int, until: int) -> int:
         sum(pool.map(_sync, sorted({*folders, table, table.parent})))
         # Last, so that no entry is durable before the files that it names.
         count += sum(pool.map(_sync, entries))
-    sync_folder(table / "_delta_log")
+    sync_folder(table / LOG)
     return count
 
 
