@@ -94,7 +94,10 @@ class FaultKind(Enum):
 
 @dataclass
 class Fault:
-    """What happens to the next requests of a method whose path matches; `times` None: to all of them."""
+    """What happens to the next requests of a method whose path matches: to each n-th with `every` n.
+
+    `times` None: to all of them. `met` counts those to which it has happened.
+    """
 
     kind: FaultKind
     method: str = ""
@@ -103,12 +106,16 @@ class Fault:
     status: int = 503
     code: str = "SlowDown"
     seconds: float = 0.0
+    every: int = 1
     met: int = 0
+    _matched: int = 0
 
     def takes(self, method: str, path: str) -> bool:
         """Whether it takes the request. It counts those that it has taken."""
         is_left = self.times is None or self.met < self.times
-        taken = is_left and self.method in ("", method) and re.search(self.path, path) is not None
+        matches = self.method in ("", method) and re.search(self.path, path) is not None
+        self._matched += matches
+        taken = is_left and matches and self._matched % self.every == 0
         self.met += taken
         return taken
 

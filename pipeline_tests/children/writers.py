@@ -30,6 +30,7 @@ from pipeline.delta.spark.session import embedded_environment, open_session
 from pipeline.delta.sql.slices import Slice, of_values
 from pipeline.delta.write.result import WriteResult
 from pipeline.delta.write.write import write
+from pipeline.errors import PipelineError
 from pipeline.settings import SparkSettings
 from pipeline_tests.delta.sample import actions_of, frame_of, versions_of
 
@@ -127,7 +128,10 @@ def marks_of(kind: str, root: str) -> dict[int, dict[str, Any]]:
 
 @dataclass(frozen=True, kw_only=True)
 class Job:
-    """Batches by kind, from the first epoch to the last; of several kinds in threads where `together`."""
+    """Batches by kind, from the first epoch to the last; of several kinds in threads if `together`.
+
+    A batch that fails is written again, up to `repeats` times.
+    """
 
     root: str
     writer: int
@@ -136,6 +140,7 @@ class Job:
     cache: str
     conf: tuple[tuple[str, str], ...] = ()
     together: bool = False
+    repeats: int = 0
 
 
 @dataclass
@@ -206,7 +211,11 @@ class Child:
 
 
 def main(job: Job) -> None:
-    settings = SparkSettings(master="local[2]", remote=job.remote, cache=Path(job.cache), conf=job.conf)
+    scheme, separator, _ = job.root.partition("://")
+    settings = SparkSettings(
+        master="local[2]", remote=job.remote, cache=Path(job.cache), conf=job.conf,
+        schemes=(scheme,) if separator else (),
+    )  # fmt: skip
     spark = open_session(settings)
     told = threading.Lock()
 
@@ -214,10 +223,19 @@ def main(job: Job) -> None:
         with told:
             print(json.dumps(line), flush=True)
 
+    def written(kind: str, epoch: int, repeats: int) -> WriteResult:
+        try:
+            return write_batch(spark, job.root, kind, job.writer, epoch)
+        except PipelineError as error:
+            if not repeats:
+                raise
+            tell(event="failed", kind=kind, epoch=epoch, error=type(error).__name__)
+        return written(kind, epoch, repeats - 1)
+
     def work(kind: str, first: int, last: int) -> None:
         for epoch in range(first, last + 1):
             tell(event="begin", kind=kind, epoch=epoch)
-            result = write_batch(spark, job.root, kind, job.writer, epoch)
+            result = written(kind, epoch, job.repeats)
             tell(
                 event="done", kind=kind, epoch=epoch, version=result.version, skipped=result.skipped,
                 committed=result.committed, attempt=result.mark.attempt, token=result.mark.token,

@@ -11,7 +11,7 @@ import datetime as dt
 import json
 import shutil
 import tempfile
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -26,6 +26,7 @@ from pyspark.sql.types import DateType, LongType, StringType, StructField, Struc
 from pipeline.dataset import Append, Dataset, Replace, TableRef, WriteMode
 from pipeline.delta.log.mark import CommitNote, Mark
 from pipeline.delta.sql.slices import Slice
+from pipeline.delta.storage.file_system import list_files, read_file
 from pipeline.delta.table.open_table import open_or_create
 from pipeline.delta.write.result import WriteResult
 from pipeline.delta.write.write import write
@@ -110,9 +111,16 @@ def ordered(rows: Iterable[tuple[Any, ...]]) -> list[tuple[Any, ...]]:
     return sorted(rows, key=lambda row: [(value is not None, str(value)) for value in row])
 
 
-def rows_of(dataset: Dataset, root: str, version: int | None = None) -> list[tuple[Any, ...]]:
-    """The rows on disk in the declared column order, as delta-rs sees them."""
-    table = deltalake.DeltaTable(dataset.location(root), version=version).to_pyarrow_table()
+def rows_of(
+    dataset: Dataset, root: str, version: int | None = None, options: Mapping[str, str] | None = None
+) -> list[tuple[Any, ...]]:
+    """The rows of a table in the declared column order, as delta-rs sees them.
+
+    Args:
+        options: of delta-rs for the store.
+    """
+    location = dataset.location(root)
+    table = deltalake.DeltaTable(location, version=version, storage_options=dict(options or {})).to_pyarrow_table()
     return ordered(tuple(row[name] for name in dataset.schema.names) for row in table.to_pylist())
 
 
@@ -124,13 +132,14 @@ def files_of(dataset: Dataset, root: str) -> set[str]:
 
 def versions_of(dataset: Dataset, root: str) -> list[int]:
     """The versions in the log folder."""
-    return sorted(int(path.stem) for path in (Path(dataset.location(root)) / "_delta_log").glob("*.json"))
+    files = list_files(f"{dataset.location(root)}/_delta_log")
+    return sorted(int(file.name.removesuffix(".json")) for file in files if file.name.endswith(".json"))
 
 
 def actions_of(dataset: Dataset, root: str, version: int) -> list[dict[str, Any]]:
     """The actions of one commit as they stand in its file."""
-    path = Path(dataset.location(root)) / "_delta_log" / f"{version:020d}.json"
-    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+    entry = read_file(f"{dataset.location(root)}/_delta_log/{version:020d}.json")
+    return [json.loads(line) for line in entry.decode().splitlines()]
 
 
 def commit_info(dataset: Dataset, root: str, version: int) -> dict[str, Any]:

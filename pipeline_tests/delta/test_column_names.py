@@ -37,6 +37,7 @@ def row(key: str, n: int, text: str) -> tuple[str | int, ...]:
     return (key, n, *(text for _ in OURS))
 
 
+@pytest.mark.case("M-ODD-NAMES")
 @pytest.mark.exhaustive
 def test_columns_that_are_called_as_our_own_are_merged_and_their_changes_read(
     spark: SparkSession, tmp_path: Path

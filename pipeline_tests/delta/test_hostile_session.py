@@ -203,6 +203,7 @@ def test_a_deletion_in_a_session_that_passes_over_missing_files_fails_rather_tha
     assert versions_of(dataset, root) == [0, 1]
 
 
+@pytest.mark.case("P-GEN-DATE-TZ")
 @pytest.mark.both_modes
 def test_a_day_that_is_computed_is_the_one_of_utc_and_a_read_in_another_zone_is_refused(
     hostile: SparkSession, root: str
@@ -225,6 +226,7 @@ def test_a_day_that_is_computed_is_the_one_of_utc_and_a_read_in_another_zone_is_
     assert found.filter("key >= TIMESTAMP'2026-10-24 22:30:00Z'").count() == 1
 
 
+@pytest.mark.case("S-OLD-DATES")
 def test_a_day_that_only_one_calendar_has_is_replaced_alone(classic: SparkSession, root: str) -> None:
     schema = StructType([StructField("key", DateType()), StructField("n", LongType())])
     dataset = Dataset(name="days", schema=schema, write=Replace())
@@ -236,6 +238,7 @@ def test_a_day_that_only_one_calendar_has_is_replaced_alone(classic: SparkSessio
     assert rows_of(dataset, root) == rows[1:]
 
 
+@pytest.mark.case("S-OLD-DATES")
 @pytest.mark.both_modes
 def test_instants_of_the_first_and_last_years_are_read_by_every_reader_at_every_depth(
     hostile: SparkSession, root: str

@@ -64,6 +64,7 @@ def assert_all_told(found: dict[int, str]) -> None:
     assert {n: reason[: len(REASONS[n])] for n, reason in found.items()} == REASONS
 
 
+@pytest.mark.case("K-ONE-BAD-ROW")
 def test_a_row_for_which_a_check_or_a_computed_column_fails_is_a_dead_letter_and_the_others_are_stored_once(
     classic: SparkSession, settings: Settings
 ) -> None:

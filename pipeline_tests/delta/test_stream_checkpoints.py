@@ -57,6 +57,7 @@ class Stream:
         return sorted(row[0] for row in rows_of(self.dataset, self.root))
 
 
+@pytest.mark.case("R-STREAM-SETBACK")
 def test_a_checkpoint_that_was_set_back_by_a_batch_skips_no_file_that_has_come_since(
     spark: SparkSession, tmp_path: Path
 ) -> None:
@@ -106,6 +107,7 @@ def replaced_id(checkpoint: Path) -> None:
     (checkpoint / "metadata").write_text('{"id":"00000000-0000-4000-8000-000000000000"}', encoding="utf-8")
 
 
+@pytest.mark.case("R-STREAM-SETBACK")
 @pytest.mark.parametrize("lose", first_is_quick([lose_all, lose_id, lose_all_but_id, lose_sources, replaced_id]))
 def test_a_checkpoint_that_is_lost_in_whole_or_in_part_doubles_nothing(
     classic: SparkSession, tmp_path: Path, lose: Callable[[Path], None]

@@ -88,6 +88,7 @@ TOTALS = {
 }
 
 
+@pytest.mark.case("D-SELF-FIRST")
 @pytest.mark.parametrize(("kind", "total_of"), first_is_quick(TOTALS.values()), ids=TOTALS)
 def test_the_first_partition_of_an_asset_that_reads_the_one_before_is_written_and_so_are_those_after_it(
     project: Project, kind: Any, total_of: Any
@@ -158,6 +159,7 @@ def test_where_no_key_is_mapped_a_source_without_a_table_is_empty_and_another_is
         project.run(source, look, selection=[look], partition_key="x")
 
 
+@pytest.mark.case("D-DELETED-KEY")
 @pytest.mark.exhaustive
 def test_a_key_that_was_deleted_in_dagster_is_read_alike_by_readers_of_everything(project: Project) -> None:
     """Its rows are in the table all the same; who names other keys does not get them."""

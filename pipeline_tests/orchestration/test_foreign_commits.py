@@ -126,6 +126,7 @@ def copied() -> None: ...
 def total() -> None: ...
 
 
+@pytest.mark.case("D-RESTORE-TOLD")
 @pytest.mark.filterwarnings("ignore::dagster.BetaWarning")  # of Dagster's own tester of conditions
 def test_after_a_restore_partitions_have_the_rows_of_the_table_and_what_reads_them_is_stale_and_starts(
     root: str, instance: DagsterInstance

@@ -72,6 +72,7 @@ def test_a_size_that_no_column_has_is_refused(data_type: DataType) -> None:
     assert "; its " in problem
 
 
+@pytest.mark.case("M-CHAR")
 @pytest.mark.parametrize(
     "data_type",
     [StructType([StructField("a", CharType(3))]), ArrayType(CharType(3)), ArrayType(ArrayType(CharType(3)))],
@@ -93,6 +94,7 @@ def test_char_within_a_column_that_a_merge_compares_is_refused(data_type: DataTy
     assert any("which Spark pads as it reads" in problem for problem in problems(data_type, **fields))
 
 
+@pytest.mark.case("M-CHAR")
 @pytest.mark.parametrize(
     "fields",
     [
@@ -118,6 +120,7 @@ def test_a_partition_is_of_values_that_the_log_can_spell() -> None:
         assert problem.startswith(f"partition column 'c' has {'the nested ' * (type(data_type) is ArrayType)}type")
 
 
+@pytest.mark.case("M-ODD-NAMES")
 def test_names_that_a_merge_cannot_say_are_refused_only_for_a_merge() -> None:
     merged: dict[str, Any] = {"keys": ("k",), "write": Merge()}
     assert "backtick" in problems(name="a`b", **merged)[0]
@@ -129,6 +132,7 @@ def test_names_that_a_merge_cannot_say_are_refused_only_for_a_merge() -> None:
 
 
 # A dotless i, a final sigma, a long s, the micro sign, a dotted I, the signs of Kelvin and Angstrom.
+@pytest.mark.case("S-CASE-RULE")
 @pytest.mark.parametrize(
     ("one", "other"),
     [

@@ -95,6 +95,7 @@ def test_an_error_about_thousands_of_things_is_short_and_says_how_many_it_leaves
     assert len(str(error)) < 4_000
 
 
+@pytest.mark.case("C-LONG-VERDICT")
 def test_a_verdict_over_thousands_of_versions_names_ranges_in_its_text_and_in_its_facts() -> None:
     faults = (*range(4, 14), 20, *range(100, 100 + MANY))
     verdict = Verdict(

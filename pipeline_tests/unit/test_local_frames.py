@@ -26,7 +26,7 @@ from pyspark.sql.types import (
 
 from pipeline.dataset import Append, Dataset
 from pipeline.delta.frames.arrow import fitting
-from pipeline.delta.frames.convert import arrow_reader, with_schema
+from pipeline.delta.frames.convert import _to_polars, arrow_reader, with_schema
 from pipeline.delta.sink.buffer import Item
 from pipeline.delta.sink.intake import Intake
 from pipeline.errors import FrameMismatchError
@@ -117,6 +117,7 @@ WRAPPED = {
 }
 
 
+@pytest.mark.case("W-NESTED-OBJECTS")
 @pytest.mark.parametrize("place", WRAPPED)
 def test_a_time_that_the_inferred_type_would_change_is_refused_at_every_depth(place: str) -> None:
     of_type, wrapped = WRAPPED[place]
@@ -160,6 +161,7 @@ def test_nothing_that_pandas_has_for_a_missing_value_is_taken_for_a_time() -> No
 # --- nothing but NULL below the top -----------------------------------------------------------------------------------
 
 
+@pytest.mark.case("S-EMPTY-NESTED")
 @pytest.mark.parametrize(
     ("given", "data_type", "expected"),
     [
@@ -186,6 +188,7 @@ def test_empty_and_null_below_the_top_take_the_declared_type(
     assert values(given, data_type) == expected
 
 
+@pytest.mark.case("S-EMPTY-NESTED")
 def test_empty_lists_and_maps_of_other_libraries_take_the_declared_type() -> None:
     lists = column(ArrayType(LongType()))
     assert fitted(pl.DataFrame({"v": [[], [None]]}), lists) == [{"v": []}, {"v": [None]}]
@@ -199,3 +202,27 @@ def test_null_as_a_key_or_in_place_of_an_entry_is_refused_in_a_map_of_nothing_el
     maps = column(MapType(StringType(), LongType()))
     assert "1 keys are NULL" in refused(pd.DataFrame({"v": [{None: None}]}), maps)
     assert refused(pa.table({"v": pa.array([[None]])}), maps).startswith("column v: has type list")
+
+
+# --- maps for polars --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.case("I-MAP-NULL")
+@pytest.mark.parametrize("has_maps", [True, False], ids=["with maps", "without maps"])
+def test_a_null_map_is_null_at_every_depth_in_each_version_of_polars(
+    monkeypatch: pytest.MonkeyPatch, has_maps: bool
+) -> None:
+    """Some versions without the type Map take a NULL one for an empty one."""
+    if not has_maps:
+        monkeypatch.delattr(pl, "Map", raising=False)
+    given: list[Any] = [[], None, [("k", [[], None, [(1, None)]])]]
+    kind = pa.map_(pa.string(), pa.list_(pa.map_(pa.int64(), pa.int64())))
+    rows = [{"m": value, "s": {"m": value}} for value in given]
+    table = pa.Table.from_pylist(rows, pa.schema([("m", kind), ("s", pa.struct([("m", kind)]))]))
+    frame = _to_polars(table)
+    assert ("Map" in str(frame.schema)) == (has_maps and hasattr(pl, "Map"))
+    data_type = MapType(StringType(), ArrayType(MapType(LongType(), LongType())))
+    schema = StructType(
+        [StructField("m", data_type), StructField("s", StructType([StructField("m", data_type)]))]
+    )  # fmt: skip
+    assert fitted(frame, Dataset(name="maps", schema=schema, write=Append())) == rows

@@ -68,6 +68,20 @@ def is_list(given: Any) -> bool:
     return any(kind(given) for kind in kinds)
 
 
+def maps_as_lists(given: Any) -> Any:
+    """The Arrow type with a list of (key, value) structs in place of each map, at every depth."""
+    import pyarrow as pa
+
+    if pa.types.is_map(given):
+        key = pa.field("key", maps_as_lists(given.key_type), nullable=False)
+        return pa.list_(pa.struct([key, pa.field("value", maps_as_lists(given.item_type))]))
+    if is_list(given):
+        return pa.list_(maps_as_lists(given.value_type))
+    if pa.types.is_struct(given):
+        return pa.struct([field.with_type(maps_as_lists(field.type)) for field in given])
+    return given
+
+
 def spark_schema(schema: Any, name: str) -> StructType:
     """The columns of an Arrow schema in Spark's types, all of them nullable.
 

@@ -20,7 +20,7 @@ from pyspark.sql.types import IntegralType, StructType
 from pipeline.dataset import Dataset
 from pipeline.dataset.schema import casefolded
 from pipeline.delta.frames.arrow import LEFT_OUT, fitting
-from pipeline.delta.frames.arrow_types import arrow_type, holds_variant, spark_schema
+from pipeline.delta.frames.arrow_types import arrow_type, holds_variant, maps_as_lists, spark_schema
 from pipeline.delta.frames.objects import entries_of_dicts, refuse_loss
 from pipeline.delta.frames.staging import Staging
 from pipeline.delta.spark.doors import door_of_block, making_frame, through_door
@@ -275,9 +275,19 @@ def _of_kind(table: Any, kind: str) -> Any:
     if kind == PANDAS:
         return table.to_pandas(types_mapper=importlib.import_module("pandas").ArrowDtype)
     if kind in (POLARS, POLARS_LAZY):
-        eager = importlib.import_module("polars").from_arrow(table)
+        eager = _to_polars(table)
         return eager.lazy() if kind == POLARS_LAZY else eager
     return table
+
+
+def _to_polars(table: Any) -> Any:
+    polars = importlib.import_module("polars")
+    # Without the type Map, versions make lists of entries, and some an empty list of NULL (pola-rs/polars#28652).
+    if not hasattr(polars, "Map"):
+        import pyarrow as pa
+
+        table = table.cast(pa.schema([field.with_type(maps_as_lists(field.type)) for field in table.schema]))
+    return polars.from_arrow(table)
 
 
 def _file_bytes(frame: DataFrame) -> int:
