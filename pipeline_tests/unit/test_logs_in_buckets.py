@@ -135,12 +135,11 @@ def test_versions_before_the_place_where_a_listing_begins_are_still_there(bucket
 
 
 @pytest.mark.usefixtures("short_page")
-def test_a_last_checkpoint_that_is_wrong_costs_requests_and_nothing_else(
-    bucket: Bucket, written: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_last_checkpoint_that_is_wrong_costs_requests_and_nothing_else(bucket: Bucket, written: Path) -> None:
     uri = bucket.upload(written, "wrong/rows")
+    client, _ = file_system(uri)
     for hint in ('{"version": 7}', '{"version": "x"}', '{"version": -1}', "[]", "{", '{"version": 99999}'):
-        monkeypatch.setattr(checkpoints, "_STARTS", {})  # as in a process that has not seen the log
+        client.handler.checkpoints.clear()  # as in a process that has not seen the log
         write_file(f"{uri}/_delta_log/_last_checkpoint", hint.encode())
         assert newest_version(uri) == NEWEST
 

@@ -31,9 +31,8 @@ _CHECKPOINT_NAME = re.compile(r"(\d{20})\.checkpoint(?:\.[\w-]+)?(?:\.\d{10}\.(\
 CHECKSUM = ".crc"
 # The names of a first page of a listing. A log with more is listed from the checkpoint that `_LAST` names.
 _FIRST_PAGE, _LAST = 999, "_last_checkpoint"
-# A cache: the newest checkpoint of each log in a bucket that this process has listed. The oldest entries are dropped.
-_STARTS: dict[str, int] = {}
-_STARTS_KEPT = 1_000
+# Of so many logs a client remembers the newest checkpoint.
+_REMEMBERED_LOGS = 1_000
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -92,13 +91,14 @@ def all_files(location: str, start: int = 0) -> list[File]:
 def newest_files(location: str) -> list[File]:
     """The files of a log from one of its complete checkpoints on, or all. On this machine always all.
 
-    In a bucket the listing begins at the newest checkpoint that this process has seen. If it has seen none and the log
+    In a bucket the listing begins at the newest checkpoint that the client has seen. If it has seen none and the log
     is long, the listing begins at the checkpoint that `_last_checkpoint` names. If the log no longer has the
     checkpoint, all files are listed.
     """
     if local_folder(location) is not None:
         return list_files(f"{location}/{LOG}")
-    files = None if location not in _STARTS else _files_with_checkpoint(location, _STARTS[location])
+    seen: dict[str, int] = file_system(location)[0].handler.checkpoints
+    files = None if location not in seen else _files_with_checkpoint(location, seen[location])
     if files is None:
         files = files_from(f"{location}/{LOG}", at_most=_FIRST_PAGE)
     if files is None:
@@ -106,12 +106,12 @@ def newest_files(location: str) -> list[File]:
         files = None if last is None else _files_with_checkpoint(location, last)
     if files is None:
         files = all_files(location)
-    _STARTS.pop(location, None)
+    seen.pop(location, None)
     newest = max(usable_checkpoints(files), default=None)
     if newest is not None:
-        _STARTS[location] = newest
-        for oldest in list(_STARTS)[:-_STARTS_KEPT]:
-            _STARTS.pop(oldest, None)
+        seen[location] = newest
+        for oldest in list(seen)[:-_REMEMBERED_LOGS]:
+            seen.pop(oldest, None)
     return files
 
 

@@ -116,10 +116,14 @@ def _nanoseconds(meta: Any) -> int:
 
 
 class ObjectStoreHandler:
-    """The methods of `pyarrow.fs.FileSystemHandler`, which it is registered as: pyarrow is imported on first use."""
+    """The methods of `pyarrow.fs.FileSystemHandler`, which it is registered as: pyarrow is imported on first use.
+
+    `checkpoints` is for the reader of logs: by table the newest checkpoint that it has seen in the log.
+    """
 
     def __init__(self, store: Any, kind: str, authority: str) -> None:
         self._store, self._kind, self._authority = store, kind, authority
+        self.checkpoints: dict[str, int] = {}
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, ObjectStoreHandler) and self._store is other._store

@@ -14,6 +14,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
+from weakref import WeakKeyDictionary
 
 from pyspark.sql import SparkSession
 
@@ -30,8 +31,8 @@ INCARNATION = "pipeline.incarnation"
 _APP_ID = "spark.databricks.delta.write.txnAppId"
 _VERSION = "spark.databricks.delta.write.txnVersion"
 _CHANGES_ROWS = ("WRITE", "MERGE", "UPDATE", "DELETE", "TRUNCATE", RESTORE, "STREAMING UPDATE", "COPY INTO")
-# A cache: how far each log was searched, by location and table id. The oldest entries are dropped.
-_SEARCHED: dict[tuple[str, str], _Searched] = {}
+# How far each session has searched each log, by location and table id. The oldest searches are dropped.
+_SEARCHED: WeakKeyDictionary[SparkSession, dict[tuple[str, str], _Searched]] = WeakKeyDictionary()
 _SEARCHED_LOGS = 1_000
 
 
@@ -125,7 +126,8 @@ def _property(properties: Mapping[str, str]) -> int:
 def _restores(session: SparkSession, state: TableState) -> Mapping[int, int | None]:
     """The restores in the log, each with the version that it restored."""
     location, key = state.location, (state.location, state.table_id)
-    searched = _SEARCHED.get(key, _Searched())
+    searches = _SEARCHED.setdefault(session, {})
+    searched = searches.get(key, _Searched())
     identity = partial(_identity, state)
     if searched.until >= 0 and identity(searched.until) != searched.entry:
         searched = _Searched()  # an older copy of the table was put back since
@@ -137,9 +139,9 @@ def _restores(session: SparkSession, state: TableState) -> Mapping[int, int | No
         number: restored_version(session, location, number, parameters)
         for number, parameters in _restores_among(state, numbers).items()
     }
-    found = _SEARCHED[key] = _Searched(newest, identity(newest), {**searched.restores, **restored})
-    for oldest in list(_SEARCHED)[:-_SEARCHED_LOGS]:
-        _SEARCHED.pop(oldest, None)
+    found = searches[key] = _Searched(newest, identity(newest), {**searched.restores, **restored})
+    for oldest in list(searches)[:-_SEARCHED_LOGS]:
+        searches.pop(oldest, None)
     return found.restores
 
 
