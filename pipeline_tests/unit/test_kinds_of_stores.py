@@ -11,7 +11,6 @@ from pyarrow import fs
 
 from pipeline.delta.spark.confs import CONDITIONAL_LOG_STORES, confs
 from pipeline.delta.spark.jars import jar_path, jar_url
-from pipeline.delta.storage import options
 from pipeline.delta.storage.file_system import (
     create_file,
     file_system,
@@ -19,7 +18,7 @@ from pipeline.delta.storage.file_system import (
     read_file,
     write_file,
 )
-from pipeline.delta.storage.options import gcs_options, use_confs
+from pipeline.delta.storage.options import use_confs
 from pipeline.delta.storage.published_jars import DELTA_JARS, jars_for
 from pipeline.settings import SCHEMES, SparkSettings, load_settings
 from pipeline_tests.conftest import TESTS
@@ -68,13 +67,6 @@ def test_a_jar_with_a_classifier_has_it_in_its_name_and_address(tmp_path: Path) 
     assert jar_url(coordinate, "https://host/maven2/") == (
         "https://host/maven2/org/example/some/connector/4.0.0/connector-4.0.0-shaded.jar"
     )
-
-
-def test_a_key_file_of_google_is_the_account_of_both_sides(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(options, "_CONFS", {})
-    assert gcs_options("bucket") == {}
-    use_confs({"spark.hadoop.fs.gs.auth.service.account.json.keyfile": "/keys/one.json"})
-    assert gcs_options("bucket") == {"service_account_path": "/keys/one.json"}
 
 
 def test_an_empty_object_that_hadoop_writes_for_a_folder_is_no_file() -> None:

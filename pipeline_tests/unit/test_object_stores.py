@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import io
+import os
 import re
 import sys
 import time
@@ -12,6 +14,8 @@ import deltalake
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from pipeline.dataset import Dataset
 from pipeline.delta.inspect.describe import described_in_log
@@ -21,6 +25,7 @@ from pipeline.delta.inspect.sample import sample
 from pipeline.delta.log.commits import commit_identity, commit_versions, newest_infos, read_commit
 from pipeline.delta.log.counts import table_rows
 from pipeline.delta.log.replay import replay
+from pipeline.delta.storage import ranged_file
 from pipeline.delta.storage.file_system import (
     create_file,
     file_system,
@@ -159,6 +164,50 @@ def test_files_are_written_and_read_in_parts_through_pyarrow(bucket: Bucket) -> 
     assert file.read_row_group(3)["n"].to_pylist() == list(range(300, 400))
     system.delete_dir(path.rpartition("/")[0])
     assert list_files(f"{bucket.uri}/parquet") == []
+
+
+def test_a_large_file_is_opened_by_one_request_whose_bytes_are_used(bucket: Bucket) -> None:
+    content = bytes(range(256)) * 12_000
+    system, path = file_system(f"{bucket.uri}/large")
+    write_file(f"{bucket.uri}/large", content)
+    bucket.requests.clear()
+    with system.open_input_file(path) as file:
+        assert (file.size(), file.read(4)) == (len(content), content[:4])
+        assert bucket.kinds() == {"GET": 1}
+        file.seek(len(content) - 4)
+        assert file.read(4) == content[-4:]
+        file.seek(len(content) - 70_000)
+        assert file.read() == content[-70_000:]
+        file.seek(2**20 - 10)
+        assert file.read(20) == content[2**20 - 10 : 2**20 + 10]
+    assert bucket.kinds() == {"GET": 3}
+
+
+@pytest.mark.parametrize("size", [0, 1, 2**20])
+def test_a_file_of_a_megabyte_at_most_is_read_by_one_request_and_an_empty_one_by_two(bucket: Bucket, size: int) -> None:
+    system, path = file_system(f"{bucket.uri}/sized/{size}")
+    write_file(f"{bucket.uri}/sized/{size}", b"x" * size)
+    bucket.requests.clear()
+    with system.open_input_file(path) as file:
+        assert file.read() == b"x" * size
+    assert bucket.kinds() == {"GET": 1 if size else 2}
+
+
+@given(
+    size=st.integers(1, 40),
+    first=st.integers(0, 40),
+    reads=st.lists(st.tuples(st.integers(0, 50), st.integers(-1, 50)), max_size=20),
+)
+def test_a_file_read_in_parts_gives_the_bytes_of_the_file(size: int, first: int, reads: list[tuple[int, int]]) -> None:
+    content = bytes(range(size))
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(ranged_file, "WINDOW_BYTES", 8)
+        file = ranged_file.RangedFile(content[:first], size, lambda start, end: content[start:end])
+        whole = io.BytesIO(content)
+        for offset, count in reads:
+            assert file.seek(offset) == whole.seek(offset)
+            assert file.read(count) == whole.read(count)
+            assert file.seek(0, os.SEEK_END) == size
 
 
 def test_a_log_in_a_bucket_is_read_as_on_a_disk(table: str) -> None:

@@ -224,6 +224,7 @@ def test_azures_variables_and_googles_file_reach_both_sides(variables: pytest.Mo
     found = derived(tmp_path, text, **environ)
     assert found[f"fs.azure.account.key.{HOST}"] == "k"
     assert found["fs.gs.auth.service.account.json.keyfile"] == "/keys/file.json"
+    assert gcs_options("lake") == {}
     use_confs({f"{HADOOP}{name}": value for name, value in found.items()})
     assert gcs_options("lake") == {"service_account_path": "/keys/file.json"}
 

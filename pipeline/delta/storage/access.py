@@ -36,6 +36,7 @@ _BY_STATUS = {
     429: AccessProblem.BUSY,
 }  # fmt: skip
 _FIRST_SERVER_ERROR = 500
+_NO_SUCH_RANGE = 416
 _JAVA_CLASS = re.compile(r"\b[A-Za-z]+Exception\b")
 _JAVA_STATUS = re.compile(r"\bStatus Code: (\d{3})\b")
 _BY_CLASS = {
@@ -78,6 +79,12 @@ def problem_by_code(answer: str) -> AccessProblem | None:
     """The problem that the code in an answer reports. If it has no code that is known, None."""
     code = _CODE.search(answer)
     return None if code is None else _BY_CODE.get(code[1])
+
+
+def is_beyond_the_end(error: str) -> bool:
+    """Whether a client's error is the answer to a request for bytes after the end of a file."""
+    status = _STATUS.search(error)
+    return status is not None and int(status[1]) == _NO_SUCH_RANGE
 
 
 def problem_in(error: str) -> AccessProblem | None:

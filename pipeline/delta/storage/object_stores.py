@@ -11,11 +11,12 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from datetime import timedelta
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any, TypeVar
 
-from pipeline.delta.storage.access import StoreError, problem_by_code, problem_in
+from pipeline.delta.storage.access import StoreError, is_beyond_the_end, problem_by_code, problem_in
 from pipeline.delta.storage.options import azure_options, gcs_options, s3_options
+from pipeline.delta.storage.ranged_file import WINDOW_BYTES, RangedFile
 from pipeline.errors import AccessProblem, ExtraMissingError
 from pipeline.settings import SCHEMES
 
@@ -27,8 +28,6 @@ _PARALLEL_REQUESTS = 16
 _SHOWN_CHARACTERS = 400
 # The metadata of an object that stands for a folder in Azure.
 _FOLDER_MARK = "hdi_isfolder"
-# A file up to this size is read at once: a request takes longer than the reading of so many bytes.
-_WHOLE_BYTES = 2**20
 _LISTED_PAGE = 1000
 _T = TypeVar("_T")
 _R = TypeVar("_R")
@@ -225,15 +224,31 @@ class ObjectStoreHandler:
             return pa.BufferReader(memoryview(self._store.get(self._key(path)).bytes()))
 
     def open_input_file(self, path: str) -> Any:
-        """A file whose parts are read as they are asked for. A small one is read by one request."""
-        import obstore
+        """A file whose parts are read as they are asked for. The first MB, or all of it, is read by one request."""
         import pyarrow as pa
 
+        key = self._key(path)
         with os_errors():
-            answer = self._store.get(self._key(path))
-            if answer.meta["size"] <= _WHOLE_BYTES:
-                return pa.BufferReader(memoryview(answer.bytes()))
-            return pa.PythonFile(_Translated(obstore.open_reader(self._store, self._key(path))), mode="r")
+            first, size = self._beginning(key)
+        if size <= len(first):
+            return pa.BufferReader(memoryview(first))
+        return pa.PythonFile(RangedFile(bytes(first), size, partial(self._range, key)), mode="r")
+
+    def _beginning(self, key: str) -> tuple[Any, int]:
+        """The first bytes of a file, and its size."""
+        from obstore.exceptions import GenericError
+
+        try:
+            answer = self._store.get(key, options={"range": (0, WINDOW_BYTES)})
+        except GenericError as error:  # an empty file has no first byte
+            if not is_beyond_the_end(str(error)):
+                raise
+            answer = self._store.get(key)
+        return answer.bytes(), answer.meta["size"]
+
+    def _range(self, key: str, start: int, end: int) -> bytes:
+        with os_errors():
+            return bytes(self._store.get_range(key, start=start, end=end))
 
     # --- writing ------------------------------------------------------------------------------------------------------
 
@@ -243,7 +258,7 @@ class ObjectStoreHandler:
         import pyarrow as pa
 
         with os_errors():
-            return pa.PythonFile(_Translated(obstore.open_writer(self._store, self._key(path))), mode="w")
+            return pa.PythonFile(_WrittenFile(obstore.open_writer(self._store, self._key(path))), mode="w")
 
     def put(self, path: str, content: bytes) -> None:
         """Write a file by one request. An existing file is replaced."""
@@ -302,32 +317,20 @@ def _without_markers(key: str, metas: Sequence[Any], folders: Iterable[str]) -> 
     return [meta for meta in metas if meta["size"] or meta["path"] not in named]
 
 
-class _Translated:
-    """A file of the client whose errors are OSErrors."""
+class _WrittenFile:
+    """A new file of the client whose errors are OSErrors."""
 
     def __init__(self, file: Any) -> None:
         self._file = file
         self._closed = False
 
-    def _call(self, method: Callable[..., Any], *arguments: Any) -> Any:
-        with os_errors():
-            return method(*arguments)
-
     @property
     def closed(self) -> bool:
         return self._closed
 
-    def read(self, size: int = -1) -> bytes:
-        return bytes(self._call(self._file.read, None if size < 0 else size))
-
-    def seek(self, offset: int, whence: int = 0) -> int:
-        return int(self._call(self._file.seek, offset, whence))
-
-    def tell(self) -> int:
-        return int(self._call(self._file.tell))
-
     def write(self, content: Iterable[int]) -> int:
-        return int(self._call(self._file.write, bytes(content)))
+        with os_errors():
+            return int(self._file.write(bytes(content)))
 
     def flush(self) -> None:
         """Nothing: the file is complete when it is closed."""
@@ -335,13 +338,14 @@ class _Translated:
     def close(self) -> None:
         if not self._closed:
             self._closed = True
-            self._call(self._file.close)
+            with os_errors():
+                self._file.close()
 
     def readable(self) -> bool:
-        return True
+        return False
 
     def seekable(self) -> bool:
-        return True
+        return False
 
     def writable(self) -> bool:
         return True
