@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -226,6 +227,37 @@ def test_ten_tables_are_shown_by_twelve_requests_each_at_most(
     shown = [line.split() for line in result.stdout.splitlines()[2:]]
     assert [(line[0], line[2]) for line in shown] == [(name, str(NEWEST + 1)) for name in names], result.output
     assert len(bucket.requests) <= 120
+
+
+def test_doctor_reads_each_file_of_a_bucket_once_also_that_of_a_consumer(
+    bucket: Bucket, written: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("source", "consumer"):
+        bucket.upload(written, f"examined/{name}")
+    declaration = (
+        "from pipeline.dataset import Append, Dataset\n"
+        "from pyspark.sql.types import LongType, StructField, StructType\n"
+        "SCHEMA = StructType([StructField('n', LongType())])\n"
+        "source = Dataset(name='source', schema=SCHEMA, change_feed=True)\n"
+        "consumer = Dataset(name='consumer', schema=SCHEMA, write=Append(), reads=('source',),\n"
+        "                   reads_changes_of=('source',))\n"
+        "datasets = (source, consumer)\n"
+    )
+    (tmp_path / "examined_tables.py").write_text(declaration)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    environment = {"PIPELINE_ROOT": f"{bucket.uri}/examined", "PIPELINE_DATASETS": "examined_tables:datasets"}
+    bucket.requests.clear()
+    result = CliRunner().invoke(main, ["doctor", "--json"], env=environment, catch_exceptions=False)
+    diagnoses = json.loads(result.stdout)
+    assert [(one["dataset"], one["version"], one["findings"]) for one in diagnoses] == [
+        ("source", NEWEST, []), ("consumer", NEWEST, []),
+    ]  # fmt: skip
+    read = Counter(each.split()[1] for each in bucket.requests if "list-type" not in each)
+    assert {path: count for path, count in read.items() if count > 1} == {}
+    # Of each log the entries, checksums and checkpoint, and of each table the data files of its version.
+    assert len(read) == 2 * (2 * (NEWEST + 1) + 1 + NEWEST + 1)
+    assert bucket.kinds() == {"GET": len(read), "LIST": 6}
 
 
 def verdict(uri: str, cursor: Cursor) -> Verdict:

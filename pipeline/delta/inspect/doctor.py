@@ -11,7 +11,6 @@ from dataclasses import dataclass
 
 from pipeline.dataset import TableRef
 from pipeline.delta.inspect.data_files import problem_of, problem_of_vector, vector_file
-from pipeline.delta.log.checkpoints import newest_version
 from pipeline.delta.log.commits import commit_file, commit_versions
 from pipeline.delta.log.replay import FaultKind, LogFault, Replay, replay
 from pipeline.delta.log.snapshot import table_facts
@@ -82,9 +81,9 @@ def examine(name: str, location: str, *, consumers: Sequence[TableRef] = (), dee
         raise storage_error(error, name, location) from error
     if replayed is None:
         raise TableNotFoundError(dataset=name, location=location)
-    unread = _unread(name, location, consumers)
+    unread = _unread(name, location, replayed.version, consumers) if consumers else {}
     findings = [_of_log(name, fault, unread) for fault in replayed.faults]
-    findings += _cleaned(name, location, unread)
+    findings += _cleaned(name, location, unread) if unread else ()
     if not any(fault.hides_files for fault in replayed.faults):  # else the files of the table are not known
         findings += _missing(name, replayed, on_disk)
         findings += [_orphan(name, p, on_disk[p].changed) for p in sorted(set(on_disk) - replayed.mentioned)]
@@ -100,11 +99,10 @@ def examine(name: str, location: str, *, consumers: Sequence[TableRef] = (), dee
     )
 
 
-def _unread(name: str, location: str, consumers: Iterable[TableRef]) -> dict[str, int]:
+def _unread(name: str, location: str, newest: int, consumers: Iterable[TableRef]) -> dict[str, int]:
     """The last version of this table that each consumer has read. A consumer without one will read the full table."""
-    newest = newest_version(location)
     try:
-        facts = None if newest is None else table_facts(location, newest)
+        facts = table_facts(location, newest)
     except DamagedTableError:  # the findings contain it
         return {}
     read = {}

@@ -13,12 +13,20 @@ from typing import Any
 from urllib.parse import unquote
 
 from pipeline.delta.log.chain import Chain, misfit
-from pipeline.delta.log.checkpoints import LOG, LogFiles, checkpoint_actions, checksum_name, first_line, log_files
+from pipeline.delta.log.checkpoints import (
+    LOG,
+    all_files,
+    checkpoint_actions,
+    checksum_name,
+    commit_name,
+    first_line,
+    log_files,
+)
 from pipeline.delta.log.commits import commit_file
 from pipeline.delta.log.entry import MANY, Action, actions_of
 from pipeline.delta.log.integrity import Checksum, checksum_in
 from pipeline.delta.storage.access import StoreError
-from pipeline.delta.storage.file_system import read_file
+from pipeline.delta.storage.file_system import File, read_listed
 from pipeline.errors import DamagedTableError
 
 
@@ -93,11 +101,10 @@ def replay(location: str, version: int | None = None) -> Replay | None:
     Raises:
         OSError, ValueError: the storage can't be reached.
     """
-    files = log_files(location)
-    number = files.latest if version is None else version
+    log = _Log(location, all_files(location))
+    number = log.files.latest if version is None else version
     if number is None:
         return None
-    log = _Log(location, files)
     log.read(number)
     if version is None:
         log.find_lost_commits()
@@ -110,8 +117,9 @@ def replay(location: str, version: int | None = None) -> Replay | None:
 class _Log:
     """One pass over a log, the oldest entry first."""
 
-    def __init__(self, location: str, files: LogFiles) -> None:
-        self._location, self._files = location, files
+    def __init__(self, location: str, listed: Sequence[File]) -> None:
+        self._location, self.files = location, log_files(location, listed)
+        self._listed = {file.name: file for file in listed}
         self._chain = Chain()
         self.state = _State()
         self.faults: list[LogFault] = []
@@ -119,7 +127,7 @@ class _Log:
     def read(self, number: int) -> None:
         """Read all entries up to a version. Of those below its checkpoint only the names of files are kept."""
         start = self._from_checkpoint(number)
-        commits = set(self._files.commits)
+        commits = set(self.files.commits)
         for commit in range(min((*commits, start + 1)), number + 1):
             is_below = commit <= start
             if commit not in commits:
@@ -137,8 +145,8 @@ class _Log:
 
     def find_lost_commits(self) -> None:
         """Add a fault for each commit after the newest entry of which only the checksum file exists."""
-        newest = self._files.latest
-        for lost in sorted(n for n in self._files.checksums if newest is not None and n > newest):
+        newest = self.files.latest
+        for lost in sorted(n for n in self.files.checksums if newest is not None and n > newest):
             self._fault(FaultKind.GAP, lost, "it is missing, but its checksum file exists")
 
     def _fault(self, kind: FaultKind, version: int, detail: str, *, hides_files: bool = True) -> None:
@@ -146,11 +154,12 @@ class _Log:
 
     def _from_checkpoint(self, number: int) -> int:
         """Apply the newest readable checkpoint at or before a version, and return its version. If there is none, -1."""
-        for version in sorted((v for v in self._files.checkpoints if v <= number), reverse=True):
-            names = self._files.checkpoints[version]
+        for version in sorted((v for v in self.files.checkpoints if v <= number), reverse=True):
+            names = self.files.checkpoints[version]
             state = _State()
             try:
-                state.apply([action for name in names for action in checkpoint_actions(self._location, name)])
+                parts = [checkpoint_actions(self._location, name, file=self._listed[name]) for name in names]
+                state.apply([action for part in parts for action in part])
                 problem = self._differs(version, state)
             except StoreError:  # the store refuses, which is no damage
                 raise
@@ -171,7 +180,7 @@ class _Log:
 
     def _entry(self, number: int, *, is_below: bool) -> list[Action]:
         """The actions of a commit. If its file is damaged, empty, and a fault is added."""
-        content = read_file(commit_file(self._location, number))
+        content = self._content(commit_name(number))
         try:
             actions = actions_of(commit_file(self._location, number), content)
         except DamagedTableError as error:
@@ -185,9 +194,12 @@ class _Log:
         return actions
 
     def _checksum(self, number: int) -> Checksum | None:
-        if number not in self._files.checksums:
-            return None
-        return checksum_in(read_file(f"{self._location}/{LOG}/{checksum_name(number)}"))
+        name = checksum_name(number)
+        return checksum_in(self._content(name)) if name in self._listed else None
+
+    def _content(self, name: str) -> bytes:
+        """A file of the log. A small one in a bucket is read once in a process, also by other readers of the log."""
+        return read_listed(f"{self._location}/{LOG}", self._listed[name])
 
 
 def _paths(file: Mapping[str, Any]) -> set[str]:
