@@ -232,7 +232,7 @@ def own_commit(
         newest, reason = None, failure_of(error).summary
     if newest is not None and newest.token == mark.token and newest.operation not in _FOLLOW_UPS:
         return newest
-    commit = marked_commit(clone, dataset_name, location, mark, partition_by, reason=reason)
+    commit = marked_commit(clone, dataset_name, location, mark, partition_by, reason=reason, ended=True)
     if commit is not None:
         return commit
     # Delta has always put the mark of this session into its entry.
@@ -254,13 +254,15 @@ def _writer_of(commit: Commit) -> str:
 
 
 def marked_commit(
-    session: SparkSession, dataset_name: str, location: str, mark: Mark, partition_by: tuple[str, ...], *, reason: str
-) -> Commit | None:
+    session: SparkSession, dataset_name: str, location: str, mark: Mark, partition_by: tuple[str, ...], *, reason: str,
+    ended: bool,
+) -> Commit | None:  # fmt: skip
     """The commit with the mark. If the searched history has none, None.
 
     Args:
         session: the session that may have made the commit.
         reason: why the mark is searched, for the error.
+        ended: whether the statement is known to have ended, so that the log is conclusive.
 
     Raises:
         CommitUnknownError: the log can't be read; or it has no such commit, but the session is lost and may make it.
@@ -269,7 +271,8 @@ def marked_commit(
         number = find_mark(location, mark)
         if number is not None:
             return read_commit(location, number, partition_by)
-        session.sql("SELECT 1").collect()
+        if not ended:
+            session.sql("SELECT 1").collect()
     except _UNREADABLE as error:
         raise CommitUnknownError(dataset=dataset_name, location=location, mark=mark.text, reason=reason) from error
     return None

@@ -28,7 +28,7 @@ from pipeline.delta.log.snapshot import table_facts
 from pipeline.delta.maintain.exchange import Exchange, exchange
 from pipeline.delta.read.version import ReadOptions, resolve_version
 from pipeline.delta.spark.doors import door, storage_failure
-from pipeline.delta.spark.failures import LOST_OR_REFUSED, failure_of
+from pipeline.delta.spark.failures import LOST_OR_REFUSED, failure_of, has_ended
 from pipeline.delta.storage.file_system import missing_files
 from pipeline.delta.table.open_table import CONSTRAINT_PREFIX, TableState, declared_properties, require_table
 from pipeline.delta.write.result import WriteResult, commit_result
@@ -144,8 +144,10 @@ def restore(session: SparkSession, dataset: Dataset, plan: RestorePlan, note: Co
         try:
             clone.sql(f"RESTORE TABLE {sql.path_table(table.location)} TO VERSION AS OF {plan.target}").collect()
         except LOST_OR_REFUSED as error:
-            reason = failure_of(error).summary
-            commit = marked_commit(session, dataset.name, plan.location, note.mark, dataset.partition_by, reason=reason)
+            commit = marked_commit(
+                session, dataset.name, plan.location, note.mark, dataset.partition_by,
+                reason=failure_of(error).summary, ended=has_ended(error),
+            )  # fmt: skip
             if commit is None:
                 raise _translated(error, table, plan.target) from error
         else:

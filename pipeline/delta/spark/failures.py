@@ -7,11 +7,13 @@ never by the message. How to react to it does not belong here.
 
 from __future__ import annotations
 
+import sys
 from dataclasses import dataclass
 from typing import Any
 
 from py4j.protocol import Py4JError, Py4JJavaError
 from pyspark.errors import PySparkException
+from pyspark.errors.exceptions.captured import CapturedException
 
 from pipeline.errors import PipelineError, SparkUnavailableError
 
@@ -97,6 +99,10 @@ CONFLICT_CLASSES = frozenset(
 )
 CONFLICT_CONDITIONS = frozenset({"DELTA_PROTOCOL_CHANGED", "DELTA_METADATA_CHANGED"})
 CONFLICT_PREFIX = "DELTA_CONCURRENT_"
+# A Connect server raises these families of conditions about a client's connection to a statement. The statement may go
+# on.
+_OF_CONNECTION = ("INVALID_HANDLE", "INVALID_CURSOR")
+_CONNECT_ERRORS = "pyspark.errors.exceptions.connect"
 
 
 @dataclass(frozen=True)
@@ -193,6 +199,20 @@ def failure_of(error: BaseException) -> Failure:
         )
     text = error.message() if isinstance(error, PipelineError) else str(error)
     return Failure((), (), (type(error).__name__,), text)
+
+
+def has_ended(error: BaseException) -> bool:
+    """Whether an error is the answer to a statement, which then runs no more and commits nothing later.
+
+    If a connection is lost, the client itself raises, or gRPC does, the statement may still run.
+    """
+    if isinstance(error, Py4JJavaError | CapturedException):
+        return True
+    # The base class itself is raised for an error without details, which is not the server's.
+    base = getattr(sys.modules.get(_CONNECT_ERRORS), "SparkConnectGrpcException", None)
+    if base is None or not isinstance(error, base) or type(error) is base:
+        return False
+    return (error.getCondition() or "").partition(".")[0] not in _OF_CONNECTION
 
 
 def _without_trace(text: str) -> str:

@@ -44,6 +44,7 @@ from pipeline.delta.spark.failures import (
     SLICE_BROKEN,
     SPARK_ERRORS,
     failure_of,
+    has_ended,
 )
 from pipeline.delta.sql.slices import Slice
 from pipeline.delta.storage.file_system import local_folder
@@ -364,7 +365,7 @@ def _outcome(
     Raises:
         ViolationError: rows were refused.
         CommitConflictError: another commit came first, and the log has none of ours.
-        CommitUnknownError: the log can't be read.
+        CommitUnknownError: the log can't be read, or the statement may still run.
     """
     failure = failure_of(error)
     refused = CHECK_BROKEN | NOT_NULL_BROKEN | RAISED_BY_US | SLICE_BROKEN
@@ -377,8 +378,10 @@ def _outcome(
             )
     if violation is not None:
         raise violation from error
-    session, partition_by = frame.sparkSession, state.log_partition_by
-    commit = marked_commit(session, table.name, table.location, mark, partition_by, reason=failure.summary)
+    commit = marked_commit(
+        frame.sparkSession, table.name, table.location, mark, state.log_partition_by, reason=failure.summary,
+        ended=has_ended(error),
+    )  # fmt: skip
     if commit is not None:
         return commit
     if failure.is_conflict:
