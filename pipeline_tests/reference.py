@@ -28,7 +28,7 @@ from pipeline.delta.sink import DeltaSink, SinkSettings
 from pipeline.errors import PipelineError, commits, frames, machine, requests, sinks, storage, tables
 from pipeline.errors import declarations as not_declared
 from pipeline.orchestration import metadata_keys
-from pipeline.settings import PREFIX, Settings, SparkSettings, StorageOptions, load_settings, setting_names
+from pipeline.settings import PREFIX, LogRequests, Settings, SparkSettings, StorageOptions, load_settings, setting_names
 
 PATH = Path(str(pipeline.__file__)).parent / "docs" / "reference.md"
 HEAD = """\
@@ -122,8 +122,11 @@ def _settings() -> Iterator[str]:
         value = getattr(default, field) if hasattr(default, field) else getattr(default.spark, field)
         yield from _item(f"`{variable}`", f"{_sentence(meanings[field])} Default: {_shown_setting(value)}.")
     yield from _item("`[tool.pipeline.spark_conf]`", f"{_sentence(meanings['conf'])} Not a variable.")
-    options = _arguments_of(StorageOptions)["options"]
-    yield from _item('`[tool.pipeline.storage."URI"]`', f"{_sentence(meanings['storage'])} {_sentence(options)}")
+    of_bucket, of_logs = _arguments_of(StorageOptions), _arguments_of(LogRequests)
+    table = '[tool.pipeline.storage."URI"]'
+    yield from _item(f"`{table}`", f"{_sentence(meanings['storage'])} {_sentence(of_bucket['options'])}")
+    options = [f"`{name}`: {meaning}" for name, meaning in of_logs.items()]
+    yield from _item(f"`{table[:-1]}.log]`", " ".join(map(_sentence, [of_bucket["log"], *options])))
 
 
 def _shown_setting(value: Any) -> str:

@@ -11,7 +11,13 @@ from pipeline.cli.output import count, print_json, print_table, size
 from pipeline.cli.tables import Tables
 from pipeline.delta.inspect.doctor import Diagnosis, examine
 from pipeline.delta.maintain.retention import consumers_of
+from pipeline.delta.spark.confs import confs, log_store_conf
+from pipeline.delta.storage.file_system import local_folder
+from pipeline.delta.table.storage_facts import StorageFacts, storage_facts
 from pipeline.errors import TableNotFoundError
+from pipeline.settings import SCHEMES, Settings
+
+NONE = "-"
 
 
 @click.command()
@@ -23,11 +29,15 @@ from pipeline.errors import TableNotFoundError
 def doctor(ctx: click.Context, names: tuple[str, ...], deep: bool, as_json: bool) -> None:
     """Find damage in log and files, missing files and files that no version references; changes nothing.
 
-    TABLE is the name of a dataset, or a table's path. The exit status is 1 if a table is damaged.
+    TABLE is the name of a dataset, or a table's path. The exit status is 1 if a table is damaged. It also
+    shows how each bucket is reached.
     """
     tables = Tables(project_settings())
+    named = [tables.find(name) for name in names] or [tables.of(dataset) for dataset in tables.registry]
+    if not as_json:
+        _print_buckets(tables.settings, [table.location for table in named])
     diagnoses: list[Diagnosis] = []
-    for table in [tables.find(name) for name in names] or [tables.of(dataset) for dataset in tables.registry]:
+    for table in named:
         try:
             consumers = consumers_of(table.name, tables.registry, tables.settings.root)
             diagnoses.append(examine(table.name, table.location, consumers=consumers, deep=deep))
@@ -36,11 +46,39 @@ def doctor(ctx: click.Context, names: tuple[str, ...], deep: bool, as_json: bool
                 raise
             click.echo(f"{table.name}: no table yet", err=True)
     if as_json:
-        print_json([asdict(diagnosis) | {"healthy": diagnosis.healthy} for diagnosis in diagnoses])
+        print_json([_document(diagnosis, tables.settings) for diagnosis in diagnoses])
     else:
         _print(diagnoses)
     if not all(diagnosis.healthy for diagnosis in diagnoses):
         ctx.exit(1)
+
+
+def _document(diagnosis: Diagnosis, settings: Settings) -> dict[str, object]:
+    facts = _facts(settings, diagnosis.location)
+    return asdict(diagnosis) | {"healthy": diagnosis.healthy, "storage": asdict(facts)}
+
+
+def _facts(settings: Settings, location: str) -> StorageFacts:
+    return storage_facts(location, confs(settings.spark, []).get(log_store_conf(location)))
+
+
+def _print_buckets(settings: Settings, locations: list[str]) -> None:
+    """How each bucket of the settings and of the tables is reached. Folders on this machine are left out."""
+    uris = [settings.root, settings.landing, *(storage.uri for storage in settings.spark.storage), *locations]
+    buckets: dict[tuple[str | None, str], StorageFacts] = {}
+    for one in (_facts(settings, uri) for uri in uris if local_folder(uri) is None):
+        buckets.setdefault((SCHEMES.get(one.scheme), one.uri.partition("://")[2]), one)
+    if not buckets:
+        return
+    checked = {True: "checked before a write", False: "not checked", None: NONE}
+    rows = [
+        (one.uri, one.endpoint or NONE, one.log_endpoint or NONE, one.region or NONE, one.account or NONE,
+         one.log_store or NONE, checked[one.creates_checked])
+        for one in buckets.values()
+    ]  # fmt: skip
+    heads = ("bucket", "endpoint", "endpoint of logs", "region", "account", "log store", "conditional creates")
+    print_table(heads, rows)
+    click.echo()
 
 
 def _print(diagnoses: list[Diagnosis]) -> None:

@@ -24,7 +24,7 @@ from pipeline.delta.storage.file_system import local_folder
 from pipeline.delta.table.open_table import state_at_location
 from pipeline.delta.table.undeclared import dataset_of
 from pipeline.errors import TableNotFoundError, UnknownDatasetError
-from pipeline.settings import Settings
+from pipeline.settings import Settings, require_uri_without_secret
 
 # Characters that the name of a dataset may not contain.
 _NOT_IN_NAMES = re.compile(r"[^A-Za-z0-9_.-]+")
@@ -56,10 +56,12 @@ class Tables:
 
         Raises:
             UnknownDatasetError: there is no such table; with near misses. A root on another machine is not searched.
+            SettingsError: a URI holds a user, a key or a signature.
         """
         if name in self.registry:
             return self.of(self.registry.get(name))
         if "://" in name:
+            require_uri_without_secret("TABLE", name)
             return self._at(name.rstrip("/"))
         root = self.settings.root
         for location in (table_location(root, name), str(Path(name).resolve())):

@@ -9,6 +9,8 @@ an error, so that a misspelt setting is never ignored.
 
 from pipeline.settings.addresses import shown_remote
 from pipeline.settings.load import PREFIX, dagster_module, find_project, load_settings, setting_names
+from pipeline.settings.log_requests import LogRequests
+from pipeline.settings.readers import require_uri_without_secret
 from pipeline.settings.storage import SCHEMES, StorageOptions
 from pipeline.settings.values import (
     LOCAL_FRAME_MAX_BYTES,
@@ -23,6 +25,7 @@ __all__ = [
     "PREFIX",
     "SCHEMES",
     "STATE_FOLDER",
+    "LogRequests",
     "Settings",
     "SparkSettings",
     "StorageOptions",
@@ -30,6 +33,7 @@ __all__ = [
     "find_project",
     "load_settings",
     "refuse_other_types",
+    "require_uri_without_secret",
     "setting_names",
     "shown_remote",
 ]

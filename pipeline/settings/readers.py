@@ -31,6 +31,18 @@ _CREDENTIALS = re.compile(
 
 def uri(setting: str, value: str, project: Path, home: Path) -> str:
     """A URI as it is, or a plain path made absolute against the project."""
+    require_uri_without_secret(setting, value)
+    if "://" in value or value.startswith("file:"):
+        return value.rstrip("/")
+    return str(absolute_path(value, project, home))
+
+
+def require_uri_without_secret(setting: str, value: str) -> None:
+    """Refuse a URI with a user, a key or a signature, or of a wrong form. A plain path passes.
+
+    Raises:
+        SettingsError: it shows nothing of the URI.
+    """
     problem = None
     if _CREDENTIALS.match(value):
         problem = "the URI holds a user, key or signature; those come from the environment, a profile or the instance"
@@ -40,9 +52,6 @@ def uri(setting: str, value: str, project: Path, home: Path) -> str:
         problem = "it is not a URI"
     if problem is not None:
         raise SettingsError(setting=setting, problem=problem, expected="an absolute URI without credentials, or a path")
-    if "://" in value or value.startswith("file:"):
-        return value.rstrip("/")
-    return str(absolute_path(value, project, home))
 
 
 def _is_uri(value: str) -> bool:

@@ -10,10 +10,10 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
-from urllib.parse import urlsplit
 
 from pipeline.errors import SettingsError
 from pipeline.errors.spelling import near
+from pipeline.settings.log_requests import LogRequests, check_log_requests, is_address, read_log_requests
 
 # The extra of this package that brings the client for a scheme.
 SCHEMES = {"s3": "s3", "s3a": "s3", "s3n": "s3", "abfs": "azure", "abfss": "azure", "gs": "gcs"}
@@ -32,9 +32,12 @@ _ACCOUNTS: Mapping[str, tuple[tuple[str, ...], ...]] = {
     "azure": (("account_key",), ("sas_token",), ("client_id", "client_secret", "tenant_id")),
     "gcs": (("service_account_file",),),
 }
+# A bucket, or a container with the host of its account. A user before a bucket is refused.
+_NAME = r"[^/?#@:\s]+"
+_AUTHORITY: Mapping[str, str] = {"s3": _NAME, "azure": f"{_NAME}@{_NAME}", "gcs": _NAME}
 _TABLE = "[tool.pipeline.storage]"
 _VARIABLE = "env"
-_ADDRESS = re.compile(r"https?://[^/?#@\s]+(?:/[^?#@\s]*)?")
+_LOG = "log"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,10 +50,12 @@ class StorageOptions:
             the shared credentials file; `access_key_id` and `secret_access_key`, if need be with `session_token`; or
             `anonymous`. For Azure `endpoint`, and `account_key`, `sas_token`, or `client_id`, `client_secret` and
             `tenant_id`. For Google `service_account_file`. In TOML `{ env = "NAME" }` takes a value from a variable.
+        log: how this process reaches the bucket, if in another way than Spark. In TOML the table `log` in the bucket's.
     """
 
     uri: str
     options: tuple[tuple[str, str], ...] = field(default=(), repr=False)
+    log: LogRequests = field(default_factory=LogRequests)
 
     def __post_init__(self) -> None:
         _check(self)
@@ -86,9 +91,12 @@ def read_storage(table: Any, environ: Mapping[str, str]) -> tuple[StorageOptions
 def _of_bucket(uri: str, table: Any, environ: Mapping[str, str]) -> StorageOptions:
     if not isinstance(table, dict):
         raise SettingsError(setting=_named(uri), problem="it is not a table", expected="a table of options")
+    given = {name: value for name, value in table.items() if name != _LOG}
+    known = {name for names in _OPTIONS.values() for name in names}
     return StorageOptions(
         uri=uri.rstrip("/"),
-        options=tuple((name, _value(f"{_named(uri)} {name}", value, environ)) for name, value in table.items()),
+        options=tuple((name, _value(f"{_named(uri)} {name}", value, environ)) for name, value in given.items()),
+        log=read_log_requests(_named(uri, _LOG), table.get(_LOG, {}), known),
     )
 
 
@@ -111,30 +119,26 @@ def _value(setting: str, value: Any, environ: Mapping[str, str]) -> str:
 
 def _check(storage: StorageOptions) -> None:
     scheme, _, authority = storage.uri.partition("://")
-    if scheme not in SCHEMES or not re.fullmatch(r"[^/?#@:\s]+(@[^/?#@:\s]+)?", authority):
-        expected = f"a scheme of {', '.join(SCHEMES)} and a bucket, as in s3://bucket"
+    if scheme not in SCHEMES or not re.fullmatch(_AUTHORITY[SCHEMES[scheme]], authority):
+        expected = f"a scheme of {', '.join(SCHEMES)} and a bucket or container@host, as in s3://bucket"
         raise SettingsError(setting=_named(storage.uri), problem="it is not the URI of a bucket", expected=expected)
     names = [name for name, _ in storage.options]
     known = _OPTIONS[storage.extra]
     for name, value in storage.options:
         setting = f"{_named(storage.uri)} {name}"
+        if not isinstance(value, str):  # constructed in code
+            raise SettingsError(setting=setting, problem="it is of another type", expected="a text")
         if name not in known:
             close = near(name, known, most=1)
             expected = close[0] if close else f"one of {', '.join(known)}"
             raise SettingsError(setting=setting, problem="it is not a known name", expected=expected)
         if name in _FLAGS and value not in ("true", "false"):
             raise SettingsError(setting=setting, problem="it is neither true nor false", expected="true or false")
-        if name == "endpoint" and not _is_address(value):
+        if name == "endpoint" and not is_address(value):
             expected = "https://host or http://host:port, without a user"
             raise SettingsError(setting=setting, problem="it is not the address of a server", expected=expected)
     _check_account(storage, names)
-
-
-def _is_address(text: str) -> bool:
-    try:
-        return bool(_ADDRESS.fullmatch(text)) and urlsplit(text).port != 0
-    except ValueError:
-        return False
+    check_log_requests(_named(storage.uri, _LOG), storage.log, takes_endpoint=storage.extra == "s3")
 
 
 def _check_account(storage: StorageOptions, names: list[str]) -> None:
@@ -152,9 +156,10 @@ def _check_account(storage: StorageOptions, names: list[str]) -> None:
         )
 
 
-def _named(uri: str) -> str:
-    """The table of a bucket as in TOML. A user or a signature that a URI should not have is left out."""
+def _named(uri: str, part: str = "") -> str:
+    """The table of a bucket, or a part of it, as in TOML. Of a URI that may hold a user or a signature, the scheme."""
     scheme, separator, rest = uri.partition("://")
-    shown = re.split(r"[?#]", rest, maxsplit=1)[0]
-    shown = shown if scheme.startswith("abfs") else shown.rpartition("@")[2]
-    return f'[tool.pipeline.storage."{scheme}{separator}{shown}"]'
+    authority = _AUTHORITY[SCHEMES.get(scheme, "s3")]
+    shown = rest if re.fullmatch(rf"{authority}(/[^?#@:\s]*)?", rest) else "..."
+    scheme = scheme if scheme in SCHEMES or separator else "..."
+    return f'[tool.pipeline.storage."{scheme}{separator}{shown if separator else ""}"{part and f".{part}"}]'

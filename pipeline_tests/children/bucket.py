@@ -219,7 +219,8 @@ class Steps:
     def record(self) -> Any:
         written = write(self._frame(("r", 7)), table=REPLACED.at(self.root), note=self._note())
         write_record(self.session, REPLACED, written, root=self.root, run_id="run", sources={}, options={})
-        return [verdict.problem for verdict in verify(manifest(self.root, "run"))]
+        verdicts = verify(manifest(self.root, "run"))
+        return [[verdict.problem, verdict.record.storage["creates_checked"]] for verdict in verdicts]
 
     def describe(self) -> Any:
         table = REPLACED.at(self.root)

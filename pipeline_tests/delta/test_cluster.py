@@ -172,7 +172,7 @@ def test_tables_frames_consumers_functions_sinks_and_streams_are_on_a_cluster_wh
     assert done["replace"] == [2, [["x", 1], ["y", 2]]]
     assert done["pandas"] == [3, [["p", 9], ["x", 1], ["y", 2]]]
     assert (done["consume"], done["consume_nothing"]) == (["full snapshot", 4], ["nothing new", None])
-    assert done["record"] == [None]
+    assert done["record"] == [[None, None]]
     removed, version, listed, kept = done["maintain"]
     assert (removed > 0, version, listed, kept) == (True, 3, 0, PARTS)
     assert done["restore"] == [2, 4, True, PARTS]

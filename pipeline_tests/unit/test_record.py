@@ -28,6 +28,7 @@ from pipeline.delta.log.commits import read_commit
 from pipeline.delta.log.mark import CommitNote, Mark
 from pipeline.delta.log.snapshot import table_facts
 from pipeline.delta.storage.file_system import local_folder
+from pipeline.delta.table.storage_facts import StorageFacts
 from pipeline.delta.write.result import WriteResult
 from pipeline.errors import RecordError, RunNotFoundError
 
@@ -111,6 +112,7 @@ def test_a_record_says_all_of_its_commit_and_survives_its_file(root: str) -> Non
     assert (record.sources, record.partitions) == ({"upstream": 7}, "part = a")
     assert record.storage_options == {"fs.s3a.endpoint": "here"}
     assert record.runtime == {"spark": "none"}
+    assert record.storage == asdict(StorageFacts(uri="file:", scheme="file"))
     entry = record.commit
     assert entry["operation"] == "WRITE"
     assert json.loads(entry["user_metadata"])["mark"]["token"] == result.mark.token
@@ -118,6 +120,15 @@ def test_a_record_says_all_of_its_commit_and_survives_its_file(root: str) -> Non
     assert entry["timestamp"] == result.timestamp.isoformat()
     assert abs(dt.datetime.fromisoformat(record.recorded_at) - result.timestamp) < dt.timedelta(minutes=1)
     assert [file.name for file in path.parent.iterdir()] == [path.name], "a temporary file stayed behind"
+
+
+def test_a_record_of_an_older_version_without_the_facts_of_its_storage_is_read(root: str) -> None:
+    path = keep(root, commit(root, [("a", 1)], Mark(writer="w")))
+    document = json.loads(path.read_text(encoding="utf-8"))
+    del document["storage"]
+    path.write_text(json.dumps(document), encoding="utf-8")
+    (record,) = manifest(root, "run-1")
+    assert (record.version, record.storage) == (0, {})
 
 
 def test_a_second_write_of_a_run_does_not_overwrite_the_first_and_the_same_write_has_one_record(root: str) -> None:
@@ -203,6 +214,7 @@ HOSTILE: dict[str, bytes | Change] = {
     "commit of another type": lambda record: record.update(commit=[]),
     "commit without an operation": lambda record: record.update(commit={"operation": 1}),
     "sources of another type": lambda record: record.update(sources=["a"]),
+    "storage of another type": lambda record: record.update(storage="s3"),
 }
 
 

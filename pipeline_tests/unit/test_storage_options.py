@@ -21,12 +21,13 @@ from pipeline.delta.storage.options import (
     account_confs,
     azure_options,
     gcs_options,
+    log_requests,
     s3_options,
     use_accounts,
     use_confs,
 )
 from pipeline.errors import AccessProblem, SettingsError, StorageAccessError
-from pipeline.settings import SparkSettings, StorageOptions, load_settings
+from pipeline.settings import LogRequests, SparkSettings, StorageOptions, load_settings
 from pipeline_tests.object_stores import Bucket, Fault, FaultKind, served_bucket
 from pipeline_tests.remedies import follows, refused
 
@@ -65,6 +66,7 @@ def variables(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> pytest.MonkeyP
     for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_PROFILE", "AWS_REGION", "AWS_DEFAULT_REGION"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setattr("pipeline.delta.storage.options._CONFS", {})
+    monkeypatch.setattr("pipeline.delta.storage.options._LOG_REQUESTS", {})
     return monkeypatch
 
 
@@ -229,13 +231,62 @@ def test_azures_variables_and_googles_file_reach_both_sides(variables: pytest.Mo
     assert gcs_options("lake") == {"service_account_path": "/keys/file.json"}
 
 
+# --- requests for logs ------------------------------------------------------------------------------------------------
+
+
+def test_this_process_may_reach_a_bucket_by_another_address_than_spark_with_the_same_account(
+    variables: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    text = """[tool.pipeline.storage."s3://lake"]
+        endpoint = "http://inside:9000"
+        access_key_id = "K"
+        secret_access_key = "S"
+        log = { endpoint = "https://outside.example", timeout_seconds = 60, retries = 0 }
+        """
+    found = derived(tmp_path, text)
+    assert found[f"{LAKE}endpoint"] == "http://inside:9000"
+    assert not [name for name in found if "outside" in found[name]]
+    loaded = settings(tmp_path, text)
+    assert loaded.storage[0].log == LogRequests(endpoint="https://outside.example", timeout_seconds=60, retries=0)
+    use_accounts(loaded)
+    assert s3_options("lake")["endpoint"] == "https://outside.example"
+    assert keys_of(s3_options("lake")) == ("K", "S", None)
+    assert log_requests("s3a", "other") == LogRequests()
+
+
+def test_a_request_is_given_up_and_repeated_as_the_options_of_logs_say(
+    variables: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    with served_bucket() as served:
+        text = f"""[tool.pipeline.storage."{served.uri}"]
+            endpoint = "http://127.0.0.1:1"
+            access_key_id = "K"
+            secret_access_key = "S"
+            log = {{ endpoint = "{served.endpoint}", timeout_seconds = 1, retries = 1 }}
+            """
+        use_accounts(settings(tmp_path, text))
+        write_file(f"{served.uri}/file", b"1")
+        served.requests.clear()
+        served.faults[:] = [Fault(FaultKind.REFUSE, times=None)]
+        for call in (read_file, lambda uri: create_file(uri, b"1")):
+            with pytest.raises(StoreError):
+                call(f"{served.uri}/file")
+        assert [request.split()[0] for request in served.requests] == ["GET", "GET", "PUT", "PUT"]
+        served.faults[:] = [Fault(FaultKind.DELAY, times=None, seconds=3)]
+        started = time.monotonic()
+        with pytest.raises(StoreError):
+            read_file(f"{served.uri}/file")
+        assert time.monotonic() - started < 3
+        served.faults.clear()
+
+
 # --- what is refused --------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
     ("table", "problem"),
     [
-        ('"s3://lake"]\nregoin = "x"', "did"),
+        ('"s3://lake"]\nregoin = "x"', "Expected: region."),
         ('"s3://lake/tables"]', "it is not the URI of a bucket"),
         ('"ftp://lake"]', "it is not the URI of a bucket"),
         ('"s3://me:hush@lake"]', "it is not the URI of a bucket"),
@@ -248,12 +299,28 @@ def test_azures_variables_and_googles_file_reach_both_sides(variables: pytest.Mo
         ('"s3://lake"]\nsecret_access_key = { env = "HUSH" }', "the variable HUSH is not set"),
         ('"s3://lake"]\n[tool.pipeline.storage."s3a://lake"]', "the bucket has two tables"),
         (f'"{AZURE}"]\naccess_key_id = "hush"', "it is not a known name"),
+        ('"s3://hush@lake"]', "it is not the URI of a bucket"),
+        ('"s3://me:hu?hush@lake"]', "it is not the URI of a bucket"),
+        ('"abfss://me:hush@account"]', "it is not the URI of a bucket"),
+        ('"abfss://container"]', "it is not the URI of a bucket"),
+        ('"hush"]', "it is not the URI of a bucket"),
+        ('"s3://lake"]\nlog = "hush"', "it is not a table"),
+        ('"s3://lake".log]\nsecret_access_key = "hush"', "logs and data have one account"),
+        ('"s3://lake".log]\nprofile = "hush"', "logs and data have one account"),
+        ('"s3://lake".log]\nlog_store = "hush"', "one log store for all buckets of a scheme"),
+        ('"s3://lake".log]\nretires = 1', "Expected: retries."),
+        ('"s3://lake".log]\nretries = 11', "it is out of its bounds"),
+        ('"s3://lake".log]\nretries = true', "it is out of its bounds"),
+        ('"s3://lake".log]\ntimeout_seconds = 0', "it is out of its bounds"),
+        ('"s3://lake".log]\ntimeout_seconds = "hush"', "it is out of its bounds"),
+        ('"s3://lake".log]\nendpoint = "https://me:hush@host"', "it is not the address of a server"),
+        (f'"{AZURE}".log]\nendpoint = "https://host"', "only a bucket in S3 has an endpoint for logs"),
     ],
 )
 def test_a_table_that_can_t_be_used_is_refused_and_no_value_is_shown(tmp_path: Path, table: str, problem: str) -> None:
     with pytest.raises(SettingsError) as caught:
         settings(tmp_path, f"[tool.pipeline.storage.{table}")
-    assert problem in str(caught.value) or "region" in str(caught.value)
+    assert problem in str(caught.value)
     assert "hush" not in str(caught.value)
     assert "[tool.pipeline.storage." in caught.value.setting
 
@@ -263,6 +330,10 @@ def test_no_repr_shows_a_value() -> None:
     assert "hush" not in repr(SparkSettings(storage=(one,)))
     with pytest.raises(SettingsError, match="it lacks"):
         StorageOptions(uri="s3://lake", options=(("access_key_id", "k"),))
+    no_text: Any = b"hush"
+    with pytest.raises(SettingsError, match="it is of another type") as caught:
+        StorageOptions(uri="s3://lake", options=(("access_key_id", "k"), ("secret_access_key", no_text)))
+    assert "hush" not in str(caught.value)
 
 
 # --- what a store answers ---------------------------------------------------------------------------------------------

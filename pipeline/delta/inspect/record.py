@@ -33,13 +33,13 @@ from pipeline.delta.spark.doors import door
 from pipeline.delta.storage.access import StoreError
 from pipeline.delta.storage.text_files import write_text
 from pipeline.delta.table.open_table import require_table
+from pipeline.delta.table.storage_facts import HIDDEN, storage_facts_in
 from pipeline.delta.write.result import WriteResult
 from pipeline.errors import DamagedTableError, RecordError
 from pipeline.errors.argument_types import type_problems
 
 FORMAT = 1
 FOLDER = "_records"
-HIDDEN = "***"
 _TOKEN_DIGITS = 8
 # Names of options whose values are no secrets: sizes, counts, switches, classes and addresses.
 _HARMLESS = re.compile(
@@ -63,7 +63,7 @@ class DatasetRecord:
     version. `rows_by_partition` has one entry per partition. If Delta has no statistics, it is None. `sources` are the
     versions read, by dataset name, `reads` are the reads, and `changes` are a consumer's reads of changes with their
     reasons, by dataset name. `violations` are the constraints checked before the write, with the rows left out. Secrets
-    among the storage options are replaced.
+    among the storage options are replaced. `storage` are the `StorageFacts` of the table; empty in older records.
     """
 
     record: int = FORMAT
@@ -93,6 +93,7 @@ class DatasetRecord:
     reads: tuple[Mapping[str, Any], ...] = ()
     changes: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     violations: tuple[Mapping[str, Any], ...] = ()
+    storage: Mapping[str, Any] = field(default_factory=dict)
 
     def to_json(self) -> str:
         """The text of the record's file."""
@@ -217,6 +218,7 @@ def write_record(
         partitions=partitions,
         mark=asdict(result.mark),
         violations=tuple(asdict(violation) for violation in result.violations),
+        storage=asdict(storage_facts_in(session, result.location)),
         runtime=(note if result.committed else {}).get("runtime") or runtime_profile(session),
     )
     path = f"{root.rstrip('/')}/{FOLDER}/{_folder_name(run_id)}/{_file_name(record, result.mark)}"

@@ -129,6 +129,11 @@ _OF_ONE_MACHINE = (
 FEW_CORES = 2
 
 
+def log_store_conf(location: str) -> str:
+    """The conf with the class of Delta's log store for the scheme of a URI."""
+    return f"spark.delta.logStore.{location.partition('://')[0]}.impl"
+
+
 def cores() -> int:
     """The cores that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

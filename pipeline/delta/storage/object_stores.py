@@ -1,7 +1,7 @@
 """Buckets and containers as pyarrow's file systems: one request for each read, write and page of a listing.
 
 Here belong the clients of S3, Azure and GCS, and the translation of their errors. Which account they use is the subject
-of `options`. A client gives up after some 20 s.
+of `options`. Unless the bucket's options say otherwise, a client gives up after some 20 s.
 """
 
 from __future__ import annotations
@@ -15,13 +15,11 @@ from functools import lru_cache, partial
 from typing import Any, TypeVar
 
 from pipeline.delta.storage.access import StoreError, is_beyond_the_end, problem_by_code, problem_in
-from pipeline.delta.storage.options import azure_options, gcs_options, s3_options
+from pipeline.delta.storage.options import azure_options, gcs_options, log_requests, s3_options
 from pipeline.delta.storage.ranged_file import WINDOW_BYTES, RangedFile
 from pipeline.errors import AccessProblem, ExtraMissingError
-from pipeline.settings import SCHEMES
+from pipeline.settings import SCHEMES, LogRequests
 
-_CLIENT = {"allow_http": True, "connect_timeout": "5s", "timeout": "20s"}
-_RETRIES = 3
 _RETRY_SECONDS = 15
 _CREATE_PAUSES = (0.1, 0.5, 2.0)
 _PARALLEL_REQUESTS = 16
@@ -42,7 +40,7 @@ def object_store(scheme: str, authority: str) -> Any:
     """
     by_extra = {"s3": s3_options, "azure": azure_options, "gcs": gcs_options}
     options = by_extra[SCHEMES[scheme]](authority)
-    return _opened(scheme, authority, tuple(sorted(options.items())))
+    return _opened(scheme, authority, tuple(sorted(options.items())), log_requests(scheme, authority))
 
 
 def extras_of(schemes: Iterable[str]) -> set[str]:
@@ -57,7 +55,7 @@ def in_parallel(read: Callable[[_T], _R], items: Iterable[_T]) -> list[_R]:
 
 
 @lru_cache(maxsize=64)
-def _opened(scheme: str, authority: str, options: tuple[tuple[str, Any], ...]) -> Any:
+def _opened(scheme: str, authority: str, options: tuple[tuple[str, Any], ...], requests: LogRequests) -> Any:
     try:
         from obstore.store import AzureStore, GCSStore, S3Store
     except ImportError as error:
@@ -65,8 +63,12 @@ def _opened(scheme: str, authority: str, options: tuple[tuple[str, Any], ...]) -
     from pyarrow import fs
 
     backoff = {"init_backoff": timedelta(seconds=0.1), "max_backoff": timedelta(seconds=2), "base": 2}
-    retry = {"max_retries": _RETRIES, "retry_timeout": timedelta(seconds=_RETRY_SECONDS), "backoff": backoff}
-    common: dict[str, Any] = {"client_options": _CLIENT, "retry_config": retry}
+    retry = {"max_retries": requests.retries, "retry_timeout": timedelta(seconds=_RETRY_SECONDS), "backoff": backoff}
+    client = {
+        "allow_http": True, "connect_timeout": timedelta(seconds=requests.connect_timeout_seconds),
+        "timeout": timedelta(seconds=requests.timeout_seconds),
+    }  # fmt: skip
+    common: dict[str, Any] = {"client_options": client, "retry_config": retry}
     with os_errors():
         if SCHEMES[scheme] == "s3":
             store: Any = S3Store(authority, **dict(options), **common)
@@ -75,7 +77,7 @@ def _opened(scheme: str, authority: str, options: tuple[tuple[str, Any], ...]) -
         else:
             store = GCSStore(authority, **dict(options), **common)
     fs.FileSystemHandler.register(ObjectStoreHandler)
-    return fs.PyFileSystem(ObjectStoreHandler(store, SCHEMES[scheme], authority))
+    return fs.PyFileSystem(ObjectStoreHandler(store, SCHEMES[scheme], authority, requests.retries))
 
 
 @contextmanager
@@ -120,8 +122,8 @@ class ObjectStoreHandler:
     `checkpoints` is for the reader of logs: by table the newest checkpoint that it has seen in the log.
     """
 
-    def __init__(self, store: Any, kind: str, authority: str) -> None:
-        self._store, self._kind, self._authority = store, kind, authority
+    def __init__(self, store: Any, kind: str, authority: str, retries: int) -> None:
+        self._store, self._kind, self._authority, self._retries = store, kind, authority, retries
         self.checkpoints: dict[str, int] = {}
 
     def __eq__(self, other: object) -> bool:
@@ -271,7 +273,7 @@ class ObjectStoreHandler:
         The client doesn't repeat such a request if its connection breaks. Here it is repeated for a bounded time.
         """
         ends = time.monotonic() + _RETRY_SECONDS
-        for pause in _CREATE_PAUSES:
+        for pause in _CREATE_PAUSES[: self._retries]:
             try:
                 return self._create(self._key(path), content)
             except StoreError as error:

@@ -13,10 +13,12 @@ import os
 from collections.abc import Iterator, Mapping
 from configparser import ConfigParser, Error
 from dataclasses import dataclass, field
+from enum import Enum
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from pipeline.settings import SCHEMES, SparkSettings, StorageOptions
+from pipeline.settings import SCHEMES, LogRequests, SparkSettings, StorageOptions
 
 _HADOOP = "spark.hadoop."
 _S3A, _AZURE, _GCS = "fs.s3a.", "fs.azure.", "fs.gs."
@@ -40,12 +42,29 @@ _S3_NAMES = {
     "access_key_id": "access.key", "secret_access_key": "secret.key", "session_token": "session.token",
     "profile": "auth.profile.name",
 }  # fmt: skip
-# Confs of Hadoop by name, without Spark's prefix.
+# Confs of Hadoop by name, without Spark's prefix; and how this process reaches each bucket, by its extra and name.
 _CONFS: dict[str, str] = {}
+_LOG_REQUESTS: dict[tuple[str, str], LogRequests] = {}
 
 
 class AccountError(OSError):
     """The account of a bucket can't be read on this machine."""
+
+
+class AccountKind(Enum):
+    """Where the account of a bucket comes from."""
+
+    KEY = "key"
+    TEMPORARY_KEY = "temporary key"
+    SIGNATURE = "signature"
+    SERVICE = "service principal"
+    KEY_FILE = "key file"
+    PROFILE = "profile"
+    ENVIRONMENT = "key of the environment"
+    WEB_IDENTITY = "web identity"
+    MACHINE = "machine"
+    ENVIRONMENT_OR_MACHINE = "environment or machine"
+    ANONYMOUS = "anonymous"
 
 
 @dataclass(frozen=True)
@@ -91,6 +110,7 @@ def account_confs(settings: SparkSettings, environ: Mapping[str, str] | None = N
 def use_accounts(settings: SparkSettings) -> None:
     """Use the accounts of these settings for the file systems of this process that are opened from now on."""
     use_confs(account_confs(settings))
+    _LOG_REQUESTS.update({(one.extra, one.bucket): one.log for one in settings.storage})
 
 
 def use_confs(confs: Mapping[str, str]) -> None:
@@ -220,30 +240,54 @@ def _section(file: Path, name: str) -> Mapping[str, str]:
 # --- options of the clients, from the confs ---------------------------------------------------------------------------
 
 
+def log_requests(scheme: str, authority: str) -> LogRequests:
+    """How this process reaches a bucket."""
+    return _LOG_REQUESTS.get((SCHEMES[scheme], authority)) or LogRequests()
+
+
 def s3_options(bucket: str) -> dict[str, Any]:
     """The client's options for a bucket: its own confs before the general ones, as Hadoop reads them.
 
     Raises:
         AccountError: the profile has no keys.
     """
-
-    def conf(name: str) -> str | None:
-        return _CONFS.get(f"{_S3A}bucket.{bucket}.{name}") or _CONFS.get(f"{_S3A}{name}") or None
-
-    environ = os.environ.get
-    region = conf("endpoint.region") or environ("AWS_REGION") or environ("AWS_DEFAULT_REGION") or _DEFAULT_REGION
-    providers = (conf("aws.credentials.provider") or "").replace(" ", "").split(",")
+    conf, kind = partial(_s3_conf, bucket), _s3_account(bucket)
     # Without this option, a variable of the client's own would switch the signature off.
-    options: dict[str, Any] = {"region": region, "skip_signature": providers == [_ANONYMOUS]}
-    options |= _s3_endpoint(bucket, conf("endpoint"), conf("connection.ssl.enabled"), conf("path.style.access"))
-    key = conf("access.key")
-    uses_environment = _ENVIRONMENT in providers and bool(environ("AWS_ACCESS_KEY_ID"))
+    options: dict[str, Any] = {"region": _s3_region(bucket), "skip_signature": kind is AccountKind.ANONYMOUS}
+    endpoint = log_requests("s3", bucket).endpoint or conf("endpoint")
+    options |= _s3_endpoint(bucket, endpoint, conf("connection.ssl.enabled"), conf("path.style.access"))
     # As single options, the client would join the keys with a session token of the environment.
-    if key is not None and providers != [_ANONYMOUS]:
-        options["credential_provider"] = _Account(key, conf("secret.key") or "", conf("session.token"))
-    elif _PROFILE in providers and not uses_environment:
+    if kind in (AccountKind.KEY, AccountKind.TEMPORARY_KEY):
+        key, secret = conf("access.key") or "", conf("secret.key") or ""
+        options["credential_provider"] = _Account(key, secret, conf("session.token"))
+    elif kind is AccountKind.PROFILE:
         options["credential_provider"] = _profile_account(conf("auth.profile.file"), conf("auth.profile.name"))
     return options
+
+
+def _s3_conf(bucket: str, name: str) -> str | None:
+    return _CONFS.get(f"{_S3A}bucket.{bucket}.{name}") or _CONFS.get(f"{_S3A}{name}") or None
+
+
+def _s3_region(bucket: str) -> str:
+    environ = os.environ.get
+    found = _s3_conf(bucket, "endpoint.region") or environ("AWS_REGION") or environ("AWS_DEFAULT_REGION")
+    return found or _DEFAULT_REGION
+
+
+def _s3_account(bucket: str) -> AccountKind:
+    conf = partial(_s3_conf, bucket)
+    providers = (conf("aws.credentials.provider") or "").replace(" ", "").split(",")
+    if providers == [_ANONYMOUS]:
+        return AccountKind.ANONYMOUS
+    if conf("access.key") is not None:
+        return AccountKind.KEY if conf("session.token") is None else AccountKind.TEMPORARY_KEY
+    has_key = bool(os.environ.get("AWS_ACCESS_KEY_ID"))
+    if _PROFILE in providers and not (_ENVIRONMENT in providers and has_key):
+        return AccountKind.PROFILE
+    if has_key:
+        return AccountKind.ENVIRONMENT
+    return AccountKind.WEB_IDENTITY if os.environ.get("AWS_WEB_IDENTITY_TOKEN_FILE") else AccountKind.MACHINE
 
 
 def _s3_endpoint(bucket: str, endpoint: str | None, has_tls: str | None, path_style: str | None) -> dict[str, Any]:
@@ -301,3 +345,30 @@ def gcs_options(bucket: str) -> dict[str, Any]:  # noqa: ARG001  same signature 
         return {"service_account_key": json.dumps(key | dict.fromkeys(_KEY_FIELDS, ""))}
     file = _CONFS.get(f"{_GCS}auth.service.account.json.keyfile")
     return {} if file is None else {"service_account_path": file}
+
+
+# --- what may be shown ------------------------------------------------------------------------------------------------
+
+
+def account_kind(scheme: str, authority: str) -> AccountKind:
+    """Where the account of a bucket comes from. Its keys are not tried."""
+    if SCHEMES[scheme] == "s3":
+        return _s3_account(authority)
+    options = azure_options(authority) if SCHEMES[scheme] == "azure" else gcs_options(authority)
+    kinds = {
+        "account_key": AccountKind.KEY, "sas_key": AccountKind.SIGNATURE, "client_secret": AccountKind.SERVICE,
+        "service_account_path": AccountKind.KEY_FILE, "service_account_key": AccountKind.ANONYMOUS,
+    }  # fmt: skip
+    return next((kind for name, kind in kinds.items() if name in options), AccountKind.ENVIRONMENT_OR_MACHINE)
+
+
+def endpoint_of(scheme: str, authority: str) -> str | None:
+    """The address that Spark uses for a bucket, as its conf has it. If it is the provider's own, None."""
+    if SCHEMES[scheme] == "s3":
+        return _s3_conf(authority, "endpoint")
+    return _CONFS.get(f"{_AZURE}abfs.endpoint" if SCHEMES[scheme] == "azure" else f"{_GCS}storage.root.url")
+
+
+def region_of(scheme: str, authority: str) -> str | None:
+    """The region of a bucket in S3. For any other store, None."""
+    return _s3_region(authority) if SCHEMES[scheme] == "s3" else None

@@ -15,7 +15,7 @@ from weakref import WeakKeyDictionary
 from pyspark.sql import SparkSession
 
 from pipeline.dataset import TableRef
-from pipeline.delta.spark.confs import CONDITIONAL_LOG_STORES
+from pipeline.delta.spark.confs import CONDITIONAL_LOG_STORES, log_store_conf
 from pipeline.delta.spark.failures import NOTHING_TO_READ, SPARK_ERRORS, Failure, failure_of
 from pipeline.delta.storage.access import problem_in_java
 from pipeline.delta.storage.file_system import create_file, local_folder, read_file
@@ -43,8 +43,7 @@ def check_storage(session: SparkSession, table: TableRef) -> None:
     if local_folder(root) is not None or root in checked:
         return
     file = f"{root}/{_FILE}"
-    conf = f"spark.delta.logStore.{root.partition('://')[0]}.impl"
-    relies_on_conditions = session.conf.get(conf, None) in CONDITIONAL_LOG_STORES
+    relies_on_conditions = session.conf.get(log_store_conf(root), None) in CONDITIONAL_LOG_STORES
     if create_file(file, _content()) and create_file(file, _content()) and relies_on_conditions:
         reason = "a file was created twice with If-None-Match"
         raise _error(table, "this process", AccessProblem.UNCONDITIONAL, reason)
