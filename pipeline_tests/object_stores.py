@@ -96,7 +96,8 @@ class FaultKind(Enum):
 class Fault:
     """What happens to the next requests of a method whose path matches: to each n-th with `every` n.
 
-    `times` None: to all of them. `met` counts those to which it has happened.
+    `times` None: to all of them. `met` counts those to which it has happened. A refusal has this content, or else one
+    with the code.
     """
 
     kind: FaultKind
@@ -107,6 +108,7 @@ class Fault:
     code: str = "SlowDown"
     seconds: float = 0.0
     every: int = 1
+    content: str | None = None
     met: int = 0
     _matched: int = 0
 
@@ -236,7 +238,8 @@ class _Handler(MotoRequestHandler):
 
     def _refuse(self, fault: Fault) -> None:
         self.rfile.read(int(self.headers.get("content-length") or 0))
-        body = f"<Error><Code>{fault.code}</Code><Message>refused</Message></Error>".encode()
+        refused = f"<Error><Code>{fault.code}</Code><Message>refused</Message></Error>"
+        body = (refused if fault.content is None else fault.content).encode()
         self.send_response(fault.status)
         self.send_header("content-type", "application/xml")
         self.send_header("content-length", str(len(body)))

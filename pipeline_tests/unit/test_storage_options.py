@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import time
+import traceback
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -374,6 +376,57 @@ def test_each_answer_of_a_store_is_a_named_problem(
             assert "Debug source" not in str(caught.value)
     finally:
         bucket.faults.clear()
+
+
+def echoed(bucket: Bucket, status: int, content: str) -> str:
+    """All that is shown of an answer with this content: the error, and what a report of it has."""
+    use_confs(bucket.hadoop)
+    bucket.faults[:] = [Fault(FaultKind.REFUSE, times=None, status=status, content=content)]
+    try:
+        with pytest.raises(OSError, match="status code") as caught:
+            read_file(f"{bucket.uri}/tables/file")
+    finally:
+        bucket.faults.clear()
+    return "".join(traceback.format_exception(caught.value))
+
+
+@pytest.mark.parametrize("status", [400, 403, 404, 418])
+def test_of_an_answer_only_the_code_and_the_message_are_shown(bucket: Bucket, status: int) -> None:
+    """S3 repeats a token that has expired, and the key's id, in its answer."""
+    content = (
+        "<Error><Code>ExpiredToken</Code><Message>The token has expired.</Message><Token-0>hush</Token-0>"
+        "<AWSAccessKeyId>hush</AWSAccessKeyId></Error>"
+    )
+    shown = echoed(bucket, status, content)
+    assert "hush" not in shown
+    assert "ExpiredToken: The token has expired." in shown
+    of_google = echoed(bucket, status, '{"error": {"message": "No such object", "key": "hush"}}')
+    assert "hush" not in of_google
+    assert "No such object" in of_google
+    assert "hush" not in echoed(bucket, status, "hush")
+
+
+@pytest.mark.parametrize(
+    ("uri", "confs"),
+    [
+        (AZURE, {f"fs.azure.account.key.{HOST}": "no base64: hush"}),
+        ("gs://lake", {"fs.gs.auth.service.account.json.keyfile": "nowhere.json"}),
+        ("gs://lake", {"fs.gs.auth.service.account.json.keyfile": "hush.json"}),
+        ("gs://lake", {"fs.gs.auth.service.account.json.keyfile": "pem.json"}),
+    ],
+)
+def test_a_key_of_the_wrong_form_is_a_wrong_key_and_not_shown(
+    variables: pytest.MonkeyPatch, tmp_path: Path, uri: str, confs: dict[str, str]
+) -> None:
+    variables.chdir(tmp_path)
+    (tmp_path / "hush.json").write_text("hush", encoding="utf-8")
+    key = {"client_email": "a@b", "private_key": "-----BEGIN PRIVATE KEY-----\nhush\n", "private_key_id": "hush"}
+    (tmp_path / "pem.json").write_text(json.dumps(key), encoding="utf-8")
+    use_confs({f"{HADOOP}{name}": text for name, text in confs.items()})
+    with pytest.raises(StoreError) as caught:
+        read_file(f"{uri}/tables/file")
+    assert caught.value.problem is AccessProblem.WRONG_KEY
+    assert "hush" not in "".join(traceback.format_exception(caught.value)).replace("hush.json", "")
 
 
 @follows(StorageAccessError)

@@ -14,6 +14,16 @@ from pipeline.errors import AccessProblem
 _CODE = re.compile(r"<Code>(\w{1,80})</Code>")
 _STATUS = re.compile(r"\bstatus code: (\d{3})\b")
 _REDIRECT = "redirect without LOCATION"
+# What a client's error has before and after the content of an answer, and the content's message, as XML or JSON.
+_BEFORE_CONTENT = re.compile(r"\bstatus code: \d{3}[^:<{]*(?=: )")
+_CONTENT = re.compile(r"[<{]")
+_AFTER_CONTENT = "\n\nDebug source"
+_MESSAGE = re.compile(r"""<Message>([^<]*)</Message>|"message":\s*"([^"\\]*)""")
+_SHOWN_CHARACTERS = 400
+# What a client says of an account that it can't use for a signature.
+_UNUSABLE_ACCOUNT = re.compile(
+    r"Invalid Access Key|Unable to (?:open|decode) service account|Invalid RSA key|Error reading pem"
+)
 # The address at which a machine in a cloud asks for its own account: it is asked if there is no other account.
 _MACHINE_ACCOUNT = re.compile(r"169\.254\.169\.254|169\.254\.170\.2|metadata\.google\.internal")
 _BY_CODE = {
@@ -81,6 +91,18 @@ def problem_by_code(answer: str) -> AccessProblem | None:
     return None if code is None else _BY_CODE.get(code[1])
 
 
+def shown_answer(error: BaseException) -> str:
+    """The text of a client's error that may be shown: of a store's answer its status, code and message.
+
+    The rest of an answer is left out. A store may repeat a token there.
+    """
+    text, _, _ = str(error).partition(_AFTER_CONTENT)
+    before, code, message = _BEFORE_CONTENT.search(text), _CODE.search(text), _MESSAGE.search(text)
+    shown = _CONTENT.split(text, maxsplit=1)[0] if before is None else text[: before.end()]
+    text = ": ".join(part for part in (shown, code and code[1], message and (message[1] or message[2])) if part)
+    return " ".join(text.split())[:_SHOWN_CHARACTERS]
+
+
 def is_beyond_the_end(error: str) -> bool:
     """Whether a client's error is the answer to a request for bytes after the end of a file."""
     status = _STATUS.search(error)
@@ -99,6 +121,8 @@ def problem_in(error: str) -> AccessProblem | None:
         return AccessProblem.NO_ACCOUNT
     if _REDIRECT in error:
         return AccessProblem.OTHER_REGION
+    if _UNUSABLE_ACCOUNT.search(error):
+        return AccessProblem.WRONG_KEY
     status = _STATUS.search(error)
     if status is None:
         return AccessProblem.UNREACHABLE

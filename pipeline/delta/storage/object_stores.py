@@ -14,7 +14,7 @@ from datetime import timedelta
 from functools import lru_cache, partial
 from typing import Any, TypeVar
 
-from pipeline.delta.storage.access import StoreError, is_beyond_the_end, problem_by_code, problem_in
+from pipeline.delta.storage.access import StoreError, is_beyond_the_end, problem_by_code, problem_in, shown_answer
 from pipeline.delta.storage.options import azure_options, gcs_options, log_requests, s3_options
 from pipeline.delta.storage.ranged_file import WINDOW_BYTES, RangedFile
 from pipeline.errors import AccessProblem, ExtraMissingError
@@ -23,7 +23,6 @@ from pipeline.settings import SCHEMES, LogRequests
 _RETRY_SECONDS = 15
 _CREATE_PAUSES = (0.1, 0.5, 2.0)
 _PARALLEL_REQUESTS = 16
-_SHOWN_CHARACTERS = 400
 # The metadata of an object that stands for a folder in Azure.
 _FOLDER_MARK = "hdi_isfolder"
 _LISTED_PAGE = 1000
@@ -82,10 +81,12 @@ def _opened(scheme: str, authority: str, options: tuple[tuple[str, Any], ...], r
 
 @contextmanager
 def os_errors() -> Iterator[None]:
-    """Raise a client's errors in the block as OSErrors. Its text is cut: it may repeat a full answer.
+    """Raise a client's errors in the block as OSErrors, with the text that may be shown.
+
+    The client's own error is not chained: its text repeats the store's answer.
 
     Raises:
-        FileNotFoundError: the client's own, for a missing file.
+        FileNotFoundError: the file is missing.
         StoreError: the store refuses, or doesn't answer.
         OSError: the name is not valid.
     """
@@ -96,20 +97,17 @@ def os_errors() -> Iterator[None]:
         yield
     except FileNotFoundError as error:
         if problem_by_code(str(error)) is AccessProblem.NO_BUCKET:
-            raise StoreError(_cut(error), AccessProblem.NO_BUCKET) from error
-        raise
+            raise StoreError(shown_answer(error), AccessProblem.NO_BUCKET) from None
+        raise FileNotFoundError(shown_answer(error)) from None
     except StoreError:
         raise
     except OSError as error:  # of the client's open files
-        raise StoreError(_cut(error), problem_in(str(error))) from error
+        raise StoreError(shown_answer(error), problem_in(str(error))) from None
     except BaseError as error:
-        raise StoreError(_cut(error), problem_in(str(error)) if isinstance(error, refusals) else None) from error
+        problem = problem_in(str(error)) if isinstance(error, refusals) else None
+        raise StoreError(shown_answer(error), problem) from None
     except ValueError as error:  # it is about the name
-        raise OSError(_cut(error)) from error
-
-
-def _cut(error: BaseException) -> str:
-    return " ".join(str(error).partition("\n\nDebug source")[0].split())[:_SHOWN_CHARACTERS]
+        raise OSError(shown_answer(error)) from None
 
 
 def _nanoseconds(meta: Any) -> int:
