@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import logging
 import os
 import re
 import stat
@@ -48,6 +49,7 @@ class Java:
 def java(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Java:
     found = Java()
     monkeypatch.setattr(launch, "SparkContext", found)
+    monkeypatch.setattr(launch, "_GIVEN", {})
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     for name in ("PYSPARK_SUBMIT_ARGS", "PYSPARK_GATEWAY_PORT"):
         monkeypatch.delenv(name, raising=False)
@@ -135,6 +137,32 @@ def test_a_jvm_that_is_there_is_not_started_again(java: Java, monkeypatch: pytes
     monkeypatch.setenv("PYSPARK_GATEWAY_PORT", "1")
     start_jvm({"spark.a": SECRET})
     assert java.arguments == []
+
+
+def test_a_conf_that_the_jvm_has_from_the_file_need_not_be_set_by_a_call(
+    java: Java, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    named = "--conf spark.a=theirs -c spark.b=theirs --conf=spark.c=theirs --name x pyspark-shell"
+    monkeypatch.setenv("PYSPARK_SUBMIT_ARGS", named)
+    confs = {"spark.a": "1", "spark.b": "1", "spark.c": "1", "spark.key": SECRET, "fs.without.prefix": SECRET}
+    assert start_jvm(confs) == {"spark.key"}
+    monkeypatch.setattr(java, "_gateway", object())  # it runs
+    assert start_jvm(confs) == {"spark.key"}
+    assert start_jvm(confs | {"spark.key": "another"}) == set()
+
+
+def test_calls_into_the_jvm_are_not_logged_with_their_values_unless_the_user_has_said_so(java: Java) -> None:
+    calls = logging.getLogger("py4j")
+    before = calls.level
+    try:
+        calls.setLevel(logging.NOTSET)
+        start_jvm({})
+        assert not logging.getLogger("py4j.clientserver").isEnabledFor(logging.DEBUG)
+        calls.setLevel(logging.DEBUG)
+        start_jvm({})
+        assert logging.getLogger("py4j.clientserver").isEnabledFor(logging.DEBUG)
+    finally:
+        calls.setLevel(before)
 
 
 def test_a_properties_file_of_the_users_comes_before_our_confs_in_the_one_that_is_handed_over(

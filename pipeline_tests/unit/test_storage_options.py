@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import time
 import traceback
 from collections.abc import Iterator
@@ -113,6 +114,38 @@ def test_the_confs_of_a_session_hold_the_account_and_a_conf_of_the_settings_wins
     assert found[f"{HADOOP}{LAKE}access.key"] == "theirs"
     assert found[f"{HADOOP}{LAKE}secret.key"] == "S"
     assert account_confs(settings(tmp_path, text), {})[f"{HADOOP}{LAKE}access.key"] == "theirs"
+
+
+def test_a_conf_of_hadoop_without_sparks_prefix_is_for_both_sides_too(
+    variables: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    text = '[tool.pipeline.spark_conf]\n"fs.s3a.access.key" = "K"\n"fs.s3a.secret.key" = "S"'
+    found = confs(settings(tmp_path, text), [])
+    assert found[f"{HADOOP}fs.s3a.secret.key"] == "S"
+    assert not [name for name in found if name.startswith("fs.")]
+    use_accounts(settings(tmp_path, text))
+    assert keys_of(s3_options("lake")) == ("K", "S", None)
+
+
+def test_spark_hides_each_conf_of_an_account(tmp_path: Path) -> None:
+    tables = [
+        '"s3://lake"]\naccess_key_id = "hush"\nsecret_access_key = "hush"\nsession_token = "hush"',
+        f'"{AZURE}"]\naccount_key = "hush"',
+        f'"{AZURE}"]\nsas_token = "hush"',
+        f'"{AZURE}"]\nclient_id = "c"\nclient_secret = "hush"\ntenant_id = "t"',
+    ]
+    theirs = {
+        "spark.hadoop.fs.s3a.server-side-encryption.key": "hush", "spark.hadoop.fs.s3a.endpoint": "https://me:hush@h",
+        "spark.hadoop.fs.gs.auth.service.account.private.key": "hush", "spark.my.url": "jdbc:x://u:hush@h/db",
+        "spark.hadoop.javax.jdo.option.ConnectionURL": "hush", "spark.hadoop.my.credential": "hush",
+        "spark.my.address": "https://h/x?sv=1&sig=hush",
+    }  # fmt: skip
+    for table in tables:
+        found = confs(settings(tmp_path, f"[tool.pipeline.storage.{table}"), []) | theirs
+        pattern = re.compile(found["spark.redaction.regex"])
+        shown = {n: t for n, t in found.items() if not (pattern.search(n) or pattern.search(t))}
+        assert not [name for name, text in shown.items() if "hush" in text]
+        assert {"spark.driver.memory", "spark.sql.session.timeZone", "spark.delta.logStore.s3a.impl"} <= {*shown}
 
 
 def test_a_profile_has_the_same_keys_on_both_sides(variables: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ from importlib.resources import files
 from pathlib import Path
 
 from pipeline.delta.storage.object_stores import extras_of
-from pipeline.delta.storage.options import account_confs
+from pipeline.delta.storage.options import account_confs, with_prefixes
 from pipeline.settings import SparkSettings
 
 DELTA_EXTENSION = "io.delta.sql.DeltaSparkSessionExtension"
@@ -74,6 +74,12 @@ WRITE_CONFS = {
     "spark.databricks.delta.history.metricsEnabled": "true",
     "spark.databricks.delta.stats.collect": "true",
 }
+# Spark hides a conf in its UI and its event log if the name or the value matches. Its own pattern, which is the first
+# part, does not match each name of a key in Hadoop's confs, nor an address with a user.
+_REDACTION = (
+    "(?i)secret|password|token|access[.]?key|account[.]key|encryption[.]key|private[.]key|credential|passphrase"
+    "|fs[.]azure[.]sas|connectionurl|[?&](sig|signature)=|://[^/@ ]*@"
+)
 # With each of these log stores a commit is one conditional request, so that two drivers lose nothing: a PUT on S3, the
 # copy or rename of a complete file on Azure, and the end of an upload on GCS. Those of Azure and GCS are Delta's own.
 _S3_LOG_STORE = "io.pipeline.delta.ConditionalS3LogStore"
@@ -161,6 +167,7 @@ def confs(settings: SparkSettings, jars: list[Path]) -> dict[str, str]:
         "spark.driver.bindAddress": "127.0.0.1",
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
+        "spark.redaction.regex": _REDACTION,
         **_BOUNDS,
         "spark.sql.extensions": DELTA_EXTENSION,
         "spark.sql.catalog.spark_catalog": DELTA_CATALOG,
@@ -178,4 +185,4 @@ def confs(settings: SparkSettings, jars: list[Path]) -> dict[str, str]:
     for extra in extras_of(settings.schemes):
         ours |= _OBJECT_STORE_CONFS | _CONFS_BY_EXTRA[extra]
     ours |= account_confs(settings)
-    return ours | SEMANTIC_CONFS | STATEMENT_CONFS | WRITE_CONFS | dict(settings.conf)
+    return ours | SEMANTIC_CONFS | STATEMENT_CONFS | WRITE_CONFS | with_prefixes(settings.conf)

@@ -3,11 +3,15 @@
 pyspark passes each conf to spark-submit on its command line, which every user of a machine can read. This module passes
 them in a file that only its user may read, and that is removed when the JVM is up. Spark's launcher puts the options of
 the JVM on the command line of the JVM, so they are passed in an argument file of Java, which is removed with it.
+
+At the level DEBUG, py4j logs each call with its values, and some loggers of the JVM log requests with their headers, or
+the confs of a session. These levels are raised.
 """
 
 from __future__ import annotations
 
 import fcntl
+import logging
 import os
 import re
 import shlex
@@ -16,8 +20,11 @@ import stat
 import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
+from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
+from py4j.protocol import Py4JError
 from pyspark import SparkContext
 
 SUBMIT_ARGUMENTS = "PYSPARK_SUBMIT_ARGS"
@@ -26,27 +33,67 @@ _PROPERTIES = "--properties-file"
 _DEFAULTS = "--load-spark-defaults"
 _PREFIX = "pipeline-spark-"
 _JAVA_OPTIONS = "spark.driver.extraJavaOptions"
+_SPARK = "spark."
 # The parts of options as Spark's launcher splits them (`CommandBuilderUtils.parseOptionString`).
 _OPTION_PARTS = re.compile(
     r"""(?P<space>\s+)|(?P<plain>[^\s\\'"]+)|\\(?P<escaped>.)|'(?P<single>[^']*)'|"(?P<double>(?:[^"\\]|\\.)*)["]""",
     re.DOTALL,
 )
+# The options of spark-submit that set a conf by its name.
+_BY_NAME = ("--conf", "-c")
+# The logger of calls into the JVM, and loggers of the JVM whose messages at DEBUG contain tokens or confs.
+_CALLS = "py4j"
+_TALKATIVE = (
+    "org.apache.http.headers", "org.apache.http.wire", "org.apache.spark.sql.internal.SharedState",
+    "org.sparkproject.connect", "software.amazon.awssdk",
+)  # fmt: skip
+# The confs that the JVM of this process was started with.
+_GIVEN: dict[str, str] = {}
 _ESCAPED = {"\n": "\\n", "\r": "\\r", "\t": "\\t", "\f": "\\f"}
 
 
-def start_jvm(confs: Mapping[str, str]) -> None:
-    """Start this process's JVM with these confs. If it has one, or PYSPARK_GATEWAY_PORT names one, does nothing.
+def start_jvm(confs: Mapping[str, str]) -> frozenset[str]:
+    """Start this process's JVM with these confs, unless it has one, or PYSPARK_GATEWAY_PORT names one.
 
     The confs override spark-defaults.conf and a properties file of the user. Confs that PYSPARK_SUBMIT_ARGS sets by
     name override them, as on the command line.
+
+    Returns the names of the confs that the JVM has. The others must be set by calls.
 
     Raises:
         OSError: the confs can't be written, or a properties file of the user can't be read.
         RuntimeError: the JVM did not start.
     """
-    if SparkContext._gateway is not None or "PYSPARK_GATEWAY_PORT" in os.environ:
-        return
-    submit_arguments = shlex.split(os.environ.get(SUBMIT_ARGUMENTS, _SHELL))
+    logger = logging.getLogger(_CALLS)
+    if logger.level == logging.NOTSET:  # a level that the user has set stays
+        logger.setLevel(logging.INFO)
+    if SparkContext._gateway is None and "PYSPARK_GATEWAY_PORT" not in os.environ:
+        arguments = shlex.split(os.environ.get(SUBMIT_ARGUMENTS, _SHELL))
+        _start(confs, arguments)
+        overridden = _set_by_name(arguments)
+        _GIVEN.clear()
+        # Spark ignores names without its prefix.
+        _GIVEN.update({n: text for n, text in confs.items() if n.startswith(_SPARK) and n not in overridden})
+    return frozenset(name for name, text in confs.items() if _GIVEN.get(name) == text)
+
+
+def quiet_loggers() -> None:
+    """Raise the level of the JVM's loggers whose messages at DEBUG contain tokens or the values of confs."""
+    log4j: Any = SparkContext._jvm.org.apache.logging.log4j  # type: ignore[union-attr]
+    with suppress(Py4JError, TypeError):  # another library logs, and py4j has no such class
+        for name in _TALKATIVE:
+            if log4j.LogManager.getLogger(name).isDebugEnabled():
+                log4j.core.config.Configurator.setLevel(name, log4j.Level.INFO)
+
+
+def _set_by_name(arguments: list[str]) -> set[str]:
+    """The names of the confs that arguments of spark-submit set."""
+    pairs = [after for option, after in pairwise(arguments) if option in _BY_NAME]
+    pairs += [argument.partition("=")[2] for argument in arguments if argument.startswith("--conf=")]
+    return {pair.partition("=")[0] for pair in pairs}
+
+
+def _start(confs: Mapping[str, str], submit_arguments: list[str]) -> None:
     with _private_folder() as folder:
         file = folder / "spark.properties"
         arguments, users_file = with_properties(submit_arguments, file)

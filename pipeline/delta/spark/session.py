@@ -18,8 +18,8 @@ from pipeline.delta.spark.connect import CONNECT_MODE, open_connect
 from pipeline.delta.spark.failures import SPARK_ERRORS, failure_of
 from pipeline.delta.spark.jars import delta_jars
 from pipeline.delta.spark.java import find_java
-from pipeline.delta.spark.launch import environment, start_jvm
-from pipeline.delta.storage.options import use_accounts
+from pipeline.delta.spark.launch import environment, quiet_loggers, start_jvm
+from pipeline.delta.storage.options import account_confs, use_accounts, with_prefixes
 from pipeline.errors import SparkUnavailableError
 from pipeline.settings import SparkSettings, shown_remote
 
@@ -73,10 +73,13 @@ def _embedded(settings: SparkSettings) -> SparkSession:
     require_master(settings.master)
     with environment(JAVA_HOME=str(java.home), SPARK_REMOTE=None, PYSPARK_PYTHON=python):
         try:
-            start_jvm(ours)
+            # What the user has set may be secret. It is not set again by calls, which can be logged.
+            kept = start_jvm(ours) & {*with_prefixes(settings.conf), *account_confs(settings)}
+            quiet_loggers()
+            called = {name: text for name, text in ours.items() if name not in kept}
             if settings.is_cluster:
-                ours["spark.jars"] = jars_for_executors(jars, ours.get("spark.jars", ""))
-            session = SparkSession.builder.config(map={**ours}).getOrCreate()
+                called["spark.jars"] = jars_for_executors(jars, ours.get("spark.jars", ""))
+            session = SparkSession.builder.config(map={**called}).getOrCreate()
         except (*SPARK_ERRORS, RuntimeError) as error:
             # If the JVM ends while it starts, pyspark raises a RuntimeError.
             raise SparkUnavailableError(where=settings.master, reason=failure_of(error).summary) from error

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from configparser import ConfigParser, Error
 from dataclasses import dataclass, field
 from enum import Enum
@@ -104,7 +104,12 @@ def account_confs(settings: SparkSettings, environ: Mapping[str, str] | None = N
     for one in settings.storage:
         derived |= dict(_of_bucket(one, environ))
     ours = {f"{_HADOOP}{name}": text for name, text in derived.items()}
-    return ours | {n: t for n, t in settings.conf if n.startswith((f"{_HADOOP}fs.", "fs."))}
+    return ours | {n: t for n, t in with_prefixes(settings.conf).items() if n.startswith(f"{_HADOOP}fs.")}
+
+
+def with_prefixes(conf: Iterable[tuple[str, str]]) -> dict[str, str]:
+    """Confs by name. Names of Hadoop's file systems get the prefix with which Spark passes them on."""
+    return {f"{_HADOOP}{name}" if name.startswith("fs.") else name: text for name, text in conf}
 
 
 def use_accounts(settings: SparkSettings) -> None:
