@@ -197,6 +197,30 @@ def require_single_requests(store: AnyStore) -> None:
     assert [request.split()[0] for request in store.requests] == ["PUT", "GET", "GET"]
 
 
+def require_parts_of_a_file(store: AnyStore) -> None:
+    """Assert that a large file is opened by one request whose bytes are used, and each other part read by one."""
+    content = bytes(range(256)) * 12_000
+    system, path = file_system(f"{store.uri}/parts/large")
+    write_file(f"{store.uri}/parts/large", content)
+    store.requests.clear()
+    with system.open_input_file(path) as file:
+        assert (file.size(), file.read(4)) == (len(content), content[:4])
+        assert [request.split()[0] for request in store.requests] == ["GET"]
+        file.seek(len(content) - 4)
+        assert file.read(4) == content[-4:]
+        file.seek(len(content) - 70_000)
+        assert file.read() == content[-70_000:]
+        file.seek(2**20 - 10)
+        assert file.read(20) == content[2**20 - 10 : 2**20 + 10]
+    assert [request.split()[0] for request in store.requests] == ["GET"] * 3
+    for size in (0, 1, 2**20):
+        write_file(f"{store.uri}/parts/{size}", b"x" * size)
+        store.requests.clear()
+        with system.open_input_file(path.replace("large", str(size))) as file:
+            assert file.read() == b"x" * size
+        assert [request.split()[0] for request in store.requests] == ["GET"] * (1 if size else 2)
+
+
 def unreachable_bucket() -> str:
     """The URI of a bucket whose endpoint does not answer."""
     conf = "spark.hadoop.fs.s3a.bucket.away."

@@ -26,6 +26,7 @@ from pipeline_tests.object_stores import (
     NAMES,
     AnyStore,
     require_exact_name,
+    require_parts_of_a_file,
     require_single_requests,
     served_bucket,
     served_store,
@@ -91,6 +92,11 @@ def test_a_name_is_read_byte_by_byte_as_it_was_written_in_each_store(store: AnyS
 @pytest.mark.exhaustive
 def test_small_files_cost_one_request_each_in_each_store(store: AnyStore) -> None:
     require_single_requests(store)
+
+
+@pytest.mark.exhaustive
+def test_a_large_file_is_opened_by_one_request_in_each_store(store: AnyStore) -> None:
+    require_parts_of_a_file(store)
 
 
 @pytest.mark.exhaustive

@@ -44,6 +44,7 @@ from pipeline_tests.object_stores import (
     Fault,
     FaultKind,
     require_exact_name,
+    require_parts_of_a_file,
     require_single_requests,
     served_bucket,
     unreachable_bucket,
@@ -167,30 +168,7 @@ def test_files_are_written_and_read_in_parts_through_pyarrow(bucket: Bucket) -> 
 
 
 def test_a_large_file_is_opened_by_one_request_whose_bytes_are_used(bucket: Bucket) -> None:
-    content = bytes(range(256)) * 12_000
-    system, path = file_system(f"{bucket.uri}/large")
-    write_file(f"{bucket.uri}/large", content)
-    bucket.requests.clear()
-    with system.open_input_file(path) as file:
-        assert (file.size(), file.read(4)) == (len(content), content[:4])
-        assert bucket.kinds() == {"GET": 1}
-        file.seek(len(content) - 4)
-        assert file.read(4) == content[-4:]
-        file.seek(len(content) - 70_000)
-        assert file.read() == content[-70_000:]
-        file.seek(2**20 - 10)
-        assert file.read(20) == content[2**20 - 10 : 2**20 + 10]
-    assert bucket.kinds() == {"GET": 3}
-
-
-@pytest.mark.parametrize("size", [0, 1, 2**20])
-def test_a_file_of_a_megabyte_at_most_is_read_by_one_request_and_an_empty_one_by_two(bucket: Bucket, size: int) -> None:
-    system, path = file_system(f"{bucket.uri}/sized/{size}")
-    write_file(f"{bucket.uri}/sized/{size}", b"x" * size)
-    bucket.requests.clear()
-    with system.open_input_file(path) as file:
-        assert file.read() == b"x" * size
-    assert bucket.kinds() == {"GET": 1 if size else 2}
+    require_parts_of_a_file(bucket)
 
 
 @given(
