@@ -129,7 +129,8 @@ def _account(kind: str, folder: Path) -> str:
 
 
 def _write_project(folder: Path, root: str, account: str) -> None:
-    options = f"-Dlog4j2.configurationFile={(folder / 'log4j2.properties').as_uri()} -Dplanted={LITERAL}"
+    file = (folder / "log4j2.properties").as_uri()
+    options = f"-Dlog4j2.configurationFile={file} -Djavax.net.ssl.trustStorePassword={LITERAL}"
     confs = CONFS | {
         "spark.driver.extraJavaOptions": options, "spark.eventLog.enabled": "true",
         "spark.eventLog.dir": (folder / "events").as_uri(), "spark.eventLog.compress": "false",
