@@ -191,7 +191,7 @@ def _plain(action: Mapping[str, Any]) -> dict[str, Any]:
     """An action as an entry has it: without fields that are not set, and with maps as objects."""
     plain: dict[str, Any] = {}
     for name, value in action.items():
-        if name in _MAPS:
+        if name in _MAPS and not isinstance(value, str):  # the configuration of a domain is a text
             plain[name] = dict(value or {})
         elif value is not None:
             plain[name] = _plain(value) if isinstance(value, Mapping) else value

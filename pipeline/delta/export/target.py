@@ -122,8 +122,13 @@ def require_empty(dataset: str, target: str, state: TargetState) -> None:
     Raises:
         ExportTargetError: with the first files.
     """
-    if state.files and (local_folder(target) is not None or not state.is_left_over):
-        names = listed((file.path for file in state.files), _NAMED_FILES)
+    folder = local_folder(target)
+    if folder is not None:
+        entries = sorted(os.listdir(folder)) if folder.exists() else []
+    else:
+        entries = [] if state.is_left_over else [file.path for file in state.files]
+    if entries:
+        names = listed(entries, _NAMED_FILES)
         raise ExportTargetError(dataset=dataset, target=target, reason=f"it is not empty ({names})")
 
 
