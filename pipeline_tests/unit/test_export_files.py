@@ -57,7 +57,7 @@ ROWS = Dataset(name="rows", schema=StructType([StructField("id", LongType())]))
 MANIFEST = Manifest(
     dataset="rows", table_id="id", version=3, entry=None, format="parquet", columns=("id",), where=None,
     partition_by=(), fingerprint="f", schema={"type": "struct", "fields": []}, rows=1,
-    files=(ExportedFile(path="a.parquet", size=1, rows=1),),
+    rows_by_folder={"": 1}, files=(ExportedFile(path="a.parquet", size=1, rows=1),),
 )  # fmt: skip
 
 

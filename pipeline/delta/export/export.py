@@ -19,6 +19,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pipeline.dataset import TableRef
 from pipeline.dataset.schema import schema_fingerprint
 from pipeline.delta.export.delta_copy import copy_files, copy_of, is_absolute
+from pipeline.delta.export.folders import Folders
 from pipeline.delta.export.manifest import ExportedFile, Manifest
 from pipeline.delta.export.request import DELTA, ExportPlan, ExportRequest, ExportResult
 from pipeline.delta.export.selection import count_rows, format_problems, refuse, rows_by_file, selected, write_files
@@ -41,7 +42,7 @@ from pipeline.delta.read.version import ReadOptions, resolve_version
 from pipeline.delta.spark.doors import as_ours, door, storage_failure, through_door
 from pipeline.delta.spark.failures import SPARK_ERRORS, failure_of
 from pipeline.delta.sql.exact import folder, names_folders
-from pipeline.delta.sql.slices import partition_value, rows_by_values
+from pipeline.delta.sql.slices import rows_by_values
 from pipeline.delta.storage.file_system import missing_files
 from pipeline.delta.table.open_table import latest_version, require_table
 from pipeline.errors import DamagedTableError, ExportIncompleteError, VersionVacuumedError
@@ -141,15 +142,14 @@ def _partitioned(
 def _rows_by_folder(
     frame: DataFrame, request: ExportRequest, by: tuple[str, ...], files: TableFiles | None
 ) -> dict[str, int]:
-    fields = [frame.schema[name] for name in by]
     counted = None if files is None or request.where is not None else rows_of(files)
     rows: Counter[str] = Counter()
     if files is not None and counted is not None:
-        positions = [files.partition_columns.index(name) for name in by]
+        folders = Folders.of(by, frame.schema, files)
         for texts, number in counted.by_partition.items():
-            values = [partition_value(texts[p], field.dataType) for p, field in zip(positions, fields, strict=True)]
-            rows[folder(fields, values)] += number
+            rows[folders.name(texts)] += number
     elif by:
+        fields = [frame.schema[name] for name in by]
         for cells, (number,) in rows_by_values(frame, by, ("TRUE",)).items():
             rows[folder(fields, cells)] += number
     else:
@@ -186,7 +186,8 @@ def manifest_of_plan(plan: ExportPlan, files: tuple[ExportedFile, ...], rows: in
     return Manifest(
         dataset=plan.dataset, table_id=plan.table_id, version=plan.version, entry=plan.entry, format=request.format,
         columns=plan.columns, where=request.where, partition_by=plan.partition_by, fingerprint=plan.fingerprint,
-        schema=plan.schema.jsonValue(), rows=rows, files=files, history=request.history,
+        schema=plan.schema.jsonValue(), rows=rows, rows_by_folder=plan.rows_by_folder, files=files,
+        history=request.history,
     )  # fmt: skip
 
 

@@ -31,8 +31,9 @@ class Manifest:
     """The version of a table that was exported, and the files.
 
     `entry` is the identity of the version's commit. `fingerprint` and `schema` are those of the exported columns,
-    `partition_by` are the columns whose values are in the names of folders. `history`: a copy of a table has its
-    earlier versions.
+    `partition_by` are the columns whose values are in the names of folders. `rows_by_folder` are the rows of each
+    folder; without such columns the folder is the top, with an empty name. `history`: a copy of a table has its earlier
+    versions.
     """
 
     dataset: str
@@ -46,12 +47,13 @@ class Manifest:
     fingerprint: str
     schema: Mapping[str, Any]
     rows: int
+    rows_by_folder: Mapping[str, int]
     files: tuple[ExportedFile, ...]
     history: bool = False
 
     def document(self) -> dict[str, Any]:
         """The manifest in JSON's types."""
-        return {"export": FORMAT} | asdict(self)
+        return {"export": FORMAT} | asdict(self) | {"rows_by_folder": dict(self.rows_by_folder)}
 
     @property
     def content(self) -> bytes:

@@ -1,0 +1,235 @@
+"""An export that is kept up to date: after each commit only the partitions that changed are written again.
+
+Here belongs the comparison of the last complete export, by its manifest, with the version to export. The commits in
+between name the partitions that changed. A partition that became empty is dropped. If the commits can't show it, or the
+table was restored or made anew, everything is exported. The folder belongs to the export: other data files in a changed
+partition are removed.
+"""
+
+from __future__ import annotations
+
+import posixpath
+import uuid
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, replace
+from enum import Enum
+from functools import partial
+from typing import Any
+
+from pyspark.sql import SparkSession
+
+from pipeline.dataset import TableRef
+from pipeline.delta.export.export import manifest_of_plan, plan_of_version, written_files
+from pipeline.delta.export.folders import Folders
+from pipeline.delta.export.manifest import SUCCESS, Begun, ExportedFile, Manifest
+from pipeline.delta.export.request import DELTA, ExportPlan, ExportRequest
+from pipeline.delta.export.selection import refuse
+from pipeline.delta.export.target import (
+    TargetState,
+    Workspace,
+    refuse_place,
+    require_empty,
+    resolved,
+    target_state,
+    workspace,
+)
+from pipeline.delta.log.commits import commit_identity, partition_values, read_commit
+from pipeline.delta.log.counts import TableFiles, table_files
+from pipeline.delta.read.restores import RESTORE
+from pipeline.delta.read.version import ReadOptions, resolve_version
+from pipeline.delta.spark.doors import door, through_door
+from pipeline.delta.sql.slices import Box, Slice, Values, of_values
+from pipeline.delta.storage.file_system import side_by_side, write_file
+
+_NEWEST = ReadOptions()
+
+
+class FullReason(Enum):
+    """Why everything was exported."""
+
+    FIRST = "nothing was exported before"
+    RECREATED = "the table was made anew"
+    PUT_BACK = "another copy of the table was put in its place"
+    RESTORED = "the table was restored"
+    LOG_CLEANED = "commits are gone from the log"
+    SELECTION_CHANGED = "the columns, the condition or the format changed"
+    UNFINISHED = "an export of everything was not finished"
+    FILES_UNKNOWN = "the log does not show which partitions changed"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Refreshed:
+    """The result of bringing an export up to date.
+
+    `previous` is the version of the export before, None for the first. `reason` is why everything was exported, None if
+    only changed partitions were. `written` and `dropped` are the folders of these partitions; without partition columns
+    the folder has an empty name. `rows` are those of the whole export, `rows_written`, `files` and `bytes` only those
+    that were written.
+    """
+
+    dataset: str
+    target: str
+    version: int
+    previous: int | None
+    reason: FullReason | None
+    written: tuple[str, ...] = ()
+    dropped: tuple[str, ...] = ()
+    rows: int
+    rows_written: int = 0
+    files: int = 0
+    bytes: int = 0
+
+
+@door
+def refresh_export(
+    session: SparkSession, table: TableRef, request: ExportRequest, pin: ReadOptions = _NEWEST
+) -> Refreshed:  # fmt: skip
+    """Bring the export in a target to the pinned version, or to the newest. The first call exports everything.
+
+    A repeat writes nothing. If an earlier call was killed, the partitions that it had begun with are written again. If
+    the target already has a newer version, nothing is done.
+
+    Raises:
+        ExportTargetError: the target has files, but no manifest of an export.
+        PipelineError: the errors of `plan_export` and `export`. The target has no `_SUCCESS` if it was being changed.
+    """
+    target = resolved(request.target)
+    refuse_place(table, target)
+    if request.format == DELTA:
+        refuse(table, request, ["only files without a log can be kept up to date: parquet, csv or ndjson"])
+    version = resolve_version(session, table, pin)
+    with through_door(table.name, target), workspace(table.name, target) as space:
+        state = target_state(target)
+        begun = state.begun if state.manifest is None else None
+        previous = state.manifest or (begun.previous if begun is not None else None)
+        if previous is None:
+            require_empty(table.name, target, state)
+        elif _is_ahead(table, previous, version) and begun is None:
+            return _nothing(table, target, previous, previous.version)
+        plan = plan_of_version(session, table, replace(request, target=target), version)
+        refresh = _Refresh(session, table, plan, previous)
+        reason, folders = refresh.changed(() if begun is None else begun.folders)
+        if reason is None and folders is not None:
+            folders |= refresh.unequal(state)
+        if previous is not None and folders is not None and not folders:
+            if begun is None and previous.version != version:
+                same = replace(previous, version=version, entry=plan.entry)
+                write_file(f"{target}/{SUCCESS}", same.content)
+            if begun is None:
+                return _nothing(table, target, previous, version)
+        return refresh.write(space, state, reason, folders)
+
+
+def _is_ahead(table: TableRef, previous: Manifest, version: int) -> bool:
+    """Whether the exported version is the asked one or a later one of the same table."""
+    return previous.version > version and commit_identity(table.location, previous.version) == previous.entry
+
+
+def _nothing(table: TableRef, target: str, previous: Manifest, version: int) -> Refreshed:
+    return Refreshed(
+        dataset=table.name, target=target, version=version, previous=previous.version, reason=None, rows=previous.rows
+    )
+
+
+@dataclass(frozen=True)
+class _Refresh:
+    """A version to export, and the manifest of the export before it."""
+
+    session: SparkSession
+    table: TableRef
+    plan: ExportPlan
+    previous: Manifest | None
+
+    def changed(self, begun: Collection[str] | None) -> tuple[FullReason | None, set[str] | None]:
+        """The folders whose partitions changed since the previous export, or None and why they are not known.
+
+        Args:
+            begun: the folders that a killed export had begun with; None for all.
+        """
+        previous, plan, location = self.previous, self.plan, self.table.location
+        if previous is None:
+            return FullReason.FIRST, None
+        if previous.table_id != plan.table_id:
+            return FullReason.RECREATED, None
+        if not previous.has_selection_of(manifest_of_plan(plan, (), 0)):
+            return FullReason.SELECTION_CHANGED, None
+        identity = commit_identity(location, previous.version)
+        if identity != previous.entry or previous.version > plan.version:
+            return (FullReason.LOG_CLEANED if identity is None else FullReason.PUT_BACK), None
+        if begun is None:
+            return FullReason.UNFINISHED, None
+        files = table_files(location, plan.version)
+        numbers = range(previous.version + 1, plan.version + 1)
+        reason, folders = (FullReason.FILES_UNKNOWN, None) if files is None else self._in_commits(files, numbers)
+        return reason, None if folders is None else folders | set(begun)
+
+    def _in_commits(self, files: TableFiles, numbers: range) -> tuple[FullReason | None, set[str] | None]:
+        location, folders = self.table.location, set[str]()
+        by_folder = Folders.of(self.plan.partition_by, self.plan.schema, files)
+        try:
+            read = partial(read_commit, location, partition_by=files.partition_by)
+            for commit in side_by_side(read, numbers, location):
+                if commit.operation == RESTORE:
+                    return FullReason.RESTORED, None
+                if not commit.changes_rows:
+                    continue
+                if commit.partitions is None:
+                    return FullReason.FILES_UNKNOWN, None
+                folders |= set(map(by_folder.name, commit.partitions))
+        except FileNotFoundError:
+            return FullReason.LOG_CLEANED, None
+        except ValueError:  # a partition value that Python can't hold
+            return FullReason.FILES_UNKNOWN, None
+        return None, folders
+
+    def unequal(self, state: TargetState) -> set[str]:
+        """The folders whose files are not those of the manifest, or have other rows than the version."""
+        assert self.previous is not None  # noqa: S101  else everything is exported
+        sizes = {file.path: file.size for file in state.files}
+        damaged = {posixpath.dirname(f.path) for f in self.previous.files if sizes.get(f.path) != f.size}
+        exported, planned = self.previous.rows_by_folder, self.plan.rows_by_folder
+        return damaged | {name for name in {*exported, *planned} if exported.get(name) != planned.get(name)}
+
+    def write(
+        self, space: Workspace, state: TargetState, reason: FullReason | None, folders: set[str] | None
+    ) -> Refreshed:
+        """Write the changed partitions and publish them. If `folders` is None, all."""
+        plan, previous = self.plan, self.previous
+        planned = {n: rows for n, rows in plan.rows_by_folder.items() if folders is None or n in folders}
+        within = None if folders is None or not plan.partition_by else self._condition(planned)
+        begun = Begun(
+            token=uuid.uuid4().hex, previous=previous, folders=None if folders is None else tuple(sorted(folders))
+        )
+        space.begin(previous, begun.folders)
+        new: tuple[ExportedFile, ...] = ()
+        if planned or folders is None:
+            part = replace(plan, rows_by_folder=planned)
+            new = written_files(self.session, self.table, part, space, within).files
+        old = () if previous is None else previous.files
+        kept = () if folders is None else tuple(f for f in old if posixpath.dirname(f.path) not in folders)
+        manifest = manifest_of_plan(plan, (*kept, *new), plan.rows)
+        space.publish_changes(manifest, begun, state) if previous is not None else space.publish(manifest)
+        before = {} if previous is None else previous.rows_by_folder
+        gone = (n for n in before if n not in planned and (folders is None or n in folders))
+        return Refreshed(
+            dataset=plan.dataset, target=plan.request.target, version=plan.version, reason=reason,
+            previous=None if previous is None else previous.version, written=tuple(planned),
+            dropped=tuple(sorted(gone)), rows=plan.rows, rows_written=sum(planned.values()), files=len(new),
+            bytes=sum(file.size for file in new),
+        )  # fmt: skip
+
+    def _condition(self, planned: Mapping[str, int]) -> str:
+        """SQL that is true for the rows of these folders."""
+        files = table_files(self.table.location, self.plan.version)
+        assert files is not None  # noqa: S101  the changed folders are known from it
+        by_folder = Folders.of(self.plan.partition_by, self.plan.schema, files)
+        texts = {partition_values(added, files.partition_by) for added in files.files.values()}
+        cells = [by_folder.values(one) for one in texts if by_folder.name(one) in planned]
+        return _slice(self.plan.partition_by, cells).predicate(self.table.dataset)
+
+
+def _slice(columns: tuple[str, ...], cells: Iterable[tuple[Any, ...]]) -> Slice:
+    ordered = sorted(set(cells), key=lambda cell: [(value is None, str(value)) for value in cell])
+    if len(columns) == 1:
+        return of_values(columns[0], (cell[0] for cell in ordered))
+    return Slice(tuple(Box(tuple((c, Values((v,))) for c, v in zip(columns, cell, strict=True))) for cell in ordered))
