@@ -13,14 +13,17 @@ from pipeline.cli.tables import Tables
 from pipeline.delta.export.export import export as do_export
 from pipeline.delta.export.export import plan_export
 from pipeline.delta.export.request import DELTA, FORMATS, ExportFormat, ExportPlan, ExportRequest, ExportResult
+from pipeline.delta.export.target import refuse_elsewhere
 from pipeline.delta.read.version import ReadOptions
-from pipeline.settings.addresses import refuse_unreachable
 
 
 @click.command()
 @click.argument("name", metavar="TABLE")
 @click.option("--to", "target", metavar="URI", required=True, help="Into this folder, which must be empty or missing.")
-@click.option("--format", "format_name", type=click.Choice(FORMATS), required=True, help="The format of the files.")
+@click.option(
+    "--format", "format_name", type=click.Choice(FORMATS), metavar="FORMAT", required=True,
+    help="delta, parquet, csv or ndjson.",
+)  # fmt: skip
 @click.option("--version", type=click.IntRange(0), help="This version; without it the newest.")
 @click.option(
     "--as-of",
@@ -59,10 +62,11 @@ def export(
         raise click.UsageError("--history is for --format delta, without --where and --columns.")
     tables = Tables(project_settings())
     table = tables.ref(tables.find(name))
-    refuse_unreachable(target, tables.settings.spark)
     request = ExportRequest(
         target=target, format=cast("ExportFormat", format_name), columns=_names(columns), where=where, history=history
     )
+    if not request.is_copy:
+        refuse_elsewhere(table.name, target, tables.settings.spark)
     plan = plan_export(tables.session, table, request, ReadOptions(version=version, timestamp=timestamp))
     result = do_export(tables.session, table, plan) if apply else None
     if as_json:

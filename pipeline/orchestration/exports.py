@@ -25,6 +25,7 @@ from pipeline.dataset import Dataset, Export, Registry
 from pipeline.dataset.exports import export_asset_name
 from pipeline.delta.export.refresh import Refreshed, refresh_export
 from pipeline.delta.export.request import ExportRequest
+from pipeline.delta.export.target import refuse_elsewhere
 from pipeline.delta.read.version import ReadOptions
 from pipeline.delta.storage.file_system import local_folder
 from pipeline.errors.listing import bounded
@@ -65,6 +66,7 @@ def _asset(
     request = ExportRequest(target=target, format=export.format, columns=export.columns, where=export.where)
 
     def export_files(context: AssetExecutionContext, spark: DeltaSparkResource) -> MaterializeResult:  # type: ignore[type-arg]  # Dagster resolves it
+        refuse_elsewhere(dataset.name, target, settings.spark)
         step = context.op_execution_context.get_step_execution_context()
         pin = ReadOptions(version=version_written_in_run(step, source))
         refreshed = refresh_export(spark.spark_session, dataset.at(settings.root), request, pin)

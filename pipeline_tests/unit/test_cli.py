@@ -147,7 +147,7 @@ def test_a_name_that_nobody_declared_is_answered_with_near_ones_before_spark_is_
 ) -> None:
     result = run(*arguments)
     assert result.exit_code == 1
-    is_any_table = arguments[0] in ("show", "history", "diff", "restore", "doctor")
+    is_any_table = arguments[0] in ("show", "history", "diff", "restore", "export", "doctor")
     other = f", and there is no such table below {tmp_path}/.pipeline/tables" if is_any_table else ""
     assert result.stderr.splitlines() == [
         f"Error: No dataset is declared under the name 'sightngs'{other}.",

@@ -3,4 +3,4 @@
 Nothing here writes to a table or its folder.
 """
 
-__all__ = ["export", "refresh", "request"]
+__all__ = ["export", "refresh", "request", "target"]

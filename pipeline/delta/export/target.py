@@ -33,6 +33,8 @@ from pipeline.delta.storage.file_system import (
 from pipeline.delta.storage.local_files import sync_folder
 from pipeline.errors import ExportRunningError, ExportTargetError
 from pipeline.errors.listing import listed
+from pipeline.settings import SparkSettings
+from pipeline.settings.addresses import unreachable
 
 _STAGING_SUFFIX = ".exporting"
 _CHECKSUM_SUFFIX = ".crc"
@@ -114,6 +116,17 @@ def refuse_place(table: TableRef, target: str) -> None:
         problem = "it lies in the folder of a Delta table"
     if problem:
         raise ExportTargetError(dataset=table.name, target=target, reason=problem)
+
+
+def refuse_elsewhere(dataset: str, target: str, spark: SparkSettings) -> None:
+    """Refuse a target on this machine for a Spark on another one, which would write to its own disk.
+
+    Raises:
+        ExportTargetError: with the other machine.
+    """
+    problem = unreachable(target, spark)
+    if problem:
+        raise ExportTargetError(dataset=dataset, target=target, reason=f"it {problem}")
 
 
 def require_empty(dataset: str, target: str, state: TargetState) -> None:
