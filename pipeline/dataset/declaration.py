@@ -275,7 +275,7 @@ def _asset_problems(dataset: Dataset) -> Iterator[str]:
     if dataset.starts_on_change and not dataset.reads:
         yield "starts_on_change waits for a source, and reads names none"
     yield from _consumer_problems(dataset)
-    yield from export_problems(dataset.exports, dataset.schema)
+    yield from export_problems(dataset.exports, dataset.schema, dataset.partition_by)
     yield from expectation_problems(
         dataset.expectations, dataset.schema, dataset.schema_check, dataset.row_count, dataset.freshness
     )

@@ -6,7 +6,13 @@ import csv
 import datetime as dt
 import json
 import math
+import os
+import random
 import shutil
+import signal
+import subprocess
+import sys
+import time
 from collections.abc import Callable
 from dataclasses import replace
 from decimal import Decimal
@@ -38,6 +44,7 @@ from pipeline.dataset import Append, ColumnMapping, Dataset, Features, Replace, 
 from pipeline.delta.export import export as export_module
 from pipeline.delta.export.export import export, plan_export
 from pipeline.delta.export.manifest import SUCCESS, parse_manifest
+from pipeline.delta.export.refresh import refresh_export
 from pipeline.delta.export.request import FORMATS, ExportFormat, ExportPlan, ExportRequest, ExportResult
 from pipeline.delta.inspect.doctor import examine
 from pipeline.delta.log.mark import private_session
@@ -54,6 +61,9 @@ from pipeline.errors import (
     VersionNotFoundError,
     VersionVacuumedError,
 )
+from pipeline.settings import SparkSettings
+from pipeline_tests.children import exporting
+from pipeline_tests.conftest import brief_conf
 from pipeline_tests.delta.operator import Operator
 from pipeline_tests.delta.sample import APPENDED, REPLACED, day, days, ordered, placed, put
 from pipeline_tests.remedies import follows, refused
@@ -493,3 +503,42 @@ def test_confs_of_the_session_do_not_change_what_is_exported(
             classic.conf.unset(name) if value is None else classic.conf.set(name, value)
     (path,) = [path for path in data_in(str(tmp_path / "exports" / "csv")) if b"12:30" in path.read_bytes()]
     assert b"2026-01-01T12:30:00.000001Z" in path.read_bytes()
+
+
+@pytest.mark.exhaustive
+@pytest.mark.soaked(2)
+def test_an_export_that_is_killed_at_any_moment_is_complete_or_not_there(
+    classic: SparkSession, spark_settings: SparkSettings, root: str, tmp_path: Path, soak_seed: int
+) -> None:
+    rng = random.Random(soak_seed)
+    rows = [(day(n % 28 + 1), n, "a") for n in range(2_000)]
+    put(classic, APPENDED, root, rows)
+    table, targets = APPENDED.at(root), tmp_path / "targets"
+    options = dict(brief_conf(spark_settings))["spark.driver.extraJavaOptions"]
+    child = subprocess.Popen(
+        [sys.executable, "-m", exporting.__name__, table.location, str(targets), str(spark_settings.cache), options],
+        stdout=subprocess.PIPE, text=True, start_new_session=True,
+    )  # fmt: skip
+    assert child.stdout is not None
+    for _ in range(rng.randrange(2, 7)):
+        last = Path(child.stdout.readline().strip())
+    deadline = time.monotonic() + rng.uniform(0, 1.5)
+    while time.monotonic() < deadline and not (last / SUCCESS).exists():
+        pass
+    os.killpg(child.pid, signal.SIGKILL)
+    child.wait()
+    for target in (path for path in targets.iterdir() if path.name[0] in "0123456789"):
+        name = target.name.partition("-")[2]
+        manifest = parse_manifest((target / SUCCESS).read_bytes())
+        assert manifest is not None
+        assert (manifest.rows, manifest.format) == (len(rows), name)
+        sizes = {str(p.relative_to(target)): p.stat().st_size for p in target.rglob("*") if p.is_file()}
+        assert all(sizes[file.path] == file.size for file in manifest.files)
+    for left_over in [path for path in targets.iterdir() if path.name[0] == "." and "kept" not in path.name]:
+        target = targets / left_over.name[1:].removesuffix(".exporting")
+        assert not target.exists()
+        plan, _ = exported(classic, table, ExportRequest(target=str(target), format="parquet"))
+        assert (plan.rows, plan.is_left_over) == (len(rows), True)
+    refreshed = refresh_export(classic, table, ExportRequest(target=str(targets / "kept"), format="parquet"))
+    assert refreshed.rows == len(rows) == pads.dataset(targets / "kept", partitioning="hive").to_table().num_rows
+    assert [path.name for path in targets.iterdir() if path.name.startswith(".")] == []

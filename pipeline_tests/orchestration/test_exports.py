@@ -28,7 +28,7 @@ from pipeline.settings import Settings, SparkSettings
 from pipeline_tests.orchestration.conftest import Project, day
 
 DAILY = DailyPartitionsDefinition("2026-01-01", end_date="2026-02-01")
-SCHEMA = StructType([StructField("n", LongType()), StructField("day", DateType(), False)])
+SCHEMA = StructType([StructField("n", LongType(), False), StructField("day", DateType(), False)])
 FIRST, SECOND, THIRD = "2026-01-01", "2026-01-02", "2026-01-03"
 Rows = Mapping[str, list[int]]
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from dagster import AssetKey, DailyPartitionsDefinition, Definitions
 from pyspark.sql import DataFrame
-from pyspark.sql.types import DateType, LongType, StructField, StructType
+from pyspark.sql.types import DateType, LongType, StringType, StructField, StructType
 
 from pipeline.dataset import Dataset, Export, Registry
 from pipeline.delta.export.refresh import FullReason, Refreshed
@@ -19,7 +19,7 @@ from pipeline.orchestration.exports import export_line, export_metadata
 from pipeline.orchestration.metadata_keys import EXPORT_DROPPED, EXPORT_REASON, EXPORT_WRITTEN, URI
 from pipeline.settings import Settings, load_settings
 
-SCHEMA = StructType([StructField("day", DateType()), StructField("n", LongType())])
+SCHEMA = StructType([StructField("day", DateType()), StructField("n", LongType()), StructField("text", StringType())])
 
 
 def days(*exports: Any, **declared: Any) -> Dataset:
@@ -32,7 +32,8 @@ def days(*exports: Any, **declared: Any) -> Dataset:
         ((Export("s3a://b/x", format="delta"),), "format 'delta' is none of parquet, csv, ndjson"),  # type: ignore[arg-type]
         ((Export(" "),), "uri is empty"),
         ((Export("/x", columns=("m",)),), "column 'm' is not in the schema"),
-        ((Export("/x", columns=("n", "n")),), "column 'n' is named 2 times"),
+        ((Export("/x", columns=("n", "n", "day")),), "column 'n' is named 2 times"),
+        ((Export("/x", format="csv", columns=("day", "n")),), "column 'n' is alone in a line"),
         ((Export("/x", where=" "),), "where is empty; leave it out"),
         ((Export("/x", name="a/b"),), "export 'a/b': a name has letters"),
         ((Export("/x", name="quarantine"),), "is not that of the quarantine"),

@@ -33,9 +33,9 @@ from pyspark.sql.types import (
 )
 
 from pipeline.dataset import Dataset, TableRef
+from pipeline.dataset.exports import format_problems
 from pipeline.delta.export.delta_copy import copy_files, copy_of
 from pipeline.delta.export.manifest import BEGUN, SUCCESS, Begun, ExportedFile, Manifest, parse_begun, parse_manifest
-from pipeline.delta.export.selection import format_problems
 from pipeline.delta.export.target import (
     data_files,
     files_below,

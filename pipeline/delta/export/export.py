@@ -17,12 +17,13 @@ from urllib.parse import quote, unquote
 from pyspark.sql import DataFrame, SparkSession
 
 from pipeline.dataset import TableRef
+from pipeline.dataset.exports import format_problems
 from pipeline.dataset.schema import schema_fingerprint
 from pipeline.delta.export.delta_copy import copy_files, copy_of, is_absolute
 from pipeline.delta.export.folders import Folders
 from pipeline.delta.export.manifest import ExportedFile, Manifest
 from pipeline.delta.export.request import DELTA, ExportPlan, ExportRequest, ExportResult
-from pipeline.delta.export.selection import count_rows, format_problems, refuse, rows_by_file, selected, write_files
+from pipeline.delta.export.selection import count_rows, refuse, rows_by_file, selected, write_files
 from pipeline.delta.export.target import (
     Listed,
     Workspace,

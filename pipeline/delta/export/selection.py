@@ -14,17 +14,9 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql.types import (
-    ArrayType,
-    MapType,
-    StringType,
-    StructField,
-    StructType,
-    VariantType,
-)
+from pyspark.sql.types import StringType, StructField, StructType
 
 from pipeline.dataset import TableRef
-from pipeline.dataset.schema import walk
 from pipeline.delta import sql
 from pipeline.delta.export.request import DELTA, ExportRequest
 from pipeline.delta.inspect.query import reading_frame
@@ -37,7 +29,6 @@ from pipeline.errors import ExportRefusedError
 from pipeline.errors.spelling import did_you_mean
 
 _VIEW = "pipeline_export"
-_NESTED = (ArrayType, MapType, StructType, VariantType)
 _CSV = {"header": "true", "quote": '"', "escape": '"', "encoding": "UTF-8"}
 # The name of each format in Spark, and the options of its writer.
 _WRITERS: Mapping[str, tuple[str, dict[str, str]]] = {
@@ -98,22 +89,6 @@ def _filtered(clone: SparkSession, table: TableRef, whole: DataFrame, request: E
         refuse(table, request, [f"the condition {request.where!r}: {failure_of(error).summary}"])
     whole.createOrReplaceTempView(_VIEW)
     return reading_frame(clone, f"SELECT * FROM {_VIEW} WHERE {condition}")  # noqa: S608  it is analysed above
-
-
-def format_problems(format: str, schema: StructType, partition_by: Sequence[str]) -> Iterator[str]:  # noqa: A002
-    """The columns of a schema that a format can't hold. Partition columns are in the names of folders."""
-    fields = [field for field in schema.fields if field.name not in partition_by]
-    if format == "csv":
-        for field in fields:
-            if isinstance(field.dataType, _NESTED):
-                yield f"column {field.name!r} has type {field.dataType.simpleString()}, which CSV can't hold"
-        if len(fields) == 1 and fields[0].nullable:
-            yield f"column {fields[0].name!r} is alone in a line: its NULL would be an empty line, which readers skip"
-    if format == "ndjson":
-        for path, field in walk(schema):
-            if isinstance(field.dataType, MapType) and not isinstance(field.dataType.keyType, StringType):
-                keys = field.dataType.keyType.simpleString()
-                yield f"{path!r} is a map with keys of type {keys}; the keys in JSON are texts"
 
 
 # --- files ------------------------------------------------------------------------------------------------------------

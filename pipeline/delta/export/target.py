@@ -179,8 +179,12 @@ class LocalWorkspace:
         self.uri = str(self._staging)
         folder.parent.mkdir(parents=True, exist_ok=True)
         self._lock = self._locked()
-        for left_over in self._staging.iterdir():
-            shutil.rmtree(left_over) if left_over.is_dir() else left_over.unlink()
+        try:
+            for left_over in self._staging.iterdir():
+                shutil.rmtree(left_over) if left_over.is_dir() else left_over.unlink()
+        except OSError:
+            os.close(self._lock)
+            raise
 
     def _locked(self) -> int:
         import fcntl
