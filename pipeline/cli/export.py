@@ -108,6 +108,6 @@ def _pairs(plan: ExportPlan) -> list[tuple[str, str]]:
         ("files of the version", count(plan.files)),
         ("their size", size(plan.bytes)),
     ]
-    if plan.is_left_over:
-        pairs.append(("left over", "the files of a killed export are removed"))
+    if plan.has_leftovers:
+        pairs.append(("leftovers", "the files of a killed export are removed"))
     return pairs

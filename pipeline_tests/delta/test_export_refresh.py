@@ -91,7 +91,7 @@ def test_a_commit_without_new_rows_writes_no_file(classic: SparkSession, root: s
     assert refresh_export(classic, table, asked, ReadOptions(version=2)).version == 3
 
 
-def whole(refreshed: Refreshed, reason: FullReason) -> None:
+def assert_all_exported(refreshed: Refreshed, reason: FullReason) -> None:
     assert (refreshed.reason, refreshed.rows_written) == (reason, refreshed.rows)
 
 
@@ -105,17 +105,17 @@ def test_a_restore_another_table_or_another_selection_exports_everything(
     refresh_export(classic, table, asked)
     restore(classic, TABLE, plan_restore(classic, table, ReadOptions(version=1)), note())
     restored = refresh_export(classic, table, asked)
-    whole(restored, FullReason.RESTORED)
+    assert_all_exported(restored, FullReason.RESTORED)
     assert restored.dropped == ("day=2026-01-03",)
     assert exported_rows(asked.target) == table_rows(TABLE, root)
 
     narrow = replace(asked, columns=("day", "id"))
-    whole(refresh_export(classic, table, narrow), FullReason.SELECTION_CHANGED)
-    whole(refresh_export(classic, table, asked), FullReason.SELECTION_CHANGED)
+    assert_all_exported(refresh_export(classic, table, narrow), FullReason.SELECTION_CHANGED)
+    assert_all_exported(refresh_export(classic, table, asked), FullReason.SELECTION_CHANGED)
 
     shutil.rmtree(table.location)
     put(classic, TABLE, root, [(day(9), 9, "z")])
-    whole(refresh_export(classic, table, asked), FullReason.RECREATED)
+    assert_all_exported(refresh_export(classic, table, asked), FullReason.RECREATED)
     assert exported_rows(asked.target) == table_rows(TABLE, root) == [("2026-01-09", 9, "z")]
 
 

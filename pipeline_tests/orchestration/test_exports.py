@@ -55,7 +55,7 @@ def assets_of(dataset: Dataset, rows: Rows, settings: Settings) -> list[AssetsDe
     return [days, *export_assets(Registry([dataset]), settings, [days])]
 
 
-def told(result: ExecuteInProcessResult, name: str) -> dict[str | None, dict[str, Any]]:
+def metadata_of(result: ExecuteInProcessResult, name: str) -> dict[str | None, dict[str, Any]]:
     """By partition key, the metadata of an export's materializations."""
     return {
         event.materialization.partition: {k: v.value for k, v in event.materialization.metadata.items()}
@@ -68,7 +68,7 @@ def test_a_run_exports_the_version_that_it_has_committed(project: Project, setti
     settings = replace(settings, root=project.root)
     dataset = dataset_in(tmp_path)
     result = project.run_range(FIRST, THIRD, *assets_of(dataset, {FIRST: [1], SECOND: [2, 3]}, settings))
-    metadata = told(result, "days__export")
+    metadata = metadata_of(result, "days__export")
     assert metadata.keys() == {FIRST, SECOND, THIRD}
     assert {one[EXPORT_VERSION] for one in metadata.values()} == {project.version(dataset)}
     assert metadata[FIRST][EXPORT_REASON] == "nothing was exported before"
@@ -77,7 +77,7 @@ def test_a_run_exports_the_version_that_it_has_committed(project: Project, setti
     assert sorted("".join(lines).split()) == ["2", "3", "n"]
 
     result = project.run_range(SECOND, THIRD, *assets_of(dataset, {THIRD: [4]}, settings))
-    metadata = told(result, "days__export")
+    metadata = metadata_of(result, "days__export")
     assert metadata[SECOND][EXPORT_WRITTEN] == ["day=2026-01-03"]
     assert metadata[SECOND][EXPORT_DROPPED] == ["day=2026-01-02"]
     assert EXPORT_REASON not in metadata[SECOND]
@@ -92,9 +92,9 @@ def test_an_export_alone_brings_the_newest_version_whatever_its_keys(
     days, export, _ = assets_of(dataset, {FIRST: [1], SECOND: [2]}, settings)
     project.run_range(FIRST, SECOND, days)
     result = project.run(days, export, selection=[export], partition_key=THIRD)
-    assert told(result, "days__export")[THIRD][EXPORT_WRITTEN] == ["day=2026-01-01", "day=2026-01-02"]
+    assert metadata_of(result, "days__export")[THIRD][EXPORT_WRITTEN] == ["day=2026-01-01", "day=2026-01-02"]
     again = project.run(days, export, selection=[export], partition_key=FIRST)
-    assert told(again, "days__export")[FIRST][EXPORT_WRITTEN] == []
+    assert metadata_of(again, "days__export")[FIRST][EXPORT_WRITTEN] == []
 
 
 def test_an_export_that_is_refused_fails_its_step_alone(project: Project, settings: Settings, tmp_path: Path) -> None:

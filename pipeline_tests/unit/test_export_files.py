@@ -39,7 +39,7 @@ from pipeline.delta.export.manifest import BEGUN, SUCCESS, Begun, ExportedFile, 
 from pipeline.delta.export.target import (
     data_files,
     files_below,
-    has_left_over,
+    leftovers_at,
     refuse_place,
     require_empty,
     target_state,
@@ -50,7 +50,7 @@ from pipeline.delta.inspect.doctor import examine
 from pipeline.delta.sql.exact import folder, names_folders
 from pipeline.delta.storage.file_system import read_file, write_file
 from pipeline.delta.storage.options import use_confs
-from pipeline.errors import ExportRefusedError, ExportRunningError, ExportTargetError
+from pipeline.errors import DamagedTableError, ExportRefusedError, ExportRunningError, ExportTargetError
 from pipeline_tests.object_stores import Bucket, served_bucket
 
 ROWS = Dataset(name="rows", schema=StructType([StructField("id", LongType())]))
@@ -177,11 +177,11 @@ def test_a_second_export_to_a_target_is_refused_and_a_killed_one_is_cleared(tmp_
         pass
     assert (caught.value.dataset, caught.value.target) == ("rows", target)
     write_file(f"{tmp_path}/.rows.exporting/half/a", b"a")
-    assert has_left_over(target, target_state(target))
+    assert leftovers_at(target, target_state(target))
     with workspace("rows", target) as space:
         assert space.new_files() == []
         space.publish(MANIFEST)
-    assert not has_left_over(target, target_state(target))
+    assert not leftovers_at(target, target_state(target))
 
 
 def test_a_folder_with_files_or_in_a_table_is_no_target(tmp_path: Path) -> None:
@@ -251,7 +251,7 @@ def test_in_a_bucket_a_failed_export_leaves_nothing_and_a_killed_one_is_cleared(
     write_file(f"{target}/{BEGUN}", Begun(token="of a killed export").content)
     write_file(f"{target}/half", b"")
     state = target_state(target)
-    assert has_left_over(target, state)
+    assert leftovers_at(target, state)
     require_empty("rows", target, state)
     with workspace("rows", target) as space:
         space.begin(None, None)
@@ -419,6 +419,16 @@ def test_a_new_log_has_the_features_and_no_times_of_the_old_one(tmp_path: Path) 
     adds = [(add["baseRowId"], add["defaultRowCommitVersion"], add["tags"]) for add in added_in(tmp_path / "copy")]
     assert adds == [(5, 0, {"a": "b"})] * 4
     assert [line for line in copy if "txn" in line] == []
+
+
+@pytest.mark.parametrize(("content", "reason"), [(b"short", "it has 5 bytes"), (None, "can't be read as Parquet")])
+def test_a_damaged_file_is_not_copied_as_if_it_were_sound(tmp_path: Path, content: bytes | None, reason: str) -> None:
+    table = written(str(tmp_path / "table"), commits=1)
+    file = next(Path(table.location).rglob("*.parquet"))
+    file.write_bytes(content or b"x" * file.stat().st_size)
+    with pytest.raises(DamagedTableError, match=reason) as caught:
+        copied(table, 0, tmp_path / "copy")
+    assert caught.value.file == str(file)
 
 
 def test_a_table_whose_catalog_has_the_commits_is_not_copied(tmp_path: Path) -> None:

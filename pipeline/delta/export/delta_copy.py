@@ -23,9 +23,10 @@ from urllib.parse import unquote
 from pipeline.dataset import TableRef
 from pipeline.delta.export.log_copy import log_file_names, named_files
 from pipeline.delta.inspect.data_files import encoded_vector, vector_file
-from pipeline.delta.log.checkpoints import LOG, commit_name
+from pipeline.delta.log.checkpoints import LOG, commit_name, first_line
 from pipeline.delta.log.counts import TableActions, table_actions
-from pipeline.delta.storage.access import kept_store_errors
+from pipeline.delta.log.entry import damaged_file
+from pipeline.delta.storage.access import StoreError, kept_store_errors
 from pipeline.delta.storage.file_system import file_system, local_folder, missing_files, side_by_side, write_file
 from pipeline.errors import ExportRefusedError
 
@@ -238,14 +239,15 @@ def copy_files(copy: Copy, location: str, folder: str) -> int:
 
     Raises:
         FileNotFoundError: a file does not exist any more.
-        OSError: a file has another size than in the log, or a storage can't be used.
+        DamagedTableError: a file has another size than in the log, or is not Parquet.
+        OSError: a storage can't be used.
     """
     data = [file for file in copy.files if not file.path.startswith(f"{LOG}/")]
     elsewhere = location if local_folder(folder) is not None else folder
 
     def copied(file: CopiedFile) -> int:
         _copy_file(file, folder)
-        return 0 if file.deleted is None else _rows(f"{folder}/{file.path}") - file.deleted
+        return 0 if file.deleted is None else _rows(file, f"{folder}/{file.path}") - file.deleted
 
     rows = sum(side_by_side(copied, data, elsewhere))
     for file in copy.files:
@@ -270,7 +272,7 @@ def _copy_file(file: CopiedFile, folder: str) -> None:
             target.write(chunk)
             size += len(chunk)
     if file.size is not None and size != file.size:
-        raise OSError(f"{file.source} has {size} bytes, but the log has {file.size}")
+        raise damaged_file(file.source, f"it has {size} bytes, but {file.size} were committed")
     _keep_time(system, path, own_path, folder)
 
 
@@ -290,9 +292,14 @@ def _keep_time(system: Any, path: str, own_path: str, folder: str) -> None:
         os.utime(own_path, ns=(changed, changed))
 
 
-def _rows(uri: str) -> int:
+def _rows(file: CopiedFile, uri: str) -> int:
     import pyarrow.parquet as pq
 
     system, path = file_system(uri)
-    with kept_store_errors(), system.open_input_file(path) as file:
-        return int(pq.ParquetFile(file).metadata.num_rows)
+    try:
+        with kept_store_errors(), system.open_input_file(path) as copy:
+            return int(pq.ParquetFile(copy).metadata.num_rows)
+    except StoreError:  # the store refuses, which is no damage
+        raise
+    except (OSError, ValueError) as error:  # pyarrow's own errors are ValueErrors
+        raise damaged_file(file.source, f"it can't be read as Parquet ({first_line(error)})") from error

@@ -28,7 +28,7 @@ from pipeline.delta.export.target import (
     Listed,
     Workspace,
     data_files,
-    has_left_over,
+    leftovers_at,
     refuse_place,
     require_empty,
     resolved,
@@ -38,6 +38,7 @@ from pipeline.delta.export.target import (
 from pipeline.delta.inspect.data_files import vector_file
 from pipeline.delta.log.commits import commit_identity
 from pipeline.delta.log.counts import TableFiles, rows_of, table_files
+from pipeline.delta.log.entry import of_dataset
 from pipeline.delta.log.mark import private_session
 from pipeline.delta.read.version import ReadOptions, resolve_version
 from pipeline.delta.spark.doors import as_ours, door, storage_failure, through_door
@@ -71,10 +72,10 @@ def plan_export(
     with through_door(table.name, target):
         state = target_state(target)
         require_empty(table.name, target, state)
-        is_left_over = has_left_over(target, state)
+        has_leftovers = leftovers_at(target, state)
     version = resolve_version(session, table, pin)
     plan = plan_of_version(session, table, replace(request, target=target), version)
-    return replace(plan, is_left_over=is_left_over)
+    return replace(plan, has_leftovers=has_leftovers)
 
 
 def plan_of_version(session: SparkSession, table: TableRef, request: ExportRequest, version: int) -> ExportPlan:
@@ -203,7 +204,7 @@ def written_files(
     request = plan.request
     if request.is_copy:
         copy = copy_of(table, plan.version, history=request.history)
-        with _source_named(table, plan.version):
+        with _source_named(table, plan.version), of_dataset(table.name):
             rows = copy_files(copy, table.location, space.uri)
         if rows != plan.rows:
             raise _incomplete(plan, f"its files have {rows} rows, and the version has {plan.rows}")

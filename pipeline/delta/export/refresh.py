@@ -1,9 +1,9 @@
 """An export that is kept up to date: after each commit only the partitions that changed are written again.
 
 Here belongs the comparison of the last complete export, by its manifest, with the version to export. The commits in
-between name the partitions that changed. A partition that became empty is dropped. If the commits can't show it, or the
-table was restored or made anew, everything is exported. The folder belongs to the export: other data files in a changed
-partition are removed.
+between name the partitions that changed. A partition that became empty is dropped. If the log no longer has the
+commits, or if the table was restored or created again, everything is exported. The folder belongs to the export: other
+data files in a changed partition are removed.
 """
 
 from __future__ import annotations
@@ -48,12 +48,12 @@ class FullReason(Enum):
     """Why everything was exported."""
 
     FIRST = "nothing was exported before"
-    RECREATED = "the table was made anew"
-    PUT_BACK = "another copy of the table was put in its place"
+    RECREATED = "the table was dropped and created again"
+    PUT_BACK = "the table was replaced by another copy"
     RESTORED = "the table was restored"
     LOG_CLEANED = "commits are gone from the log"
     SELECTION_CHANGED = "the columns, the condition or the format changed"
-    UNFINISHED = "an export of everything was not finished"
+    UNFINISHED = "an earlier export of everything was interrupted"
     FILES_UNKNOWN = "the log does not show which partitions changed"
 
 
@@ -86,7 +86,7 @@ def refresh_export(
 ) -> Refreshed:  # fmt: skip
     """Bring the export in a target to the pinned version, or to the newest. The first call exports everything.
 
-    A repeat writes nothing. If an earlier call was killed, the partitions that it had begun with are written again. If
+    A repeat writes nothing. If an earlier call was killed, the partitions that it was changing are written again. If
     the target already has a newer version, nothing is done.
 
     Raises:
@@ -144,7 +144,7 @@ class _Refresh:
         """The folders whose partitions changed since the previous export, or None and why they are not known.
 
         Args:
-            begun: the folders that a killed export had begun with; None for all.
+            begun: the folders that a killed export was changing; None for all.
         """
         previous, plan, location = self.previous, self.plan, self.table.location
         if previous is None:

@@ -47,7 +47,7 @@ class ExportPlan:
 
     `rows_by_folder` are the rows by the folder of their partition; without partition columns there is one folder, with
     an empty name. A folder without rows is left out. `files` and `bytes` are those of the version, or of all that is
-    copied with the history; None if only Spark can read the log. `is_left_over`: there are files of a killed export,
+    copied with the history; None if only Spark can read the log. `has_leftovers`: there are files of a killed export,
     which are removed.
     """
 
@@ -63,7 +63,7 @@ class ExportPlan:
     table_id: str
     entry: str | None
     fingerprint: str
-    is_left_over: bool = False
+    has_leftovers: bool = False
     schema: StructType = field(compare=False, repr=False)
 
     @property
@@ -79,7 +79,7 @@ class ExportPlan:
             "format": request.format, "history": request.history, "where": request.where,
             "columns": list(self.columns), "partition_by": list(self.partition_by), "rows": self.rows,
             "rows_by_folder": dict(self.rows_by_folder), "source_files": self.files, "source_bytes": self.bytes,
-            "fingerprint": self.fingerprint, "removes_left_over": self.is_left_over,
+            "fingerprint": self.fingerprint, "removes_leftovers": self.has_leftovers,
         }  # fmt: skip
 
 

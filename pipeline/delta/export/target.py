@@ -78,8 +78,8 @@ class TargetState:
     begun: Begun | None
 
     @property
-    def is_left_over(self) -> bool:
-        """Whether all of it is from a killed export into an empty folder."""
+    def is_of_killed_export(self) -> bool:
+        """Whether all files are those of a killed export into an empty folder."""
         return self.manifest is None and self.begun is not None and self.begun.previous is None
 
 
@@ -130,7 +130,7 @@ def refuse_elsewhere(dataset: str, target: str, spark: SparkSettings) -> None:
 
 
 def require_empty(dataset: str, target: str, state: TargetState) -> None:
-    """Refuse a target that has files, unless they are left over from a killed export in a bucket.
+    """Refuse a target that has files, unless all of them are those of a killed export in a bucket.
 
     Raises:
         ExportTargetError: with the first files.
@@ -139,16 +139,16 @@ def require_empty(dataset: str, target: str, state: TargetState) -> None:
     if folder is not None:
         entries = sorted(os.listdir(folder)) if folder.exists() else []
     else:
-        entries = [] if state.is_left_over else [file.path for file in state.files]
+        entries = [] if state.is_of_killed_export else [file.path for file in state.files]
     if entries:
         names = listed(entries, _NAMED_FILES)
         raise ExportTargetError(dataset=dataset, target=target, reason=f"it is not empty ({names})")
 
 
-def has_left_over(target: str, state: TargetState) -> bool:
-    """Whether there are files of an export that was killed, or that still runs."""
+def leftovers_at(target: str, state: TargetState) -> bool:
+    """Whether there are files of an export that was killed, or that is still running."""
     folder = local_folder(target)
-    return state.is_left_over if folder is None else _staging_of(folder).exists()
+    return state.is_of_killed_export if folder is None else _staging_of(folder).exists()
 
 
 def _staging_of(folder: Path) -> Path:
@@ -160,7 +160,7 @@ def workspace(dataset: str, target: str) -> Iterator[Workspace]:
     """The place where the files of an export are written. Files that are not published are removed after the block.
 
     Raises:
-        ExportRunningError: another export of this machine writes to the target.
+        ExportRunningError: another export writes to the target, which is on this machine.
     """
     folder = local_folder(target)
     space = BucketWorkspace(dataset, target) if folder is None else LocalWorkspace(dataset, target, folder)
@@ -180,8 +180,8 @@ class LocalWorkspace:
         folder.parent.mkdir(parents=True, exist_ok=True)
         self._lock = self._locked()
         try:
-            for left_over in self._staging.iterdir():
-                shutil.rmtree(left_over) if left_over.is_dir() else left_over.unlink()
+            for leftover in self._staging.iterdir():
+                shutil.rmtree(leftover) if leftover.is_dir() else leftover.unlink()
         except OSError:
             os.close(self._lock)
             raise
@@ -215,6 +215,11 @@ class LocalWorkspace:
             checksum.unlink()
         return files_below(self.uri)
 
+    def _sync(self) -> None:
+        """Make the files and their names survive a loss of power: Spark does not."""
+        for path in (self._staging, *self._staging.rglob("*")):
+            sync_folder(path)
+
     def publish(self, manifest: Manifest) -> None:
         """Make the files appear at a target that is empty, by one rename.
 
@@ -222,7 +227,7 @@ class LocalWorkspace:
             ExportTargetError: the target has files by now.
         """
         write_file(f"{self.uri}/{SUCCESS}", manifest.content)
-        sync_folder(self._staging)
+        self._sync()
         try:
             os.rename(self._staging, self._folder)
         except OSError as error:
@@ -234,6 +239,7 @@ class LocalWorkspace:
 
     def publish_changes(self, manifest: Manifest, begun: Begun, state: TargetState) -> None:
         """Replace the files of the changed partitions in the target by those that were written."""
+        self._sync()
         write_file(f"{self.target}/{BEGUN}", begun.content)
         (self._folder / SUCCESS).unlink(missing_ok=True)
         new = {file.path for file in data_files(self.new_files())}
@@ -247,17 +253,22 @@ class LocalWorkspace:
             _remove_empty(self._folder / parent, self._folder)
         write_file(f"{self.target}/{SUCCESS}", manifest.content)
         (self._folder / BEGUN).unlink()
+        sync_folder(self._folder)
 
     def close(self) -> None:
         """Remove what was not published, and unlock."""
         with suppress(FileNotFoundError):
             if os.path.samestat(os.fstat(self._lock), self._staging.stat()):
-                shutil.rmtree(self._staging)
+                shutil.rmtree(self._staging, ignore_errors=True)  # the next export removes what is left
         os.close(self._lock)
 
 
 class BucketWorkspace:
-    """A target in a bucket, to which files are written directly."""
+    """A target in a bucket, to which files are written directly.
+
+    Nobody knows whether an export that has begun still runs. The newest one takes the target over, and one before it
+    fails as soon as it publishes.
+    """
 
     def __init__(self, dataset: str, target: str) -> None:
         self.dataset, self.target, self.uri = dataset, target, target

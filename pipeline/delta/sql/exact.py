@@ -70,7 +70,7 @@ def in_csv(field: StructField) -> str:
     if isinstance(kind, TimestampType):
         return f"date_format({column}, {string(INSTANT_FORMAT)}) AS {column}"
     if isinstance(kind, TimestampNTZType):
-        return f"date_format({column}, {string(LOCAL_TIME_FORMAT)}) AS {column}"
+        return f"date_format(CAST({column} AS TIMESTAMP), {string(LOCAL_TIME_FORMAT)}) AS {column}"
     return f"CAST({column} AS STRING) AS {column}"
 
 
@@ -88,7 +88,7 @@ def in_folder(field: StructField) -> str:
     if is_string(kind):
         return column
     if isinstance(kind, TimestampType | TimestampNTZType):
-        return f"date_format({column}, {string(_FOLDER_TIME_FORMAT)}) AS {column}"
+        return f"date_format(CAST({column} AS TIMESTAMP), {string(_FOLDER_TIME_FORMAT)}) AS {column}"
     return f"CAST({column} AS STRING) AS {column}"
 
 
