@@ -40,7 +40,7 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from pipeline.dataset import Append, ColumnMapping, Dataset, Features, Replace, TableRef
+from pipeline.dataset import Append, ColumnMapping, Dataset, Features, TableRef
 from pipeline.delta.export import export as export_module
 from pipeline.delta.export.export import export, plan_export
 from pipeline.delta.export.manifest import SUCCESS, parse_manifest
@@ -174,7 +174,7 @@ def test_ndjson_has_null_and_exact_decimals_at_every_depth(classic: SparkSession
             ),
         ]
     )
-    nested = Dataset(name="nested", schema=schema)
+    nested = Dataset(name="nested", schema=schema, features=Features(column_mapping="name"))
     at = dt.datetime(2026, 1, 1, 0, 0, 0, 5, tzinfo=UTC)
     rows = [(1, [Decimal("1.10"), None], [("k", at)], {"a b": Decimal("2.00"), "none": None}), (2, None, None, None)]
     put(classic, nested, root, rows)

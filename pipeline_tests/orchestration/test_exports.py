@@ -73,8 +73,8 @@ def test_a_run_exports_the_version_that_it_has_committed(project: Project, setti
     assert {one[EXPORT_VERSION] for one in metadata.values()} == {project.version(dataset)}
     assert metadata[FIRST][EXPORT_REASON] == "nothing was exported before"
     assert sorted(pads.dataset(tmp_path / "out", partitioning="hive").to_table()["n"].to_pylist()) == [1, 2, 3]
-    lines = [path.read_text(encoding="utf-8") for path in (settings.project / "lines").rglob("*.csv")]
-    assert sorted("".join(lines).split()) == ["2", "3", "n"]
+    lines = "".join(path.read_text(encoding="utf-8") for path in (settings.project / "lines").rglob("*.csv")).split()
+    assert sorted(line for line in lines if line != "n") == ["2", "3"]
 
     result = project.run_range(SECOND, THIRD, *assets_of(dataset, {THIRD: [4]}, settings))
     metadata = metadata_of(result, "days__export")
