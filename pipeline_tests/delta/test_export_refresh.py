@@ -14,6 +14,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from pipeline.dataset import Append, Dataset, Replace, TableRef
+from pipeline.delta.export import refresh as refresh_module
 from pipeline.delta.export.manifest import BEGUN, SUCCESS, parse_manifest
 from pipeline.delta.export.refresh import FullReason, Refreshed, refresh_export
 from pipeline.delta.export.request import ExportRequest
@@ -89,6 +90,32 @@ def test_a_commit_without_new_rows_writes_no_file(classic: SparkSession, root: s
     assert (refreshed.written, refreshed.version, refreshed.previous) == ((), 3, 2)
     assert names(asked.target) == before
     assert refresh_export(classic, table, asked, ReadOptions(version=2)).version == 3
+
+
+def test_a_condition_is_evaluated_for_the_changed_partitions_alone(
+    classic: SparkSession, root: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table, asked = TABLE.at(root), request(tmp_path, where="id >= 10")
+    put(classic, TABLE, root, [(day(1), 1, "a"), (day(1), 10, "a"), (day(2), 20, "b"), (day(3), 3, "c")])
+    first = refresh_export(classic, table, asked)
+    assert (first.rows, first.written) == (2, ("day=2026-01-01", "day=2026-01-02"))
+    conditions: list[str | None] = []
+    real = refresh_module.count_folders
+
+    def counting(*arguments: Any) -> dict[str, int]:
+        conditions.append(arguments[-1])
+        return real(*arguments)
+
+    monkeypatch.setattr(refresh_module, "count_folders", counting)
+    put(classic, TABLE, root, [(day(3), 30, "c")])
+    classic.sql(f"DELETE FROM delta.`{table.location}` WHERE id = 20").collect()
+    second = refresh_export(classic, table, asked)
+    assert (second.written, second.dropped, second.rows) == (("day=2026-01-03",), ("day=2026-01-02",), 2)
+    # Of the second day no file is left, so that nothing is counted there.
+    assert conditions == ["`day` = DATE'2026-01-03'"]
+    assert exported_rows(asked.target) == [("2026-01-01", 10, "a"), ("2026-01-03", 30, "c")]
+    assert refresh_export(classic, table, asked).rows == 2
+    assert len(conditions) == 1
 
 
 def assert_all_exported(refreshed: Refreshed, reason: FullReason) -> None:

@@ -36,7 +36,7 @@ from pipeline.delta.export.target import (
     workspace,
 )
 from pipeline.delta.inspect.data_files import vector_file
-from pipeline.delta.log.commits import commit_identity
+from pipeline.delta.log.commits import commit_identity, partition_values
 from pipeline.delta.log.counts import TableFiles, rows_of, table_files
 from pipeline.delta.log.entry import of_dataset
 from pipeline.delta.log.mark import private_session
@@ -78,21 +78,31 @@ def plan_export(
     return replace(plan, has_leftovers=has_leftovers)
 
 
-def plan_of_version(session: SparkSession, table: TableRef, request: ExportRequest, version: int) -> ExportPlan:
-    """The plan for a version that exists, whatever the target has; raises as `plan_export` does."""
+def plan_of_version(
+    session: SparkSession, table: TableRef, request: ExportRequest, version: int, *, counts: bool = True
+) -> ExportPlan:
+    """The plan for a version that exists, whatever the target has; raises as `plan_export` does.
+
+    Args:
+        counts: whether the rows that meet a condition are counted. If not, the plan of a condition has no rows.
+    """
     files = table_files(table.location, version)
     refuse_missing(table, version, files)
     with private_session(session, {}) as clone, _source_named(table, version, request.target):
         frame = selected(clone, table, version, request)
-        by, rows_by_folder = _partitioned(frame, request, files, table.dataset.partition_by)
+        by = _folder_columns(frame, request, files)
         refuse(table, request, format_problems(request.format, frame.schema, by))
+        folders = () if request.format == DELTA else by
+        rows = {} if request.where is not None else _rows_in_log(frame, folders, files)
+        if rows is None or (request.where is not None and counts):
+            rows = _counted_rows(frame, folders)
         copy = copy_of(table, version, history=request.history) if request.is_copy else None
         read = [] if files is None else [int(file["size"]) for file in files.files.values()]
         counted = (len(read), sum(read)) if copy is None else (len(copy.files), copy.bytes)
         unknown = files is None and copy is None
         return ExportPlan(
             dataset=table.name, location=table.location, version=version, request=request,
-            columns=tuple(frame.columns), partition_by=by, rows_by_folder=rows_by_folder,
+            columns=tuple(frame.columns), partition_by=by, rows_by_folder=rows,
             files=None if unknown else counted[0], bytes=None if unknown else counted[1],
             table_id=require_table(session, table).table_id if files is None else files.table_id,
             entry=commit_identity(table.location, version), fingerprint=schema_fingerprint(frame.schema, by),
@@ -121,42 +131,61 @@ def refuse_missing(table: TableRef, version: int, files: TableFiles | None) -> N
 # --- rows by folder ---------------------------------------------------------------------------------------------------
 
 
-def _partitioned(
-    frame: DataFrame, request: ExportRequest, files: TableFiles | None, declared: Sequence[str]
-) -> tuple[tuple[str, ...], dict[str, int]]:
-    """The columns whose values name folders, and the rows by folder.
+def _folder_columns(frame: DataFrame, request: ExportRequest, files: TableFiles | None) -> tuple[str, ...]:
+    """The partition columns whose values name folders.
 
-    A table whose partition values don't name folders becomes one folder, and its columns are in the files.
+    If the values of one don't, or if only Spark can read the log, none: the columns are in the files.
     """
-    columns = tuple(declared) if files is None else files.partition_columns
-    kept = tuple(name for name in columns if name in frame.columns)
+    if files is None:
+        return ()
+    columns = tuple(name for name in files.partition_columns if name in frame.columns)
     if request.format == DELTA:
-        return kept, _rows_by_folder(frame, request, (), files)
-    by = tuple(name for name in kept if names_folders(frame.schema[name].dataType))
-    if len(by) < len(kept) or set(by) == set(frame.columns):
-        by = ()
+        return columns
+    if set(columns) == set(frame.columns) or not all(names_folders(frame.schema[name].dataType) for name in columns):
+        return ()
+    folders = Folders.of(columns, frame.schema, files)
     try:
-        return by, _rows_by_folder(frame, request, by, files)
+        for added in files.files.values():
+            folders.values(partition_values(added, files.partition_by))
     except ValueError:  # a date that Python can't hold
-        return (), _rows_by_folder(frame, request, (), files)
+        return ()
+    return columns
 
 
-def _rows_by_folder(
-    frame: DataFrame, request: ExportRequest, by: tuple[str, ...], files: TableFiles | None
-) -> dict[str, int]:
-    counted = None if files is None or request.where is not None else rows_of(files)
-    rows: Counter[str] = Counter()
-    if files is not None and counted is not None:
-        folders = Folders.of(by, frame.schema, files)
-        for texts, number in counted.by_partition.items():
-            rows[folders.name(texts)] += number
-    elif by:
-        fields = [frame.schema[name] for name in by]
-        for cells, (number,) in rows_by_values(frame, by, ("TRUE",)).items():
-            rows[folder(fields, cells)] += number
-    else:
-        rows[folder((), ())] = frame.count()
+def _rows_in_log(frame: DataFrame, by: tuple[str, ...], files: TableFiles | None) -> dict[str, int] | None:
+    """The rows by folder, from the statistics of the files. If a file has none, None."""
+    rows = None if files is None else rows_of(files)
+    if files is None or rows is None:
+        return None
+    folders, by_folder = Folders.of(by, frame.schema, files), Counter[str]()
+    for texts, number in rows.by_partition.items():
+        by_folder[folders.name(texts)] += number
+    return _ordered(by_folder)
+
+
+def _counted_rows(frame: DataFrame, by: tuple[str, ...]) -> dict[str, int]:
+    """The rows by folder. One Spark job."""
+    if not by:
+        return _ordered({folder((), ()): frame.count()})
+    fields, by_folder = [frame.schema[name] for name in by], Counter[str]()
+    for cells, (number,) in rows_by_values(frame, by, ("TRUE",)).items():
+        by_folder[folder(fields, cells)] += number
+    return _ordered(by_folder)
+
+
+def _ordered(rows: Mapping[str, int]) -> dict[str, int]:
     return {name: number for name, number in sorted(rows.items()) if number}
+
+
+def count_folders(session: SparkSession, table: TableRef, plan: ExportPlan, within: str | None) -> dict[str, int]:
+    """The rows by folder that a plan exports. One Spark job.
+
+    Args:
+        within: a condition that restricts the rows to some partitions.
+    """
+    with private_session(session, {}) as clone, _source_named(table, plan.version, plan.request.target):
+        frame = selected(clone, table, plan.version, plan.request)
+        return _counted_rows(frame if within is None else frame.filter(within), plan.partition_by)
 
 
 # --- the export -------------------------------------------------------------------------------------------------------

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import posixpath
 import uuid
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass, replace
 from enum import Enum
 from functools import partial
@@ -19,7 +19,7 @@ from typing import Any
 from pyspark.sql import SparkSession
 
 from pipeline.dataset import TableRef
-from pipeline.delta.export.export import manifest_of_plan, plan_of_version, written_files
+from pipeline.delta.export.export import count_folders, manifest_of_plan, plan_of_version, written_files
 from pipeline.delta.export.folders import Folders
 from pipeline.delta.export.manifest import SUCCESS, Begun, ExportedFile, Manifest
 from pipeline.delta.export.request import DELTA, ExportPlan, ExportRequest
@@ -106,17 +106,20 @@ def refresh_export(
             require_empty(table.name, target, state)
         elif _is_ahead(table, previous, version) and begun is None:
             return _nothing(table, target, previous, previous.version)
-        plan = plan_of_version(session, table, replace(request, target=target), version)
+        asked, has_condition = replace(request, target=target), request.where is not None
+        plan = plan_of_version(session, table, asked, version, counts=not has_condition)
         refresh = _Refresh(session, table, plan, previous)
         reason, folders = refresh.changed(() if begun is None else begun.folders)
         if reason is None and folders is not None:
-            folders |= refresh.unequal(state)
+            folders |= refresh.damaged(state) if has_condition else refresh.damaged(state) | refresh.unequal()
         if previous is not None and folders is not None and not folders:
             if begun is None and previous.version != version:
                 same = replace(previous, version=version, entry=plan.entry)
                 write_file(f"{target}/{SUCCESS}", same.content)
             if begun is None:
                 return _nothing(table, target, previous, version)
+        if has_condition:
+            refresh = replace(refresh, plan=replace(plan, rows_by_folder=refresh.counted(folders)))
         return refresh.write(space, state, reason, folders)
 
 
@@ -182,13 +185,25 @@ class _Refresh:
             return FullReason.FILES_UNKNOWN, None
         return None, folders
 
-    def unequal(self, state: TargetState) -> set[str]:
-        """The folders whose files are not those of the manifest, or have other rows than the version."""
-        assert self.previous is not None  # noqa: S101  else everything is exported
+    def damaged(self, state: TargetState) -> set[str]:
+        """The folders of which a file is not that of the manifest."""
+        files = () if self.previous is None else self.previous.files
         sizes = {file.path: file.size for file in state.files}
-        damaged = {posixpath.dirname(f.path) for f in self.previous.files if sizes.get(f.path) != f.size}
-        exported, planned = self.previous.rows_by_folder, self.plan.rows_by_folder
-        return damaged | {name for name in {*exported, *planned} if exported.get(name) != planned.get(name)}
+        return {posixpath.dirname(file.path) for file in files if sizes.get(file.path) != file.size}
+
+    def unequal(self) -> set[str]:
+        """The folders that had other rows in the previous export than in the version."""
+        exported = {} if self.previous is None else self.previous.rows_by_folder
+        planned = self.plan.rows_by_folder
+        return {name for name in {*exported, *planned} if exported.get(name) != planned.get(name)}
+
+    def counted(self, folders: Collection[str] | None) -> dict[str, int]:
+        """The rows by folder that meet the condition. Only those of the changed folders are counted, by Spark."""
+        if folders is None or self.previous is None:
+            return count_folders(self.session, self.table, self.plan, None)
+        within = self._condition(folders) if self.plan.partition_by else None
+        rows = {n: number for n, number in self.previous.rows_by_folder.items() if n not in folders}
+        return dict(sorted((rows | count_folders(self.session, self.table, self.plan, within)).items()))
 
     def write(
         self, space: Workspace, state: TargetState, reason: FullReason | None, folders: set[str] | None
@@ -218,13 +233,13 @@ class _Refresh:
             bytes=sum(file.size for file in new),
         )  # fmt: skip
 
-    def _condition(self, planned: Mapping[str, int]) -> str:
+    def _condition(self, folders: Collection[str]) -> str:
         """SQL that is true for the rows of these folders."""
         files = table_files(self.table.location, self.plan.version)
         assert files is not None  # noqa: S101  the changed folders are known from it
         by_folder = Folders.of(self.plan.partition_by, self.plan.schema, files)
         texts = {partition_values(added, files.partition_by) for added in files.files.values()}
-        cells = [by_folder.values(one) for one in texts if by_folder.name(one) in planned]
+        cells = [by_folder.values(one) for one in texts if by_folder.name(one) in folders]
         return _slice(self.plan.partition_by, cells).predicate(self.table.dataset)
 
 
