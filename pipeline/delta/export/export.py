@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
-from urllib.parse import quote, unquote
+from urllib.parse import unquote
 
 from pyspark.sql import DataFrame, SparkSession
 
@@ -119,8 +119,9 @@ def refuse_missing(table: TableRef, version: int, files: TableFiles | None) -> N
     """
     added = () if files is None else files.files.values()
     vectors = (vector_file(file["deletionVector"]) for file in added if file.get("deletionVector"))
-    paths = [*(file["path"] for file in added), *(quote(vector) for vector in vectors if vector is not None)]
-    missing = missing_files(table.location, [unquote(path) for path in paths if not is_absolute(path)])
+    names = [unquote(file["path"]) for file in added if not is_absolute(file["path"])]
+    names += [vector for vector in vectors if vector is not None and not is_absolute(vector)]
+    missing = missing_files(table.location, names)
     if not missing:
         return
     if latest_version(table.location) == version:
