@@ -127,7 +127,9 @@ def every_type(spark: SparkSession, root: str) -> TableRef:
 
 
 @pytest.mark.both_modes
-@pytest.mark.parametrize("format_name", ["csv", "ndjson", "parquet"])
+@pytest.mark.parametrize(
+    "format_name", ["csv", *(pytest.param(name, marks=pytest.mark.exhaustive) for name in ("ndjson", "parquet"))]
+)
 def test_a_reader_that_knows_the_types_gets_every_value_back(
     spark: SparkSession, root: str, tmp_path: Path, format_name: str
 ) -> None:
@@ -149,6 +151,7 @@ def test_a_reader_that_knows_the_types_gets_every_value_back(
     assert ordered(map(tuple, actual)) == ordered(map(tuple, expected))
 
 
+@pytest.mark.exhaustive
 def test_csv_is_what_other_readers_take_for_csv(classic: SparkSession, root: str, tmp_path: Path) -> None:
     exported(classic, every_type(classic, root), request(tmp_path, "csv"))
     texts, lines = [], []
@@ -165,6 +168,7 @@ def test_csv_is_what_other_readers_take_for_csv(classic: SparkSession, root: str
     assert sum(frame.height for frame in frames) == len(ROWS)
 
 
+@pytest.mark.exhaustive
 def test_ndjson_has_null_and_exact_decimals_at_every_depth(classic: SparkSession, root: str, tmp_path: Path) -> None:
     schema = StructType(
         [
@@ -256,6 +260,7 @@ def test_a_condition_columns_and_an_earlier_version_select_what_is_exported(
     assert (copy.metadata().partition_columns, copy.to_pyarrow_table().num_rows) == (["day"], 3)
 
 
+@pytest.mark.exhaustive
 def test_no_rows_are_an_export_too(classic: SparkSession, root: str, tmp_path: Path) -> None:
     placed(classic, APPENDED, root, [(day(1), 1, "a")])
     for format_name in FORMATS:
@@ -267,7 +272,7 @@ def test_no_rows_are_an_export_too(classic: SparkSession, root: str, tmp_path: P
 # --- copies as delta --------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("mode", [None, "name"])
+@pytest.mark.parametrize("mode", ["name", pytest.param(None, marks=pytest.mark.exhaustive)])
 def test_a_copy_has_deleted_rows_mapped_columns_and_every_feature(
     classic: SparkSession, root: str, tmp_path: Path, mode: ColumnMapping | None
 ) -> None:
@@ -293,6 +298,7 @@ def test_a_copy_has_deleted_rows_mapped_columns_and_every_feature(
     assert classic.read.format("delta").load(copy).count() == 5
 
 
+@pytest.mark.exhaustive
 def test_a_copy_of_a_shallow_clone_needs_its_source_no_more(classic: SparkSession, root: str, tmp_path: Path) -> None:
     source = replace(REPLACED, name="source", features=Features(deletion_vectors=True))
     put(classic, source, root, [(day(1), n, "a") for n in range(3)])
@@ -307,6 +313,7 @@ def test_a_copy_of_a_shallow_clone_needs_its_source_no_more(classic: SparkSessio
     assert str(tmp_path) not in log
 
 
+@pytest.mark.exhaustive
 def test_a_copy_with_history_restores_and_reads_changes_as_the_table_does(
     classic: SparkSession, root: str, tmp_path: Path
 ) -> None:
@@ -365,6 +372,7 @@ def test_a_condition_that_calls_java_is_not_run(classic: SparkSession, root: str
     assert jvm.java.lang.System.getProperty("export") is None
 
 
+@pytest.mark.exhaustive
 def test_versions_that_are_not_there_are_named_and_nothing_is_written(
     classic: SparkSession, root: str, tmp_path: Path
 ) -> None:
@@ -377,7 +385,9 @@ def test_versions_that_are_not_there_are_named_and_nothing_is_written(
     assert not Path(asked.target).parent.exists()
 
 
-@pytest.mark.parametrize("format_name", FORMATS)
+@pytest.mark.parametrize(
+    "format_name", ["parquet", "delta", *(pytest.param(n, marks=pytest.mark.exhaustive) for n in ("csv", "ndjson"))]
+)
 def test_a_version_that_is_vacuumed_meanwhile_is_complete_or_a_named_error(
     classic: SparkSession, root: str, tmp_path: Path, format_name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -410,6 +420,7 @@ def act_first(monkeypatch: pytest.MonkeyPatch, act: Callable[[], object]) -> Non
         monkeypatch.setattr(export_module, name, acting)
 
 
+@pytest.mark.exhaustive
 def test_a_missing_file_of_the_newest_version_is_damage(classic: SparkSession, root: str, tmp_path: Path) -> None:
     placed(classic, APPENDED, root, [(day(1), 1, "a")])
     next(Path(APPENDED.location(root)).glob("day=*/*.parquet")).unlink()
@@ -472,6 +483,7 @@ def test_an_export_succeeds_without_the_columns_that_its_format_lacks_or_in_anot
     operator.run(*command, "parquet")
 
 
+@pytest.mark.exhaustive
 @follows(ExportIncompleteError)
 def test_an_export_with_a_condition_that_is_the_same_each_time_is_complete(
     classic: SparkSession, root: str, tmp_path: Path
@@ -488,6 +500,7 @@ def test_an_export_with_a_condition_that_is_the_same_each_time_is_complete(
     assert result.rows == 100
 
 
+@pytest.mark.exhaustive
 def test_confs_of_the_session_do_not_change_what_is_exported(
     classic: SparkSession, root: str, tmp_path: Path
 ) -> None:  # fmt: skip

@@ -79,6 +79,7 @@ def test_only_partitions_that_changed_are_written_and_an_empty_one_is_dropped(
     assert {file.path for file in manifest.files} == names(asked.target)
 
 
+@pytest.mark.exhaustive
 def test_a_commit_without_new_rows_writes_no_file(classic: SparkSession, root: str, tmp_path: Path) -> None:
     table, asked = TABLE.at(root), request(tmp_path)
     for n in (1, 2):
@@ -92,6 +93,7 @@ def test_a_commit_without_new_rows_writes_no_file(classic: SparkSession, root: s
     assert refresh_export(classic, table, asked, ReadOptions(version=2)).version == 3
 
 
+@pytest.mark.exhaustive
 def test_a_condition_is_evaluated_for_the_changed_partitions_alone(
     classic: SparkSession, root: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -146,6 +148,7 @@ def test_a_restore_another_table_or_another_selection_exports_everything(
     assert exported_rows(asked.target) == table_rows(TABLE, root) == [("2026-01-09", 9, "z")]
 
 
+@pytest.mark.exhaustive
 def test_a_table_without_partitions_is_one_folder(classic: SparkSession, root: str, tmp_path: Path) -> None:
     table, asked = FLAT.at(root), request(tmp_path)
     put(classic, FLAT, root, [(day(1), 1, "a")])
@@ -160,6 +163,7 @@ def test_a_table_without_partitions_is_one_folder(classic: SparkSession, root: s
     assert names(asked.target) == set()
 
 
+@pytest.mark.exhaustive
 def test_lost_and_foreign_files_in_the_folder_are_put_right(classic: SparkSession, root: str, tmp_path: Path) -> None:
     table, asked = TABLE.at(root), request(tmp_path)
     put(classic, TABLE, root, [(day(1), 1, "a"), (day(2), 2, "b")])
@@ -172,6 +176,7 @@ def test_lost_and_foreign_files_in_the_folder_are_put_right(classic: SparkSessio
     assert exported_rows(asked.target) == table_rows(TABLE, root)
 
 
+@pytest.mark.exhaustive
 def test_a_folder_of_others_is_refused_and_delta_is_not_kept(classic: SparkSession, root: str, tmp_path: Path) -> None:
     table, asked = TABLE.at(root), request(tmp_path)
     put(classic, TABLE, root, [(day(1), 1, "a")])
@@ -188,7 +193,7 @@ class Killed(BaseException):
     """The end of a process, which no handler sees."""
 
 
-@pytest.mark.parametrize("moved", [0, 1, 99])
+@pytest.mark.parametrize("moved", [1, *(pytest.param(n, marks=pytest.mark.exhaustive) for n in (0, 99))])
 def test_a_refresh_that_was_killed_between_two_renames_is_completed(
     classic: SparkSession, root: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, moved: int
 ) -> None:
@@ -261,6 +266,7 @@ def acts(session: SparkSession, dataset: Dataset, root: str, rng: random.Random,
     ]
 
 
+@pytest.mark.exhaustive
 def test_the_partitions_of_many_keys_are_selected_by_their_values(
     classic: SparkSession, root: str, tmp_path: Path
 ) -> None:

@@ -84,6 +84,7 @@ def test_a_run_exports_the_version_that_it_has_committed(project: Project, setti
     assert sorted(pads.dataset(tmp_path / "out", partitioning="hive").to_table()["n"].to_pylist()) == [1, 4]
 
 
+@pytest.mark.exhaustive
 def test_an_export_alone_brings_the_newest_version_whatever_its_keys(
     project: Project, settings: Settings, tmp_path: Path
 ) -> None:
@@ -97,6 +98,7 @@ def test_an_export_alone_brings_the_newest_version_whatever_its_keys(
     assert metadata_of(again, "days__export")[FIRST][EXPORT_WRITTEN] == []
 
 
+@pytest.mark.exhaustive
 def test_an_export_that_is_refused_fails_its_step_alone(project: Project, settings: Settings, tmp_path: Path) -> None:
     settings = replace(settings, root=project.root)
     (tmp_path / "out").mkdir()

@@ -288,9 +288,10 @@ class BucketWorkspace:
         self._begun = Begun(token=self._token, previous=previous, folders=ordered)
         state = target_state(self.target)
         marker = f"{self.target}/{BEGUN}"
-        if state.begun is None and not create_file(marker, self._begun.content):
-            raise ExportRunningError(dataset=self.dataset, target=self.target)
-        write_file(marker, self._begun.content)
+        if state.begun is None:
+            self._create(marker, self._begun.content)
+        else:
+            write_file(marker, self._begun.content)
         if previous is None and folders is None:
             self._delete(file.path for file in state.files if file.path != BEGUN)
             return
@@ -308,8 +309,7 @@ class BucketWorkspace:
             ExportRunningError: another export has taken the target over.
         """
         self._require_own()
-        if not create_file(f"{self.target}/{SUCCESS}", manifest.content):
-            raise ExportRunningError(dataset=self.dataset, target=self.target)
+        self._create(f"{self.target}/{SUCCESS}", manifest.content)
         self._is_complete = True
         self._delete([BEGUN])
 
@@ -321,6 +321,11 @@ class BucketWorkspace:
             file.path for file in data_files(state.files) if _is_of(file.path, begun.folders) and file.path not in new
         )
         self.publish(manifest)
+
+    def _create(self, uri: str, content: bytes) -> None:
+        """Create a file that no other export has created. If the answer of the store is lost, the content decides."""
+        if not create_file(uri, content) and read_file(uri) != content:
+            raise ExportRunningError(dataset=self.dataset, target=self.target)
 
     def _require_own(self) -> None:
         begun = target_state(self.target).begun
