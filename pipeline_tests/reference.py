@@ -42,7 +42,7 @@ This page is generated: `python -m pipeline_tests.reference` writes it.
 DECLARED = (
     "Dataset", "Append", "Replace", "InsertNew", "Merge", "Changelog", "ErrorIfExists", "Ignore", "Check", "NotNull",
     "Unique", "References", "RowCount", "SchemaCheck", "FreshWithin", "FreshByCron", "Features", "StoragePolicy",
-    "SchemaPolicy",
+    "SchemaPolicy", "Export",
 )  # fmt: skip
 # The modules of errors, in the order of the page.
 ERRORS = (not_declared, machine, storage, tables, frames, commits, sinks, requests)

@@ -49,6 +49,7 @@ DELTA_PACKAGES = (
     "write",
     "inspect",
     "maintain",
+    "export",
     "stream",
     "sink",
 )
@@ -397,8 +398,8 @@ def test_the_walk_sees_the_package() -> None:
     assert {"pipeline.delta", "pipeline.delta.sql"} <= names
     registry = next(module for module in MODULES if module.name == "pipeline.dataset.registry")
     assert {i.target for i in registry.imports if i.unit is not None} == {
-        "pipeline.dataset.declaration", "pipeline.dataset.expectations", "pipeline.errors",
-        "pipeline.errors.spelling",
+        "pipeline.dataset.declaration", "pipeline.dataset.expectations", "pipeline.dataset.exports",
+        "pipeline.errors", "pipeline.errors.spelling",
     }  # fmt: skip
 
 

@@ -40,6 +40,7 @@ _COMMANDS: Mapping[str, tuple[str, str]] = {
     "conform": ("pipeline.cli.conform", "Compare declarations with tables: show the plan, apply it."),
     "maintain": ("pipeline.cli.maintain", "Keep the tables healthy: vacuum, optimize, checkpoint."),
     "restore": ("pipeline.cli.restore", "Bring a table back to an earlier version."),
+    "export": ("pipeline.cli.export", "Write a version of a table to a folder, in any of four formats."),
     "check": ("pipeline.cli.check", "Whether the tables match what their declarations expect."),
     "doctor": ("pipeline.cli.doctor", "Damage in the tables' logs and files; needs no Spark."),
     "docs": ("pipeline.cli.docs", "The documentation, a page for each topic."),

@@ -19,6 +19,7 @@ from pipeline.dataset.expectations import (
     Severity,
     Unique,
 )
+from pipeline.dataset.exports import Export
 from pipeline.dataset.features import ColumnMapping, Features
 from pipeline.dataset.policy import SchemaPolicy, StoragePolicy
 from pipeline.dataset.registry import Registry, load_datasets
@@ -33,6 +34,7 @@ __all__ = [
     "Dataset",
     "ErrorIfExists",
     "Expectation",
+    "Export",
     "Features",
     "FreshByCron",
     "FreshWithin",

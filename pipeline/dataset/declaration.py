@@ -27,6 +27,7 @@ from pipeline.dataset.expectations import (
     quarantine_schema,
     sets_apart,
 )
+from pipeline.dataset.exports import Export, export_problems
 from pipeline.dataset.features import Features, feature_problems, feature_properties, property_problems
 from pipeline.dataset.policy import SchemaPolicy, StoragePolicy, schema_problems, storage_problems, storage_properties
 from pipeline.dataset.schema import (
@@ -93,6 +94,7 @@ class Dataset:
         schema_check: the check that the table is as declared.
         row_count: the check of the number of rows; None for any number.
         expectations: what is expected of the table as a whole, evaluated after each write.
+        exports: folders of files that are kept up to date with the table, each by an asset downstream.
 
     Raises:
         DeclarationError: with every contradiction found.
@@ -124,6 +126,7 @@ class Dataset:
     schema_check: SchemaCheck = _SCHEMA_CHECK
     row_count: RowCount | None = None
     expectations: tuple[Expectation, ...] = ()
+    exports: tuple[Export, ...] = ()
 
     def __post_init__(self) -> None:
         # Contradictions can be looked for only among values of the right types.
@@ -272,6 +275,7 @@ def _asset_problems(dataset: Dataset) -> Iterator[str]:
     if dataset.starts_on_change and not dataset.reads:
         yield "starts_on_change waits for a source, and reads names none"
     yield from _consumer_problems(dataset)
+    yield from export_problems(dataset.exports, dataset.schema, dataset.partition_by)
     yield from expectation_problems(
         dataset.expectations, dataset.schema, dataset.schema_check, dataset.row_count, dataset.freshness
     )

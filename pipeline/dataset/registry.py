@@ -13,6 +13,7 @@ from graphlib import CycleError, TopologicalSorter
 
 from pipeline.dataset.declaration import Dataset
 from pipeline.dataset.expectations import References
+from pipeline.dataset.exports import export_asset_name
 from pipeline.errors import RegistryError, SettingsError, UnknownDatasetError
 from pipeline.errors.spelling import did_you_mean, distinguishable, near
 
@@ -41,6 +42,7 @@ class Registry:
         declared = (*given, *(quarantine for quarantine in quarantines if quarantine is not None))
         by_name = {dataset.name: dataset for dataset in declared}
         problems = [*_collisions(declared), *_shared_table_names(declared), *_gaps(declared), *_without_feed(by_name)]
+        problems += _shared_exports(declared)
         try:
             order = tuple(TopologicalSorter({d.name: d.reads for d in declared}).static_order())
         except CycleError as error:
@@ -116,6 +118,19 @@ def _shared_table_names(declared: tuple[Dataset, ...]) -> Iterator[str]:
         if len(names) > 1:
             shared = " and ".join(dict.fromkeys(names.values()))
             yield f"{' and '.join(names)} would share the table name {shared}; declare another table_name for one"
+
+
+def _shared_exports(declared: tuple[Dataset, ...]) -> Iterator[str]:
+    """The assets of exports with the name of another asset, and the folders that two exports share."""
+    names = {dataset.name.lower(): f"the dataset {dataset.name}" for dataset in declared}
+    folders: dict[str, str] = {}
+    for dataset in declared:
+        for export in dataset.exports:
+            asset, folder = export_asset_name(dataset.name, export), export.uri.rstrip("/")
+            for known, key in ((names, asset.lower()), (folders, folder)):
+                if key in known:
+                    yield f"the export {asset} would have the name or the folder of {known[key]}"
+                known[key] = f"the export {asset}"
 
 
 def _gaps(declared: tuple[Dataset, ...]) -> Iterator[str]:

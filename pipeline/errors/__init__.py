@@ -52,6 +52,10 @@ from pipeline.errors.machine import (
 )
 from pipeline.errors.requests import (
     DemoError,
+    ExportIncompleteError,
+    ExportRefusedError,
+    ExportRunningError,
+    ExportTargetError,
     FileAccessError,
     MaterializeError,
     NotParquetError,
@@ -117,6 +121,10 @@ __all__ = [
     "ExecutorPythonError",
     "ExecutorsUnavailableError",
     "ExistingRowsError",
+    "ExportIncompleteError",
+    "ExportRefusedError",
+    "ExportRunningError",
+    "ExportTargetError",
     "ExpressionError",
     "ExpressionFailedError",
     "ExtraMissingError",

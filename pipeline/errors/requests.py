@@ -37,6 +37,63 @@ class NotParquetError(PipelineError):
 
 
 @dataclass(eq=False, kw_only=True)
+class ExportRefusedError(PipelineError):
+    """A version can't be exported as requested: its columns, its condition, or its format; nothing was written."""
+
+    dataset: str
+    format: str
+    problems: tuple[str, ...]
+
+    sentence = "Dataset {dataset!r} can't be exported as {format}; nothing was written:{problems}"
+    next_step = (
+        "pipeline show {dataset} lists the columns and their types. --columns leaves columns out; parquet and delta "
+        "have every type."
+    )
+
+
+@dataclass(eq=False, kw_only=True)
+class ExportTargetError(PipelineError):
+    """The folder of an export can't be used; nothing in it was changed."""
+
+    dataset: str
+    target: str
+    reason: str
+
+    sentence = "Dataset {dataset!r} can't be exported to {target}: {reason}. Nothing was changed there."
+    next_step = "Choose a folder that is empty or does not exist, outside of the tables."
+
+
+@dataclass(eq=False, kw_only=True)
+class ExportRunningError(PipelineError):
+    """Another export writes to the same folder."""
+
+    may_pass = True
+
+    dataset: str
+    target: str
+
+    sentence = "Dataset {dataset!r} was not exported to {target}: another export writes there."
+
+
+@dataclass(eq=False, kw_only=True)
+class ExportIncompleteError(PipelineError):
+    """The written files of an export don't have the rows of the version. The files were removed."""
+
+    may_pass = True
+
+    dataset: str
+    target: str
+    version: int
+    reason: str
+
+    sentence = "Version {version} of dataset {dataset!r} was not exported to {target}, nothing is left there: {reason}."
+    next_step = (
+        "Run the export again. If it has a condition, the condition must have the same result each time, unlike "
+        "rand() or current_timestamp()."
+    )
+
+
+@dataclass(eq=False, kw_only=True)
 class FileAccessError(PipelineError):
     """A file below the root can't be written or read."""
 

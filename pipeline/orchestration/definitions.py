@@ -21,6 +21,7 @@ from pipeline.orchestration.automation.sensors import CHANGE_SENSOR, TABLE_SENSO
 from pipeline.orchestration.checks.table_checks import dataset_checks
 from pipeline.orchestration.dataset_asset import IO_MANAGER, dataset_spec, with_table_names
 from pipeline.orchestration.executor import one_process_executor
+from pipeline.orchestration.exports import export_assets
 from pipeline.orchestration.io.consumers import refuse_partitions
 from pipeline.orchestration.io.io_manager import DeltaIOManager
 from pipeline.orchestration.metadata_keys import DATASET
@@ -60,6 +61,7 @@ def build_definitions(
     covered = {key for asset in written for key in asset.keys}
     # The IO manager itself reports the rows that it quarantines.
     reported = {AssetKey(q.asset_key) for d in registry if AssetKey(d.asset_key) in covered and (q := d.quarantine)}
+    exports = export_assets(registry, settings, written)
     specs: list[AssetSpec] = [dataset_spec(d) for d in registry if AssetKey(d.asset_key) not in covered]
     spark = DeltaSparkResource.from_settings(settings.spark)
     manager = DeltaIOManager(
@@ -71,10 +73,10 @@ def build_definitions(
     watched = [registry.by_asset_key(spec.key.path) for spec in specs if spec.key not in reported]
     quarantines = [registry.by_asset_key(key.path) for key in reported]
     all_schedules = [*maintenance, *schedules]
-    all_sensors = [*sensors, *_sensors(settings, written, watched, quarantines)]
+    all_sensors = [*sensors, *_sensors(settings, written, exports, watched, quarantines)]
     _refuse_unknown(settings.running, [part.name for part in (*all_schedules, *all_sensors)])
     return Definitions(
-        assets=[*written, *specs],
+        assets=[*written, *exports, *specs],
         asset_checks=dataset_checks(registry),
         resources=bound | dict(resources or {}),
         jobs=jobs,
@@ -85,13 +87,17 @@ def build_definitions(
 
 
 def _sensors(
-    settings: Settings, written: list[AssetsDefinition], watched: list[Dataset], quarantines: list[Dataset]
+    settings: Settings,
+    written: list[AssetsDefinition],
+    exports: list[AssetsDefinition],
+    watched: list[Dataset],
+    quarantines: list[Dataset],
 ) -> list[SensorDefinition]:
     sensors: list[SensorDefinition] = []
     shared: list[Dataset | AssetTable] = [*asset_tables(written, IO_MANAGER), *quarantines]
     if watched or shared:
         sensors.append(table_sensor(watched, settings.root, shared=shared, running=TABLE_SENSOR in settings.running))
-    if any(spec.automation_condition is not None for asset in written for spec in asset.specs):
+    if any(spec.automation_condition is not None for asset in (*written, *exports) for spec in asset.specs):
         sensors.append(change_sensor(running=CHANGE_SENSOR in settings.running))
     return sensors
 

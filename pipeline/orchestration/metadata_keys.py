@@ -123,7 +123,7 @@ TABLE_NAME = "dagster/table_name"
 it too, if the table is registered."""
 
 URI = "dagster/uri"
-"""The location of the table."""
+"""The location of the table. The folder of an export, which a definition has too."""
 
 STORAGE_KIND = "dagster/storage_kind"
 """Always `delta`."""
@@ -131,6 +131,26 @@ STORAGE_KIND = "dagster/storage_kind"
 COLUMN_SCHEMA = "dagster/column_schema"
 """The columns with type, description and nullability; partition columns carry the tag `partition_column`. A definition
 has it too."""
+
+# --- a materialization of an export -----------------------------------------------------------------------------------
+
+EXPORT_VERSION = "delta/export_version"
+"""The version of the table that the folder now has."""
+
+EXPORT_ROWS = "delta/export_rows"
+"""Rows in all files of the folder."""
+
+EXPORT_ROWS_WRITTEN = "delta/export_rows_written"
+"""Rows in the files that were written."""
+
+EXPORT_WRITTEN = "delta/export_written"
+"""The folders of the partitions that were written, the first 20. Without partition columns it has an empty name."""
+
+EXPORT_DROPPED = "delta/export_dropped"
+"""The folders of the partitions that were dropped, since they have no rows any more, the first 20."""
+
+EXPORT_REASON = "delta/export_reason"
+"""Why everything was exported. Missing if only changed partitions were."""
 
 # --- a definition -----------------------------------------------------------------------------------------------------
 

@@ -25,20 +25,23 @@ def shown_remote(remote: str) -> str:
 
 def refuse_unreachable(root: str, spark: SparkSettings) -> None:
     """Refuse a root on this machine for a Spark on another machine, which would use its own disk at that path."""
-    if "://" in root and not root.startswith("file:"):
-        return
+    problem = unreachable(root, spark)
+    if problem:
+        expected = "a root that both can reach, such as s3a://bucket/folder"
+        raise SettingsError(setting="PIPELINE_ROOT", problem=f"{root} {problem}", expected=expected)
+
+
+def unreachable(location: str, spark: SparkSettings) -> str:
+    """Why Spark can't reach a location that this process can: Spark runs on another machine. If it can, empty."""
+    if "://" in location and not location.startswith("file:"):
+        return ""
     setting, hosts = "PIPELINE_MASTER", _hosts_of(spark.master) if spark.is_cluster else []
     if spark.remote is not None:
         address = _REMOTE.fullmatch(spark.remote)
         hosts = [address["host"].strip("[]")] if address is not None and address["scheme"] == "sc" else []
         setting = "SPARK_REMOTE"
     elsewhere = [host for host in hosts if not _is_this_machine(host)]
-    if elsewhere:
-        raise SettingsError(
-            setting="PIPELINE_ROOT",
-            problem=f"{root} lies on this machine, and {setting} runs Spark on {elsewhere[0]}",
-            expected="a root that both can reach, such as s3a://bucket/folder",
-        )
+    return f"lies on this machine, and {setting} runs Spark on {elsewhere[0]}" if elsewhere else ""
 
 
 def _hosts_of(master: str) -> list[str]:

@@ -20,6 +20,11 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import LongType, StringType, StructField, StructType
 
 from pipeline.dataset import Append, Dataset, Merge, Replace
+from pipeline.delta.export.export import export, plan_export
+from pipeline.delta.export.refresh import refresh_export
+from pipeline.delta.export.request import FORMATS, ExportRequest
+from pipeline.delta.export.selection import rows_by_file
+from pipeline.delta.export.target import data_files, files_below, target_state
 from pipeline.delta.frames.convert import to_spark
 from pipeline.delta.inspect.describe import describe, described_in_log
 from pipeline.delta.inspect.manifest import manifest
@@ -215,6 +220,23 @@ class Steps:
         result = restore(self.session, APPENDED, plan, self._note())
         again = write(self._frame(("a b", 2)), table=table, note=self._note(2))
         return plan.target, result.version, again.skipped, self._rows(APPENDED)
+
+    def export(self) -> Any:
+        """An export in each format: its rows, and whether it is complete. Then the folders of one that is kept."""
+        table, results = APPENDED.at(self.root), []
+        for name in FORMATS:
+            asked = ExportRequest(target=f"{self.root}-exports/{name}", format=name)  # type: ignore[arg-type]
+            result = export(self.session, table, plan_export(self.session, table, asked))
+            state = target_state(asked.target)
+            results.append([result.rows, state.manifest is not None, state.begun is None])
+        kept = ExportRequest(target=f"{self.root}-exports/kept", format="parquet")
+        first = refresh_export(self.session, table, kept)
+        self.append_of_one_row()
+        second = refresh_export(self.session, table, kept)
+        files = [file.path for file in data_files(files_below(kept.target))]
+        rows = sum(rows_by_file(kept.target, files).values())
+        copy = self.session.read.format("delta").load(f"{self.root}-exports/delta").count()
+        return results, first.written, second.written, rows, copy
 
     def record(self) -> Any:
         written = write(self._frame(("r", 7)), table=REPLACED.at(self.root), note=self._note())

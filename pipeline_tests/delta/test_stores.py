@@ -68,6 +68,17 @@ def test_frames_records_descriptions_and_small_feeds_are_the_same_in_each_kind_o
 
 
 @pytest.mark.exhaustive
+@pytest.mark.parametrize("store", KINDS, indirect=True)
+def test_exports_are_complete_in_each_kind_of_store(store: AnyStore, spark_settings: SparkSettings) -> None:
+    with child(store, spark_settings, f"{store.uri}/lake", "append", "export") as process:
+        process.next()
+        results, first, second, rows, copy = process.next()
+        assert results == [[4, True, True]] * 4
+        assert (first, second) == (["part=__HIVE_DEFAULT_PARTITION__", "part=a b"], ["part=a b"])
+        assert (rows, copy) == (5, 4)
+
+
+@pytest.mark.exhaustive
 def test_fifty_new_commits_cost_three_requests_each_at_most(spark_settings: SparkSettings) -> None:
     steps = ("append", "consume", "consume")
     with served_bucket() as bucket, child(bucket, spark_settings, f"{bucket.uri}/lake", *steps) as process:

@@ -25,6 +25,7 @@ ARGUMENTS = {
     ("manifest", "diff"): ["one", "other"],
     ("manifest", "verify"): ["run"],
     ("restore",): ["sightings", "--version", "0"],
+    ("export",): ["sightings", "--to", "exports", "--format", "csv"],
     ("sink", "run"): ["sightings", "--from", "-"],
     ("sink", "epochs"): ["sightings"],
     ("docs",): ["sink"],
@@ -134,6 +135,7 @@ def test_an_error_exits_with_1_in_one_message_and_shows_a_traceback_only_when_as
         ("maintain", "vacuum", "sightngs", "--apply"),
         ("maintain", "checkpoint", "sightngs"),
         ("restore", "sightngs", "--version", "1"),
+        ("export", "sightngs", "--to", "exports", "--format", "csv"),
         ("doctor", "sightngs"),
         ("sink", "run", "sightngs", "--from", "-"),
         ("sink", "epochs", "sightngs"),
@@ -145,7 +147,7 @@ def test_a_name_that_nobody_declared_is_answered_with_near_ones_before_spark_is_
 ) -> None:
     result = run(*arguments)
     assert result.exit_code == 1
-    is_any_table = arguments[0] in ("show", "history", "diff", "restore", "doctor")
+    is_any_table = arguments[0] in ("show", "history", "diff", "restore", "export", "doctor")
     other = f", and there is no such table below {tmp_path}/.pipeline/tables" if is_any_table else ""
     assert result.stderr.splitlines() == [
         f"Error: No dataset is declared under the name 'sightngs'{other}.",

@@ -23,6 +23,9 @@ from pyspark.errors.exceptions.connect import AnalysisException, SparkRuntimeExc
 from pyspark.sql.types import LongType, StructField, StructType
 
 from pipeline.dataset import Append, Dataset, Replace, TableRef
+from pipeline.delta.export.export import export, plan_export
+from pipeline.delta.export.refresh import refresh_export
+from pipeline.delta.export.request import ExportPlan, ExportRequest
 from pipeline.delta.frames.convert import to_spark
 from pipeline.delta.inspect import record
 from pipeline.delta.inspect.check import check_table, rows_per_partition
@@ -171,6 +174,11 @@ DOORS: Mapping[str, Callable[[Any, Path], Any]] = {
     "findings": lambda s, _: check_table(s, D, ELSEWHERE),
     "rows_per_partition": lambda s, _: rows_per_partition(lambda: s, TableRef(D, ELSEWHERE), 1),
     "diff": lambda s, _: diff(s, TableRef(D, ELSEWHERE), first=0, last=1, limit=3),
+    "plan_export": lambda s, folder: plan_export(s, TableRef(D, ELSEWHERE), asked(folder), ReadOptions(version=1)),
+    "export": lambda s, folder: export(s, TableRef(D, ELSEWHERE), planned(folder)),
+    "refresh_export": lambda s, folder: refresh_export(
+        s, TableRef(D, ELSEWHERE), asked(folder), ReadOptions(version=1)
+    ),
     "query": lambda s, _: query(
         s, "SELECT 1", datasets=[D], root=ELSEWHERE, pins={}, everything=ReadOptions(), limit=1
     ),
@@ -184,6 +192,17 @@ DOORS: Mapping[str, Callable[[Any, Path], Any]] = {
         s, D, RESULT, root=ELSEWHERE, run_id="r", sources={}, options={}
     ),
 }  # fmt: skip
+
+
+def asked(folder: Path) -> ExportRequest:
+    return ExportRequest(target=str(folder / "out"), format="csv")
+
+
+def planned(folder: Path) -> ExportPlan:
+    return ExportPlan(
+        dataset="d", location=ELSEWHERE, version=1, request=asked(folder), columns=("n",), partition_by=(),
+        rows_by_folder={}, files=0, bytes=0, table_id="", entry=None, fingerprint="", schema=D.schema,
+    )  # fmt: skip
 
 
 def consumer() -> Dataset:

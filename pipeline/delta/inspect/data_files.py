@@ -25,6 +25,7 @@ _LOWER, _UPPER = "abcdefghijklmnopqrstuvwxyz", "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
 _BASE85 = str.maketrans(
     f"{_DIGITS}{_LOWER}{_UPPER}.-:+=^!/*?&<>()[]{{}}@%$#", f"{_DIGITS}{_UPPER}{_LOWER}!#$%&()*+-;<=>?@^_`{{|}}~"
 )
+_PYTHONS_BASE85 = {python: protocol for protocol, python in _BASE85.items()}
 _UUID_CHARACTERS = 20
 # A vector is stored after its size and before its checksum, of this many bytes each.
 _NUMBER_BYTES = 4
@@ -119,6 +120,11 @@ def vector_file(vector: Mapping[str, Any]) -> str | None:
     encoded = text[-_UUID_CHARACTERS:].translate(_BASE85)
     folder, name = text[:-_UUID_CHARACTERS], uuid.UUID(bytes=base64.b85decode(encoded))
     return f"{folder}/deletion_vector_{name}.bin" if folder else f"deletion_vector_{name}.bin"
+
+
+def encoded_vector(name: uuid.UUID) -> str:
+    """The name of a deletion vector's file below the table, as the log has it."""
+    return base64.b85encode(name.bytes).decode().translate(_PYTHONS_BASE85)
 
 
 def problem_of_vector(system: Any, path: str, vector: Mapping[str, Any]) -> str | None:

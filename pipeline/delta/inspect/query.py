@@ -27,14 +27,11 @@ from pyspark.sql.types import (
     BinaryType,
     BooleanType,
     DataType,
-    DecimalType,
     DoubleType,
     FloatType,
     IntegralType,
     MapType,
     NumericType,
-    StringType,
-    StructField,
     StructType,
     TimestampType,
     VariantType,
@@ -50,6 +47,7 @@ from pipeline.delta.read.window import Window
 from pipeline.delta.spark.doors import door
 from pipeline.delta.spark.failures import SPARK_ERRORS, failure_of
 from pipeline.delta.spark.session import is_connect
+from pipeline.delta.sql.exact import without_decimals
 from pipeline.errors import PipelineError, QueryError, RegistryError, UnknownDatasetError
 from pipeline.errors.spelling import near
 
@@ -319,6 +317,18 @@ def _frame(clone: SparkSession, statement: str) -> DataFrame:
     return clone.sql(f"EXPLAIN {mode} {wrapped}")
 
 
+def reading_frame(clone: SparkSession, text: str) -> DataFrame:
+    """The frame of a query, of which nothing is evaluated yet.
+
+    Args:
+        clone: a private session.
+
+    Raises:
+        QueryError: the query runs a program or calls Java.
+    """
+    return _reading(clone, _as_query(text))
+
+
 def _as_query(text: str) -> str:
     return _QUERY.format(text.rstrip("; \t\r\n"))
 
@@ -349,23 +359,10 @@ def _text(column: str, kind: DataType) -> str:
     if isinstance(kind, TimestampType):
         return f"CAST({column} AS STRING) || 'Z'"
     if isinstance(kind, StructType | ArrayType | MapType):
-        return f"to_json(CAST({column} AS {sql.type_name(_without_decimals(kind))}), {_JSON_OPTIONS})"
+        return f"to_json(CAST({column} AS {sql.type_name(without_decimals(kind))}), {_JSON_OPTIONS})"
     if isinstance(kind, VariantType):
         return f"to_json({column})"
     return f"CAST({column} AS STRING)"
-
-
-def _without_decimals(kind: DataType) -> DataType:
-    """The type with strings for decimals, which a reader of JSON would round."""
-    if isinstance(kind, DecimalType):
-        return StringType()
-    if isinstance(kind, ArrayType):
-        return ArrayType(_without_decimals(kind.elementType), kind.containsNull)
-    if isinstance(kind, MapType):
-        return MapType(_without_decimals(kind.keyType), _without_decimals(kind.valueType), kind.valueContainsNull)
-    if isinstance(kind, StructType):
-        return StructType([StructField(f.name, _without_decimals(f.dataType), f.nullable) for f in kind.fields])
-    return kind
 
 
 def _translated(error: Exception, views: Mapping[str, Dataset], missing: Mapping[str, PipelineError]) -> PipelineError:

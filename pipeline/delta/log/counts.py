@@ -1,13 +1,14 @@
 """The files of a version of a table and their rows, from its log. No Spark.
 
-Here belongs the sum over the files of a version (Delta protocol, "Action Reconciliation"): the rows of each by its
-statistics, without those that its deletion vector deletes. `commits` counts the changes of a single commit.
+Here belong the actions in force at a version (Delta protocol, "Action Reconciliation"), and the sum over its files: the
+rows of each by its statistics, without those that its deletion vector deletes. `commits` counts the changes of a single
+commit.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -24,7 +25,10 @@ _CHECKPOINT_COLUMNS = [
     "add.path", "add.partitionValues", "add.size", "add.stats", "add.stats_parsed.numRecords", "add.deletionVector",
     "remove.path", "remove.deletionVector", "metaData.id", "metaData.schemaString", "metaData.partitionColumns",
 ]  # fmt: skip
+_ACTIONS = ("add", "remove", "metaData", "protocol", "domainMetadata")
 _ENTRIES_AT_ONCE = 100
+# Part of the log is damaged, gone, or in a form that this code does not read.
+_UNREADABLE = (OSError, ValueError, KeyError, NotImplementedError, DamagedTableError)
 # Path and deletion vector identify a file (Delta protocol, "Add File and Remove File").
 FileId = tuple[str, str]
 
@@ -60,12 +64,28 @@ class TableFiles:
     files: Mapping[FileId, Mapping[str, Any]]
 
 
+@dataclass(frozen=True, kw_only=True)
+class TableActions:
+    """The actions in force at a version, as the log writes them: in a checkpoint a map is a list of pairs.
+
+    `domains` are those of `domainMetadata` that are not removed. Transaction identifiers are left out.
+    """
+
+    version: int
+    protocol: Mapping[str, Any]
+    metadata: Mapping[str, Any]
+    domains: tuple[Mapping[str, Any], ...]
+    files: tuple[Mapping[str, Any], ...]
+
+
 @dataclass
 class _Files:
-    """The live files after the actions so far, and the newest metadata."""
+    """The live files after the actions so far, and the newest actions of the table."""
 
     added: dict[FileId, Mapping[str, Any]] = field(default_factory=dict)
     metadata: Mapping[str, Any] | None = None
+    protocol: Mapping[str, Any] | None = None
+    domains: dict[str, Mapping[str, Any]] = field(default_factory=dict)
 
     def apply(self, actions: Iterable[Mapping[str, Any]]) -> None:
         actions = list(actions)
@@ -75,6 +95,8 @@ class _Files:
         for added in (action["add"] for action in actions if action.get("add")):
             self.added[_identity(added)] = added
         self.metadata = next((a["metaData"] for a in actions if a.get("metaData")), self.metadata)
+        self.protocol = next((a["protocol"] for a in actions if a.get("protocol")), self.protocol)
+        self.domains |= {a["domainMetadata"]["domain"]: a["domainMetadata"] for a in actions if a.get("domainMetadata")}
 
 
 def table_files(location: str, version: int, listed: Iterable[File] | None = None) -> TableFiles | None:
@@ -92,8 +114,7 @@ def table_files(location: str, version: int, listed: Iterable[File] | None = Non
         columns, partition_by = tuple(state.metadata.get("partitionColumns") or ()), _physical(state.metadata)
     except StoreError:  # Spark would not reach it either
         raise
-    # Part of the log is damaged, gone, or in a form that this code does not read.
-    except (OSError, ValueError, KeyError, NotImplementedError, DamagedTableError):
+    except _UNREADABLE:
         return None
     return TableFiles(
         table_id=state.metadata["id"], version=version, partition_columns=columns, partition_by=partition_by,
@@ -101,11 +122,31 @@ def table_files(location: str, version: int, listed: Iterable[File] | None = Non
     )  # fmt: skip
 
 
+def table_actions(location: str, version: int) -> TableActions | None:
+    """The actions in force at a version, with all their fields. If `table_files` would return None, None."""
+    try:
+        state = _files_at(location, version, None, _ACTIONS)
+    except StoreError:
+        raise
+    except _UNREADABLE:
+        return None
+    if state.metadata is None or state.protocol is None:
+        return None
+    domains = tuple(domain for domain in state.domains.values() if not domain.get("removed"))
+    return TableActions(
+        version=version, protocol=state.protocol, metadata=state.metadata, domains=domains,
+        files=tuple(state.added.values()),
+    )  # fmt: skip
+
+
 def table_rows(location: str, version: int) -> TableRows | None:
     """The rows of a version. If a file has no statistics, or if `table_files` returns None, None."""
     files = table_files(location, version)
-    if files is None:
-        return None
+    return None if files is None else rows_of(files)
+
+
+def rows_of(files: TableFiles) -> TableRows | None:
+    """The rows of these files. If a file has no statistics, None."""
     rows: dict[PartitionValues, int] = {}
     for added in files.files.values():
         count = live_rows(added)
@@ -113,11 +154,16 @@ def table_rows(location: str, version: int) -> TableRows | None:
             return None
         values = partition_values(added, files.partition_by)
         rows[values] = rows.get(values, 0) + count
-    return TableRows(table_id=files.table_id, version=version, by_partition=rows)
+    return TableRows(table_id=files.table_id, version=files.version, by_partition=rows)
 
 
-def _files_at(location: str, version: int, listed: Iterable[File] | None) -> _Files:
+def _files_at(
+    location: str, version: int, listed: Iterable[File] | None, columns: Sequence[str] = _CHECKPOINT_COLUMNS
+) -> _Files:
     """The files of a version.
+
+    Args:
+        columns: the columns to read of a checkpoint.
 
     Raises:
         OSError, ValueError, DamagedTableError: part of the log is gone or damaged.
@@ -127,7 +173,7 @@ def _files_at(location: str, version: int, listed: Iterable[File] | None) -> _Fi
     start = max((number for number in checkpoints if number <= version), default=-1)
     files = _Files()
     for name in checkpoints.get(start, ()):
-        files.apply(checkpoint_actions(location, name, _CHECKPOINT_COLUMNS, by_name[name]))
+        files.apply(checkpoint_actions(location, name, columns, by_name[name]))
 
     def entry(number: int) -> list[dict[str, Any]]:
         return read_entry(location, number, file=by_name.get(commit_name(number)))

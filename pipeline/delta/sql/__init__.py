@@ -28,6 +28,7 @@ __all__ = [
     "comment",
     "constraints",
     "create_table",
+    "exact",
     "helper_name",
     "identifier",
     "literal",

@@ -67,7 +67,7 @@ def write_durably(path: Path, content: bytes) -> None:
 
 
 def sync_folder(folder: Path) -> None:
-    """Make the names in a folder survive a loss of power."""
+    """Make the names in a folder survive a loss of power. Of a file, its content."""
     handle = os.open(folder, os.O_RDONLY | os.O_CLOEXEC)
     try:
         os.fsync(handle)

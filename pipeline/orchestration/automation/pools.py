@@ -28,6 +28,11 @@ def pool(dataset: Dataset) -> str:
     return f"delta/{dataset.name}"
 
 
+def pool_of_export(name: str) -> str:
+    """The pool of the folder of an export, by the name of its asset."""
+    return f"export/{name}"
+
+
 def release_dead(instance: DagsterInstance) -> list[str]:
     """Fail the runs whose process died while it had a slot or waited for one, and free their slots. Return their ids.
 
