@@ -1,27 +1,31 @@
-"""`pipeline maintain`: vacuum, optimize and checkpoint by hand, if no schedule does it."""
+"""`pipeline maintain`: vacuum, optimize, checkpoint and the clean-up of logs by hand, if no schedule does it."""
 
 from __future__ import annotations
 
 import json
 import uuid
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass
-from typing import TypeVar
+from functools import cache
+from typing import Any, TypeVar
 
 import click
 from pyspark.sql import SparkSession
 
 from pipeline.cli.options import project_settings
+from pipeline.cli.output import count, size
 from pipeline.cli.registry import declared
 from pipeline.dataset import Dataset, Registry, TableRef
 from pipeline.delta.log.mark import CommitNote, Mark
 from pipeline.delta.maintain.checkpoint import Checkpoints
+from pipeline.delta.maintain.clean_log import CleanLogResult, clean_log, plan_clean_log
 from pipeline.delta.maintain.maintain import (
     CheckpointResult,
     OptimizeResult,
     VacuumResult,
     checkpoint,
+    checkpoint_at,
     optimize,
     vacuum,
 )
@@ -30,7 +34,7 @@ from pipeline.delta.spark.session import open_session
 from pipeline.errors import PipelineError, TableNotFoundError
 from pipeline.settings import Settings
 
-Result = TypeVar("Result", VacuumResult, OptimizeResult, CheckpointResult)
+Result = TypeVar("Result", VacuumResult, OptimizeResult, CheckpointResult, CleanLogResult)
 Verb = Callable[[TableRef, tuple[TableRef, ...]], Result]
 
 _NAMES = click.argument("names", metavar="[DATASET]...", nargs=-1)
@@ -105,6 +109,45 @@ def checkpoint_command(names: tuple[str, ...], as_json: bool) -> None:
         _each(targets, verb, _shown, as_json=as_json)
 
 
+@maintain.command("clean-log")
+@_NAMES
+@click.option("--apply", is_flag=True, help="Remove the files; without it they are only listed.")
+@click.option(
+    "--force", is_flag=True, help="Keep no entries for consumers of changes; they then read the whole source."
+)
+@_AS_JSON
+def clean_log_command(names: tuple[str, ...], apply: bool, force: bool, as_json: bool) -> None:
+    """List or remove the entries of each log that are past its retention and that nothing needs.
+
+    What is left begins with a checkpoint. Spark is started only if that checkpoint must be written.
+    """
+    targets = _chosen(names)
+    with ExitStack() as stack:
+
+        @cache
+        def checkpoints() -> Checkpoints:
+            return stack.enter_context(Checkpoints(targets.open_session()))
+
+        def verb(table: TableRef, consumers: tuple[TableRef, ...]) -> CleanLogResult:
+            plan = plan_clean_log(table, consumers=consumers, force=force)
+            if not apply:
+                return CleanLogResult(plan=plan, applied=False)
+            return clean_log(plan, lambda version: checkpoint_at(table, version, checkpoints()))
+
+        _each(targets, verb, _shown_log, as_json=as_json, document=lambda result: result.document())
+    if not apply and not as_json:
+        click.echo("Nothing was removed; --apply removes.")
+
+
+def _shown_log(result: CleanLogResult) -> str:
+    plan = result.plan
+    counted = f"{count(len(plan.files))} {'removed' if result.applied else 'to remove'} ({size(plan.bytes)})"
+    left = f"versions {plan.readable_from} to {plan.version} can be read{'' if result.applied else ' afterwards'}"
+    first = [] if plan.checkpoint is None else [f"a checkpoint of version {plan.checkpoint} is written first"]
+    needed = (f"entries are kept: {need}" for need in plan.needed)
+    return "\n  ".join([f"{plan.dataset} (version {plan.version}): {counted}; {left}", *first, *needed, *plan.files])
+
+
 def _shown(result: CheckpointResult) -> str:
     needed = (f"{_needed(c)}: the log was not cleaned" for c in result.log_kept_for)
     return "\n  ".join([f"{result.dataset}: checkpoint of version {result.version}", *needed])
@@ -135,7 +178,10 @@ def _chosen(names: tuple[str, ...]) -> _Targets:
     return _Targets(settings=settings, registry=registry, datasets=datasets, named=bool(names))
 
 
-def _each(targets: _Targets, verb: Verb[Result], show: Callable[[Result], str], *, as_json: bool) -> None:
+def _each(
+    targets: _Targets, verb: Verb[Result], show: Callable[[Result], str], *, as_json: bool,
+    document: Callable[[Result], dict[str, Any]] = asdict,
+) -> None:  # fmt: skip
     """Run a verb on each dataset and print its results. If one dataset fails, the others are still processed.
 
     A table that was never written is skipped, unless it was named.
@@ -151,7 +197,7 @@ def _each(targets: _Targets, verb: Verb[Result], show: Callable[[Result], str], 
             if not as_json:
                 click.echo(show(result))
     if as_json:
-        click.echo(json.dumps([asdict(result) for result in results], indent=2))
+        click.echo(json.dumps([document(result) for result in results], indent=2))
     if failed:
         raise failed[-1]
 

@@ -5,7 +5,6 @@ No module here writes a table; `record` writes JSON files next to the tables.
 
 __all__ = [
     "check",
-    "data_files",
     "describe",
     "diff",
     "doctor",

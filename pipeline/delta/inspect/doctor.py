@@ -10,9 +10,10 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from pipeline.dataset import TableRef
-from pipeline.delta.inspect.data_files import problem_of, problem_of_vector, vector_file
+from pipeline.delta.inspect.data_files import problem_of, problem_of_vector
 from pipeline.delta.log.checkpoints import newest_version
 from pipeline.delta.log.commits import commit_file, commit_versions
+from pipeline.delta.log.entry import vector_file
 from pipeline.delta.log.replay import FaultKind, LogFault, Replay, replay
 from pipeline.delta.log.snapshot import table_facts
 from pipeline.delta.read.cursors import effective_cursors

@@ -170,9 +170,25 @@ def checkpoint(
         with nullcontext(within) if within is not None else Checkpoints(session) as checkpoints:
             version, kept = checkpoints.write(table.location, keep)
     except (*SPARK_ERRORS, CheckpointFailedError) as error:
-        reason = str(error) if isinstance(error, CheckpointFailedError) else failure_of(error).summary
-        raise table.error(StorageError, reason=reason) from error
+        raise table.error(StorageError, reason=_reason(error)) from error
     return CheckpointResult(dataset=table.name, version=version, log_kept_for=needed if kept else ())
+
+
+@door
+def checkpoint_at(table: TableRef, version: int, within: Checkpoints) -> None:
+    """Write a checkpoint of one version. The log is not cleaned.
+
+    Raises:
+        StorageError: the checkpoint could not be written.
+    """
+    try:
+        within.write(table.location, None, version)
+    except (*SPARK_ERRORS, CheckpointFailedError) as error:
+        raise table.error(StorageError, reason=_reason(error)) from error
+
+
+def _reason(error: Exception) -> str:
+    return str(error) if isinstance(error, CheckpointFailedError) else failure_of(error).summary
 
 
 def _keep_incarnation(session: SparkSession, dataset: Dataset, state: TableState) -> None:

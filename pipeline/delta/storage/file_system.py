@@ -164,6 +164,17 @@ def write_file(uri: str, content: bytes) -> None:
     system.handler.put(path, content)
 
 
+def remove_file(uri: str) -> None:
+    """Remove one file. If there is none, nothing.
+
+    Raises:
+        OSError, ValueError: the storage refuses.
+    """
+    system, path = file_system(uri)
+    with suppress(FileNotFoundError):
+        system.delete_file(path)
+
+
 def side_by_side(read: Callable[[_T], _R], items: Iterable[_T], uri: str) -> list[_R]:
     """The result of `read` for each item, in their order. On a storage off this machine the calls run side by side."""
     if local_folder(uri) is not None:
