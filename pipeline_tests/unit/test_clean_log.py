@@ -11,20 +11,16 @@ from typing import Any
 
 import pytest
 
-from pipeline.delta.log.mark import Mark
-from pipeline.delta.log.snapshot import transaction_version
 from pipeline.delta.maintain.clean_log import CleanLogPlan, clean_log, plan_clean_log
 from pipeline.delta.maintain.log_needs import LogNeed
 from pipeline.delta.read.cursors import effective_cursors
 from pipeline.delta.read.verdict import verdict_on
 from pipeline.delta.table.open_table import require_table
-from pipeline.delta.write.transaction import Identifier, Written, identifier
 from pipeline.errors import DamagedTableError, PlanOutdatedError, TableNotFoundError
 from pipeline_tests.remedies import follows, refused
-from pipeline_tests.unit.aged_table import BY_HAND, NOW, AgedTable, aged, forget_logs
+from pipeline_tests.unit.aged_table import NOW, AgedTable, aged, forget_logs, replays
 
 OLD, YOUNG = 40.0, 1.0
-NO_SESSION: Any = None
 
 
 def planned(table: AgedTable, *consumers: AgedTable, **options: Any) -> CleanLogPlan:
@@ -247,8 +243,8 @@ def test_a_clean_up_that_is_stopped_anywhere_leaves_a_readable_table_and_is_fini
     table.age(OLD)
     whole = planned(table)
     for stopped in range(len(whole.files) + 1):
+        shutil.copytree(table.location, tmp_path / str(stopped) / "rows")
         copy = AgedTable(tmp_path / str(stopped))
-        shutil.copytree(table.location, copy.location)
         plan = planned(copy)
         assert plan.files == whole.files
         if plan.checkpoint is not None:
@@ -267,17 +263,6 @@ def test_a_clean_up_that_is_stopped_anywhere_leaves_a_readable_table_and_is_fini
 # --- what needs old entries -------------------------------------------------------------------------------------------
 
 
-def with_cursor(table: AgedTable, source: AgedTable, version: int, *, days: float, read_at: int = -1) -> int:
-    """A commit of a consumer that has read a source up to a version."""
-    cursor = {"table_id": require_table(None, source.ref).table_id, "version": version, "entry": None}
-    cursors = {"number": table_version(table) + 1, "read_at": read_at, "sources": {source.ref.name: cursor}}
-    return table.append(1, days=days, note={"mark": {}, "cursors": cursors})
-
-
-def table_version(table: AgedTable) -> int:
-    return table.newest if table.log.exists() else -1
-
-
 def verdict(source: AgedTable, consumer: AgedTable) -> str:
     """What the next run of a consumer reads of a source."""
     in_force = effective_cursors(None, require_table(None, consumer.ref))
@@ -289,7 +274,7 @@ def test_the_entries_from_a_consumers_cursor_on_are_kept_unless_it_is_forced(tmp
     source, consumer = aged(tmp_path, [OLD] * 8), AgedTable(tmp_path, "consumer")
     for version in (2, 3, 6, 7):
         source.checkpoint(version)
-    with_cursor(consumer, source, 4, days=OLD)
+    consumer.consume(source, 4, days=OLD)
     before = verdict(source, consumer)
     assert before == "changes (5, 7)"
     plan = cleaned(source, consumer)
@@ -310,7 +295,7 @@ def test_the_entries_with_the_tables_own_cursors_are_kept(tmp_path: Path) -> Non
     source, consumer = aged(tmp_path, [OLD] * 3), AgedTable(tmp_path, "consumer")
     consumer.append(0, days=OLD)
     consumer.append(0, days=OLD)
-    with_cursor(consumer, source, 1, days=OLD, read_at=1)
+    consumer.consume(source, 1, days=OLD, read_at=1)
     for _ in range(3):
         consumer.append(0, days=OLD)
     for version in (1, 2, 4, 5):
@@ -326,7 +311,7 @@ def test_the_entries_between_the_reading_of_cursors_and_their_commit_are_kept_to
     source, consumer = aged(tmp_path, [OLD] * 3), AgedTable(tmp_path, "consumer")
     for _ in range(4):
         consumer.append(0, days=OLD)
-    with_cursor(consumer, source, 1, days=OLD, read_at=0)
+    consumer.consume(source, 1, days=OLD, read_at=0)
     consumer.append(0, days=OLD)
     for version in (1, 3, 5):
         consumer.checkpoint(version)
@@ -336,31 +321,13 @@ def test_the_entries_between_the_reading_of_cursors_and_their_commit_are_kept_to
     assert verdict(source, consumer) == before == "changes (2, 2)"
 
 
-def replays(table: AgedTable, writer: str, epochs: range) -> list[str]:
-    """What becomes of a repeat of each of these epochs: whether it is skipped or written, and by which identifier."""
-    forget_logs()
-    state = require_table(None, table.ref)
-    answers = []
-    for epoch in epochs:
-        guard = identifier(NO_SESSION, state, Mark(writer=writer, epoch=epoch))
-        if isinstance(guard, Identifier):
-            recorded = transaction_version(table.location, state.version, guard.app_id)
-            is_skipped = recorded is not None and recorded >= guard.version
-            answers.append(f"{'skipped' if is_skipped else 'written'} {guard.app_id}")
-        else:
-            assert isinstance(guard, Written)
-            answers.append("in the table")
-    return answers
-
-
 def restored(tmp_path: Path, properties: dict[str, str] | None = None) -> AgedTable:
     """A table to which a writer has written epochs 1 to 5, and whose version 2 was restored; all of it is old."""
     table = AgedTable(tmp_path)
     table.append(0, days=OLD, properties=properties)
     for epoch in range(1, 6):
         table.append(epoch, days=OLD, epoch=("pipeline/0/writer", epoch))
-    table.table.restore(2, post_commithook_properties=BY_HAND)
-    table.age(OLD)
+    table.restore(2, days=OLD)
     for number in (7, 8):
         table.append(number, days=OLD)
     for version in (1, 2, 5, 6, 8):
@@ -381,15 +348,13 @@ def test_a_restore_is_kept_until_a_property_records_it_even_if_identifiers_are_f
     table = restored(tmp_path, {"delta.setTransactionRetentionDuration": "interval 3 days"})
     plan = planned(table)
     assert (plan.kept_from, needs(plan)) == (6, [("restore", "6", 6)])
-    table.table.alter.set_table_properties({"pipeline.incarnation": "6"}, raise_if_not_exists=False)
-    table.age(OLD)
+    table.set("pipeline.incarnation", "6", days=OLD)
     assert planned(table).kept_from == 8
 
 
 def test_a_restore_of_a_table_without_identifiers_keeps_nothing(tmp_path: Path) -> None:
     table = aged(tmp_path, [OLD] * 4)
-    table.table.restore(1, post_commithook_properties=BY_HAND)
-    table.age(OLD)
+    table.restore(1, days=OLD)
     table.checkpoint(4)
     assert (planned(table).kept_from, needs(planned(table))) == (4, [])
 
@@ -416,8 +381,7 @@ def test_the_newest_batch_of_each_stream_and_the_newest_change_of_rows_are_kept(
     assert [batch("one"), batch("two"), batch("one")] == [1, 2, 3]
     table.append(0, days=OLD)
     for value in ("a", "b"):
-        table.table.alter.set_table_properties({"any": value}, raise_if_not_exists=False)
-        table.age(OLD)
+        table.set("any", value, days=OLD)
     for version in range(7):
         table.checkpoint(version)
     plan = cleaned(table)
@@ -480,10 +444,7 @@ def test_the_plan_promises_only_versions_whose_files_a_vacuum_has_left(tmp_path:
     table.append(9, days=YOUNG, mode="overwrite")
     table.checkpoint(2)
     assert (planned(table).kept_from, planned(table).readable_from) == (2, 2)
-    table.table.vacuum(
-        retention_hours=0, enforce_retention_duration=False, dry_run=False, post_commithook_properties=BY_HAND
-    )
-    table.age(YOUNG)
+    table.vacuum(days=YOUNG)
     plan = cleaned(table)
     assert (plan.kept_from, plan.readable_from, plan.version) == (2, 6, 8)
     assert [table.rows(version) for version in (6, 7, 8)] == [[9]] * 3
