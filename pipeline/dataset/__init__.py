@@ -20,7 +20,7 @@ from pipeline.dataset.expectations import (
     Unique,
 )
 from pipeline.dataset.features import ColumnMapping, Features
-from pipeline.dataset.policy import SchemaPolicy, StoragePolicy
+from pipeline.dataset.policy import MaintenancePolicy, SchemaPolicy, StoragePolicy
 from pipeline.dataset.registry import Registry, load_datasets
 from pipeline.dataset.write_mode import Append, Changelog, ErrorIfExists, Ignore, InsertNew, Merge, Replace, WriteMode
 
@@ -39,6 +39,7 @@ __all__ = [
     "Freshness",
     "Ignore",
     "InsertNew",
+    "MaintenancePolicy",
     "Merge",
     "NotNull",
     "OnViolation",

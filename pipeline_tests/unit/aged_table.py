@@ -48,7 +48,7 @@ class AgedTable:
 
     @property
     def newest(self) -> int:
-        return int(self.table.version())
+        return max(self.entries())
 
     def append(
         self, *numbers: int, days: float, note: Mapping[str, Any] | None = None, epoch: tuple[str, int] | None = None,

@@ -352,11 +352,14 @@ def test_a_restore_is_kept_until_a_property_records_it_even_if_identifiers_are_f
     assert planned(table).kept_from == 8
 
 
-def test_a_restore_of_a_table_without_identifiers_keeps_nothing(tmp_path: Path) -> None:
+def test_a_restore_of_a_table_without_identifiers_keeps_only_its_own_entry(tmp_path: Path) -> None:
     table = aged(tmp_path, [OLD] * 4)
     table.restore(1, days=OLD)
-    table.checkpoint(4)
-    assert (planned(table).kept_from, needs(planned(table))) == (4, [])
+    for number in (7, 8):
+        table.append(number, days=OLD)
+    for version in (3, 4, 6):
+        table.checkpoint(version)
+    assert (planned(table).kept_from, needs(planned(table))) == (4, [("restore", "4", 4)])
 
 
 def test_a_repeat_is_recognised_by_the_identifier_that_the_checkpoint_has(tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ __all__ = [
     "doctor",
     "history",
     "lineage",
+    "maintenance_record",
     "manifest",
     "query",
     "record",

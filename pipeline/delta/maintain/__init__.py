@@ -5,4 +5,14 @@ Each keeps what a consumer of changes still needs.
 No other rows are written here than those that a restore brings back.
 """
 
-__all__ = ["checkpoint", "clean_log", "exchange", "maintain", "restore", "retention"]
+__all__ = [
+    "checkpoint",
+    "clean_log",
+    "exchange",
+    "health",
+    "maintain",
+    "repair",
+    "restore",
+    "retention",
+    "routine",
+]

@@ -12,7 +12,9 @@ import sys
 import tempfile
 import threading
 import time
+from collections.abc import Callable
 from dataclasses import replace
+from functools import cached_property
 from types import TracebackType
 from typing import IO, Any
 
@@ -34,9 +36,13 @@ class CheckpointFailedError(Exception):
 
 
 class Checkpoints:
-    """Writes checkpoints, one table after another. If a child process was started, it ends with the block."""
+    """Writes checkpoints, one table after another. If a child process was started, it ends with the block.
 
-    def __init__(self, session: SparkSession) -> None:
+    Args:
+        session: the session, or a function that opens it when it is first needed.
+    """
+
+    def __init__(self, session: SparkSession | Callable[[], SparkSession]) -> None:
         self._session = session
         self._child: subprocess.Popen[str] | None = None
         self._errors: IO[str] | None = None
@@ -52,6 +58,11 @@ class Checkpoints:
         if self._errors is not None:
             self._errors.close()
 
+    @cached_property
+    def session(self) -> SparkSession:
+        """The session, which is opened if it is not yet."""
+        return self._session() if callable(self._session) else self._session
+
     def write(self, location: str, keep: int | None, version: int | None = None) -> tuple[int, bool]:
         """Write a checkpoint, and return its version and whether the clean-up of the log was left out.
 
@@ -63,8 +74,8 @@ class Checkpoints:
             CheckpointFailedError: the child process reports an error, or has ended. A classic session raises Spark's
                 own errors.
         """
-        if not is_connect(self._session):
-            return checkpoint_embedded(self._session, location, keep, version)
+        if not is_connect(self.session):
+            return checkpoint_embedded(self.session, location, keep, version)
         answer = self._request({"location": location, "keep": keep, "version": version})
         if "error" in answer:
             raise CheckpointFailedError(str(answer["error"]))

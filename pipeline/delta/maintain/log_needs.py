@@ -30,7 +30,7 @@ By = Literal["consumer", "cursors", "restore", "stream", "rows", "pointer", "pro
 
 # The features with which a catalog, and not the log's folder, has the newest commits.
 _OF_CATALOGS = ("catalogManaged", "catalogOwned-preview", "coordinatedCommits-preview")
-_CLEANUP = "delta.enableExpiredLogCleanup"
+CLEANUP = "delta.enableExpiredLogCleanup"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -90,8 +90,8 @@ def _of_table(state: TableState) -> Iterator[LogNeed]:
         if feature in _OF_CATALOGS:
             yield LogNeed(by="feature", name=feature, version=0)
     for name, value in state.properties.items():
-        if name.lower() == _CLEANUP.lower() and value.lower() == "false":
-            yield LogNeed(by="property", name=_CLEANUP, version=0)
+        if name.lower() == CLEANUP.lower() and value.lower() == "false":
+            yield LogNeed(by="property", name=CLEANUP, version=0)
 
 
 def _of_cursors(table: TableRef, state: TableState) -> Iterator[LogNeed]:
@@ -104,26 +104,26 @@ def _of_cursors(table: TableRef, state: TableState) -> Iterator[LogNeed]:
 
 
 def _of_restores(state: TableState, commits: Sequence[TimedCommit], now: dt.datetime) -> Iterator[LogNeed]:
-    """The needs of restores. If no write has recorded an identifier, nothing depends on them."""
+    """The needs of restores: of each that no property records, and of what it restored if identifiers were recorded."""
     restores = [commit for commit in commits if commit.info.get("operation") == RESTORE]
-    if not restores or not any(app.startswith(OUR_IDENTIFIERS) for app in _applications(state)):
+    if not restores:
         return
+    has_identifiers = any(
+        app.startswith(OUR_IDENTIFIERS) for app in transaction_versions(state.location, state.version)
+    )
     recorded = as_count({name.lower(): value for name, value in state.properties.items()}.get(INCARNATION)) or 0
     first = commits[0].version
     for commit in restores:
         parameters = commit.info.get("operationParameters")
         target = restored_version(None, state.location, commit.version, parameters)
-        if _is_forgotten(state, commit, now) or (target is not None and target < first):
-            # What the restored version held is forgotten, or its entries are gone. The table's incarnation is not.
+        if not has_identifiers or _is_forgotten(state, commit, now) or (target is not None and target < first):
+            # There is nothing to recognise in the restored version, or its entries are gone. But later identifiers
+            # contain the table's incarnation, which is the version of the restore.
             needed = commit.version if commit.version > recorded else None
         else:
             needed = 0 if target is None else target
         if needed is not None:
             yield LogNeed(by="restore", name=str(commit.version), version=needed)
-
-
-def _applications(state: TableState) -> Sequence[str]:
-    return tuple(transaction_versions(state.location, state.version))
 
 
 def _is_forgotten(state: TableState, commit: TimedCommit, now: dt.datetime) -> bool:
