@@ -1,15 +1,20 @@
-"""`pipeline doctor`: damage in the tables, read from their files."""
+"""`pipeline doctor`: damage in the tables and what else their logs show, and the repair of logs."""
 
 from __future__ import annotations
 
-from dataclasses import asdict
+from collections.abc import Iterable
+from dataclasses import asdict, replace
 
 import click
 
 from pipeline.cli.options import WIDE, project_settings
 from pipeline.cli.output import count, print_json, print_table, size
-from pipeline.cli.tables import Tables
+from pipeline.cli.tables import NamedTable, Tables
 from pipeline.delta.inspect.doctor import Diagnosis, examine
+from pipeline.delta.maintain.checkpoint import Checkpoints
+from pipeline.delta.maintain.health import health_findings
+from pipeline.delta.maintain.maintain import checkpoint_at
+from pipeline.delta.maintain.repair import RepairPlan, plan_repair, repair
 from pipeline.delta.maintain.retention import consumers_of
 from pipeline.delta.spark.confs import confs, log_store_conf
 from pipeline.delta.storage.file_system import local_folder
@@ -23,24 +28,33 @@ NONE = "-"
 @click.command()
 @click.argument("names", metavar="[TABLE]...", nargs=-1)
 @click.option("--deep", is_flag=True, help="Read every data file, so that each page and its checksum are verified.")
+@click.option("--repair", "as_repair", is_flag=True, help="Show the parts of logs that can be removed without a guess.")
+@click.option("--apply", is_flag=True, help="With --repair: remove them.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
 @WIDE
 @click.pass_context
-def doctor(ctx: click.Context, names: tuple[str, ...], deep: bool, as_json: bool) -> None:
-    """Find damage in log and files, missing files and files that no version references; changes nothing.
+def doctor(
+    ctx: click.Context, names: tuple[str, ...], *, deep: bool, as_repair: bool, apply: bool, as_json: bool
+) -> None:
+    """Find damage in log and files, missing files and files that no version references; changes nothing by itself.
 
-    TABLE is the name of a dataset, or a table's path. The exit status is 1 if a table is damaged. It also
+    Also found are parts of the log that readers skip, contradictory settings, consumers that may soon lose changes, and
+    small files. TABLE is the name of a dataset, or a table's path. The exit status is 1 if a table is damaged. It also
     shows how each bucket is reached.
     """
+    if apply and not as_repair:
+        raise click.UsageError("--apply needs --repair.")
     tables = Tables(project_settings())
-    named = [tables.find(name) for name in names] or [tables.of(dataset) for dataset in tables.registry]
+    chosen = [tables.find(name) for name in names] or [tables.of(dataset) for dataset in tables.registry]
+    if as_repair:
+        _repair(tables, chosen, apply=apply, as_json=as_json)
+        return
     if not as_json:
-        _print_buckets(tables.settings, [table.location for table in named])
+        _print_buckets(tables.settings, [table.location for table in chosen])
     diagnoses: list[Diagnosis] = []
-    for table in named:
+    for table in chosen:
         try:
-            consumers = consumers_of(table.name, tables.registry, tables.settings.root)
-            diagnoses.append(examine(table.name, table.location, consumers=consumers, deep=deep))
+            diagnoses.append(_diagnosis(tables, table, deep=deep))
         except TableNotFoundError:
             if names:
                 raise
@@ -81,15 +95,45 @@ def _print_buckets(settings: Settings, locations: list[str]) -> None:
     click.echo()
 
 
+def _diagnosis(tables: Tables, table: NamedTable, *, deep: bool) -> Diagnosis:
+    consumers = consumers_of(table.name, tables.registry, tables.settings.root)
+    found = examine(table.name, table.location, consumers=consumers, deep=deep)
+    more = health_findings(table.name, table.location, declared=table.declared, consumers=consumers)
+    return replace(found, findings=(*found.findings, *more))
+
+
+def _repair(tables: Tables, chosen: Iterable[NamedTable], *, apply: bool, as_json: bool) -> None:
+    plans: list[RepairPlan] = []
+    with Checkpoints(lambda: tables.session) as checkpoints:
+        for table in chosen:
+            plan = plan_repair(table.name, table.location)
+            plans.append(plan)
+            if apply and plan.steps:
+                ref = tables.ref(table)
+                repair(plan, lambda version: checkpoint_at(ref, version, checkpoints))  # noqa: B023  called at once
+    if as_json:
+        print_json([asdict(plan) | {"applied": apply} for plan in plans])
+        return
+    for plan in plans:
+        for step in plan.steps:
+            click.echo(f"{plan.dataset}: {'removed' if apply else 'to remove'}: {step.path}: {step.reason}")
+        if plan.checkpoint is not None:
+            click.echo(f"{plan.dataset}: a checkpoint {'was' if apply else 'is'} written in its place")
+    if not any(plan.steps for plan in plans):
+        click.echo("There is nothing to repair.")
+    elif not apply:
+        click.echo("Nothing was removed; --apply removes.")
+
+
 def _print(diagnoses: list[Diagnosis]) -> None:
     rows = [
-        (d.dataset, str(d.version), count(d.files), size(d.bytes), "healthy" if d.healthy else "damaged",
-         count(len(d.findings)))
+        (d.dataset, str(d.version), count(d.readable_from), count(d.files), size(d.bytes),
+         "healthy" if d.healthy else "damaged", count(len(d.findings)))
         for d in diagnoses
     ]  # fmt: skip
     print_table(
-        ("dataset", "version", "files", "size", "health", "findings"), rows,
-        right=("version", "files", "size", "findings"),
+        ("dataset", "version", "readable from", "files", "size", "health", "findings"), rows,
+        right=("version", "readable from", "files", "size", "findings"),
     )  # fmt: skip
     for diagnosis in diagnoses:
         for finding in diagnosis.findings:

@@ -8,9 +8,10 @@ from dataclasses import asdict
 import click
 
 from pipeline.cli.options import WIDE, project_settings
-from pipeline.cli.output import count, print_json, print_table
+from pipeline.cli.output import count, print_json, print_table, size
+from pipeline.delta.inspect.maintenance_record import MaintenanceRecord
+from pipeline.delta.inspect.manifest import full_manifest, runs
 from pipeline.delta.inspect.manifest import manifest as records_of
-from pipeline.delta.inspect.manifest import runs
 from pipeline.delta.inspect.record import DatasetRecord, Outcome, diff, verify
 from pipeline.errors import RecordError
 
@@ -23,7 +24,7 @@ def _warn(error: RecordError) -> None:
 
 @click.group()
 def manifest() -> None:
-    """The records that runs keep beside the tables, one for every write."""
+    """The records that runs keep beside the tables, one for every write and every maintained table."""
 
 
 @manifest.command("list")
@@ -60,14 +61,36 @@ def list_command(as_json: bool) -> None:
 def show_command(run: str, as_json: bool) -> None:
     """Show the records of a run; the beginning of its id is enough. --json prints all fields."""
     settings = project_settings()
-    records = records_of(settings.root, run, damaged=_warn)
+    found = full_manifest(settings.root, run, damaged=_warn)
     if as_json:
-        print_json([asdict(record) for record in records])
+        print_json([*map(asdict, found.commits), *map(asdict, found.maintenance)])
         return
-    print_table(
-        ("dataset", "version", "operation", "rows", "partitions", "sources", "fingerprint", "time (UTC)"),
-        [_row(record) for record in records],
-        right=("version", "rows"),
+    if found.commits or not found.maintenance:
+        print_table(
+            ("dataset", "version", "operation", "rows", "partitions", "sources", "fingerprint", "time (UTC)"),
+            [_row(record) for record in found.commits],
+            right=("version", "rows"),
+        )
+    if found.maintenance:
+        print_table(
+            ("maintained", "version", "checkpoint", "joined", "vacuumed", "log files", "reclaimed", "oldest readable",
+             "time (UTC)"),
+            [_maintenance_row(record) for record in found.maintenance],
+            right=("version", "checkpoint", "joined", "vacuumed", "log files", "reclaimed", "oldest readable"),
+        )  # fmt: skip
+
+
+def _maintenance_row(record: MaintenanceRecord) -> tuple[str, ...]:
+    return (
+        record.name,
+        str(record.version),
+        count(record.checkpoint),
+        count(record.files_joined),
+        count(record.files_vacuumed),
+        count(record.log_files_removed),
+        size(record.bytes_reclaimed),
+        count(record.oldest_readable_version),
+        _time(record.recorded_at),
     )
 
 

@@ -21,7 +21,7 @@ from pipeline.dataset.expectations import (
 )
 from pipeline.dataset.exports import Export
 from pipeline.dataset.features import ColumnMapping, Features
-from pipeline.dataset.policy import SchemaPolicy, StoragePolicy
+from pipeline.dataset.policy import MaintenancePolicy, SchemaPolicy, StoragePolicy
 from pipeline.dataset.registry import Registry, load_datasets
 from pipeline.dataset.write_mode import Append, Changelog, ErrorIfExists, Ignore, InsertNew, Merge, Replace, WriteMode
 
@@ -41,6 +41,7 @@ __all__ = [
     "Freshness",
     "Ignore",
     "InsertNew",
+    "MaintenancePolicy",
     "Merge",
     "NotNull",
     "OnViolation",

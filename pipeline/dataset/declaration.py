@@ -29,7 +29,15 @@ from pipeline.dataset.expectations import (
 )
 from pipeline.dataset.exports import Export, export_problems
 from pipeline.dataset.features import Features, feature_problems, feature_properties, property_problems
-from pipeline.dataset.policy import SchemaPolicy, StoragePolicy, schema_problems, storage_problems, storage_properties
+from pipeline.dataset.policy import (
+    MaintenancePolicy,
+    SchemaPolicy,
+    StoragePolicy,
+    maintenance_problems,
+    schema_problems,
+    storage_problems,
+    storage_properties,
+)
 from pipeline.dataset.schema import (
     column_problems,
     partition_problems,
@@ -79,6 +87,7 @@ class Dataset:
         change_feed: whether Delta records the change feed.
         features: further table features.
         storage: how files are written, and how long old ones are kept.
+        maintenance: when and how the table is maintained. None: by `pipeline maintain all` alone, with the defaults.
         schema_policy: which changes of the table's schema a write makes by itself.
         table_name: the name under which the table is registered in the session's catalog, as `catalog.schema.table`,
             `schema.table` or `table`. Parts that are not letters, digits and `_` are between backquotes. None for the
@@ -114,6 +123,7 @@ class Dataset:
     change_feed: bool = True
     features: Features = _FEATURES
     storage: StoragePolicy = _STORAGE
+    maintenance: MaintenancePolicy | None = None
     schema_policy: SchemaPolicy = _SCHEMA_POLICY
     table_name: str | None = None
     description: str = ""
@@ -262,6 +272,7 @@ def _problems(dataset: Dataset) -> Iterator[str]:
         yield "delta.constraints.* is what checks says; remove it from properties"
     yield from feature_problems(dataset.features, dataset.schema, dataset.partition_by)
     yield from storage_problems(dataset.storage, dataset.schema)
+    yield from maintenance_problems(dataset.maintenance)
     yield from schema_problems(dataset.schema_policy, dataset.schema, maps_columns=dataset.features.maps_columns)
     field_by_property = dict.fromkeys(feature_properties(dataset.features), "features")
     field_by_property |= dict.fromkeys(storage_properties(dataset.storage), "storage")

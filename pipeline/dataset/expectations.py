@@ -313,7 +313,7 @@ def expectation_problems(
     if isinstance(freshness, FreshWithin):
         yield from _within_problems(freshness)
     elif freshness is not None:
-        if not _is_cron(freshness.cron):
+        if not is_cron(freshness.cron):
             yield f"freshness: {freshness.cron!r} is no cron expression of five fields"
         if not _is_zone(freshness.timezone):
             yield f"freshness: {freshness.timezone!r} is not the name of a time zone, such as Europe/Amsterdam"
@@ -321,7 +321,7 @@ def expectation_problems(
             yield "freshness: window is shorter than a minute"
 
 
-def _is_cron(text: str) -> bool:
+def is_cron(text: str) -> bool:
     """Whether a text has five fields, each with values in its range; Dagster's further forms `L` and `#` included."""
     parts = text.lower().split()
     return len(parts) == len(_CRON_RANGES) and all(

@@ -1,7 +1,7 @@
-"""How a dataset's files are written and kept, and which changes of its schema a write may make by itself.
+"""How a dataset's files are written, kept and maintained, and which changes of its schema a write may make by itself.
 
-Here belong `StoragePolicy` and `SchemaPolicy`, the properties and confs that follow from them, and the contradictions
-in them. Which steps a policy allows belongs to `pipeline.delta`.
+Here belong `StoragePolicy`, `MaintenancePolicy` and `SchemaPolicy`, the properties and confs that follow from them, and
+the contradictions in them. Which steps a policy allows belongs to `pipeline.delta`.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from typing import Literal, get_args
 
 from pyspark.sql.types import StructType
 
+from pipeline.dataset.expectations import is_cron
 from pipeline.dataset.schema import walk
 
 Codec = Literal["snappy", "zstd", "gzip", "lz4", "lz4_raw", "uncompressed"]
@@ -54,6 +55,30 @@ class StoragePolicy:
     log_retention_hours: int | None = None
     transaction_retention_hours: int | None = None
     checkpoint_interval_commits: int | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class MaintenancePolicy:
+    """When a table is maintained, and by which steps. A step that has nothing to do makes no commit.
+
+    Args:
+        scheduled: whether the job of the dataset's group maintains the table. `pipeline maintain all` always does.
+        cron: when that job runs, in UTC. All datasets of a group that declare it declare the same. If none does, daily
+            at 01:30.
+        checkpoint: whether a checkpoint is written once there are as many commits since the newest one as
+            `checkpoint_interval_commits`.
+        small_file_ratio: the share of small files from which on they are joined, from 0 to 1. A file is small below
+            half of `target_file_bytes`, or else 16 MiB, if others of its partition are small too. None: never.
+        vacuum: whether files are removed that no version within the retention needs.
+        clean_log: whether entries of the log are removed that are past their retention and that nothing needs.
+    """
+
+    scheduled: bool = True
+    cron: str | None = None
+    checkpoint: bool = True
+    small_file_ratio: float | None = 0.5
+    vacuum: bool = True
+    clean_log: bool = True
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -117,6 +142,16 @@ def storage_confs(properties: Mapping[str, str]) -> dict[str, str]:
             f"{delta}.optimizeWrite.binSize": f"{max(1, int(size) // _MEBIBYTE)}m",
         }
     return confs
+
+
+def maintenance_problems(policy: MaintenancePolicy | None) -> Iterator[str]:
+    """Messages about invalid values in a maintenance policy."""
+    if policy is None:
+        return
+    if policy.cron is not None and not is_cron(policy.cron):
+        yield f"maintenance: {policy.cron!r} is no cron expression of five fields"
+    if policy.small_file_ratio is not None and not 0 <= policy.small_file_ratio <= 1:
+        yield "maintenance: small_file_ratio is not between 0 and 1"
 
 
 def storage_problems(policy: StoragePolicy, schema: StructType) -> Iterator[str]:

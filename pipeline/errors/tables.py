@@ -244,6 +244,20 @@ class VersionVacuumedError(TableError):
 
 
 @dataclass(eq=False, kw_only=True)
+class PlanOutdatedError(TableError):
+    """The table is no longer that of a plan, which was made at `version`; nothing was changed."""
+
+    version: int
+    reason: str
+
+    sentence = (
+        "The plan for dataset {dataset!r} at {location} was made at version {version} and does not fit any more "
+        "({reason}); nothing was changed."
+    )
+    next_step = "Make the plan again: pipeline maintain clean-log {dataset}"
+
+
+@dataclass(eq=False, kw_only=True)
 class ConsumerBehindError(TableError):
     """A removal includes files that consumers of the dataset's changes have not read yet; nothing was removed.
 

@@ -9,7 +9,15 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from dagster import AssetKey, AssetsDefinition, AssetSpec, Definitions, SensorDefinition
+from dagster import (
+    AssetKey,
+    AssetsDefinition,
+    AssetSpec,
+    Definitions,
+    JobDefinition,
+    ScheduleDefinition,
+    SensorDefinition,
+)
 
 from pipeline.dataset import Dataset, Registry, load_datasets
 from pipeline.delta.storage.options import use_accounts
@@ -17,6 +25,7 @@ from pipeline.errors import RegistryError, SettingsError
 from pipeline.errors.spelling import near
 from pipeline.orchestration.automation.foreign import AssetTable, asset_tables
 from pipeline.orchestration.automation.maintenance import maintenance_jobs, maintenance_schedules
+from pipeline.orchestration.automation.routine import routine_jobs, routine_schedules
 from pipeline.orchestration.automation.sensors import CHANGE_SENSOR, TABLE_SENSOR, change_sensor, table_sensor
 from pipeline.orchestration.checks.table_checks import dataset_checks
 from pipeline.orchestration.dataset_asset import IO_MANAGER, dataset_spec, with_table_names
@@ -68,8 +77,7 @@ def build_definitions(
         root=settings.root, spark=spark, catalog=settings.catalog, local_frame_max_bytes=settings.local_frame_max_bytes
     )
     bound: dict[str, Any] = {"spark": spark, IO_MANAGER: manager}
-    jobs = maintenance_jobs(registry, settings.root)
-    maintenance = maintenance_schedules(jobs, apply_vacuum=settings.vacuum == "apply", running=settings.running)
+    jobs, maintenance = _maintenance(registry, settings)
     watched = [registry.by_asset_key(spec.key.path) for spec in specs if spec.key not in reported]
     quarantines = [registry.by_asset_key(key.path) for key in reported]
     all_schedules = [*maintenance, *schedules]
@@ -84,6 +92,13 @@ def build_definitions(
         sensors=all_sensors,
         executor=one_process_executor,
     )
+
+
+def _maintenance(registry: Registry, settings: Settings) -> tuple[list[JobDefinition], list[ScheduleDefinition]]:
+    """The jobs that maintain tables, and their schedules."""
+    jobs, routine = maintenance_jobs(registry, settings.root), routine_jobs(registry, settings.root)
+    schedules = maintenance_schedules(jobs, apply_vacuum=settings.vacuum == "apply", running=settings.running)
+    return [*jobs, *routine], [*schedules, *routine_schedules(registry, routine, settings.running)]
 
 
 def _sensors(

@@ -211,3 +211,36 @@ CHECKPOINT_VERSION = "delta/checkpoint_version"
 
 LOG_KEPT_FOR = "delta/log_kept_for"
 """Consumers for which the log was not cleaned, and the version up to which each has read."""
+
+CHECKPOINT_WRITTEN = "delta/checkpoint_written"
+"""The version of the checkpoint that the maintenance of the table wrote. Missing if none was due."""
+
+FILES_JOINED = "delta/files_joined"
+"""How many small files were joined into larger ones."""
+
+FILES_VACUUMED = "delta/files_vacuumed"
+"""How many files were removed that no version within the retention needs."""
+
+LOG_FILES_REMOVED = "delta/log_files_removed"
+"""How many files of the log were removed that are past its retention and that nothing needs."""
+
+BYTES_RECLAIMED = "delta/bytes_reclaimed"
+"""The size of all removed files."""
+
+KEPT_BECAUSE = "delta/kept_because"
+"""Why files or entries of the log that are past their retention are kept."""
+
+FILES = "delta/files"
+"""Data files of the table after its maintenance."""
+
+BYTES = "delta/bytes"
+"""Their size."""
+
+SMALL_FILE_RATIO = "delta/small_file_ratio"
+"""The share of small files that could be joined, from 0 to 1."""
+
+LOG_ENTRIES = "delta/log_entries"
+"""Entries of the log."""
+
+OLDEST_READABLE = "delta/oldest_readable_version"
+"""The oldest version from which on every version can be read."""

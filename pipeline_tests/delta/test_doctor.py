@@ -89,7 +89,7 @@ def test_a_damaged_checkpoint_is_named_with_its_repair_and_the_files_are_judged_
     found = look(table)
     assert kinds(found) == [("damaged checkpoint", damaged.name)]
     assert (found.files, found.healthy) == (10, False)
-    assert "pipeline maintain checkpoint" in found.findings[0].remedy
+    assert f"pipeline doctor {APPENDED.name} --repair --apply" in found.findings[0].remedy
 
 
 @case("X-LAST-CKPT")

@@ -134,6 +134,7 @@ def test_an_error_exits_with_1_in_one_message_and_shows_a_traceback_only_when_as
         ("maintain", "vacuum", "airports", "sightngs"),
         ("maintain", "vacuum", "sightngs", "--apply"),
         ("maintain", "checkpoint", "sightngs"),
+        ("maintain", "clean-log", "sightngs"),
         ("restore", "sightngs", "--version", "1"),
         ("export", "sightngs", "--to", "exports", "--format", "csv"),
         ("doctor", "sightngs"),

@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -164,3 +165,27 @@ def test_a_process_without_java_answers(project: Project) -> None:
             [*command, *arguments], env=environment, capture_output=True, text=True, timeout=120, check=False
         )  # fmt: skip
         assert (done.returncode, done.stdout != "") == (status, True), done.stderr
+
+
+def test_a_log_is_cleaned_without_spark_and_the_dry_run_shows_what_is_removed(project: Project) -> None:
+    log = project.root / "plain" / "_delta_log"
+    deltalake.DeltaTable(log.parent).create_checkpoint()
+    for path in log.iterdir():
+        os.utime(path, (time.time() - 40 * 86_400,) * 2)
+    entry = log / f"{0:020d}.json"
+    size = entry.stat().st_size
+
+    (dry,) = project.json("maintain", "clean-log", "plain")
+    assert (dry["applied"], dry["files"], dry["bytes"], dry["kept_from"]) == (False, [entry.name], size, 1)
+    shown = project.run("maintain", "clean-log")
+    assert shown.stdout.splitlines() == [
+        "plain (version 1): 1 to remove (1.2 kB); versions 1 to 1 can be read afterwards", f"  {entry.name}",
+        "Nothing was removed; --apply removes.",
+    ]  # fmt: skip
+    assert shown.stderr == "never: no table yet\n"
+    assert entry.exists()
+
+    applied = project.json("maintain", "clean-log", "plain", "--apply")
+    assert applied == [dry | {"applied": True}]
+    assert not entry.exists()
+    assert project.pairs("show", "plain")["rows"] == "4"

@@ -45,8 +45,8 @@ from pipeline.delta.export.target import (
     target_state,
     workspace,
 )
-from pipeline.delta.inspect.data_files import encoded_vector, vector_file
 from pipeline.delta.inspect.doctor import examine
+from pipeline.delta.log.entry import encoded_vector, vector_file
 from pipeline.delta.sql.exact import folder, names_folders
 from pipeline.delta.storage.file_system import read_file, write_file
 from pipeline.delta.storage.options import use_confs

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import json
 import shutil
 from collections import Counter
@@ -16,7 +17,7 @@ from click.testing import CliRunner
 from pyspark.sql.types import LongType, StructField, StructType
 
 from pipeline.cli import main
-from pipeline.dataset import Dataset
+from pipeline.dataset import Dataset, TableRef
 from pipeline.delta.inspect.history import history_in_log
 from pipeline.delta.log import checkpoints
 from pipeline.delta.log.checkpoints import all_files, checksum_name, commit_name, newest_version
@@ -26,13 +27,14 @@ from pipeline.delta.log.entry import Action, actions_of
 from pipeline.delta.log.integrity import require_sound
 from pipeline.delta.log.mark import Cursor
 from pipeline.delta.log.snapshot import facts_in_checksum, table_facts
+from pipeline.delta.maintain.clean_log import clean_log, plan_clean_log
 from pipeline.delta.read.verdict import Reason, Verdict, VerdictKind, verdict_on
 from pipeline.delta.storage.file_system import file_system, missing_files, write_file
 from pipeline.delta.storage.object_stores import in_parallel
 from pipeline.delta.storage.options import use_confs
 from pipeline.delta.table.open_table import state_from_log
-from pipeline.errors import DamagedTableError
-from pipeline_tests.object_stores import Bucket, served_bucket
+from pipeline.errors import DamagedTableError, StorageAccessError
+from pipeline_tests.object_stores import Bucket, Fault, FaultKind, served_bucket
 
 SCHEMA = StructType([StructField("n", LongType())])
 NEWEST, CHECKPOINT = 54, 50
@@ -350,3 +352,42 @@ def test_facts_come_from_a_checksum_only_if_it_is_that_of_the_entry(bucket: Buck
     names = {commit_name(NEWEST): files[commit_name(NEWEST)], checksum_name(NEWEST): files[checksum_name(NEWEST - 1)]}
     assert facts_in_checksum(uri, NEWEST, names) is None
     assert facts_in_checksum(str(copy), NEWEST, {file.name: file for file in all_files(str(copy))}) is None
+
+
+# --- the clean-up -----------------------------------------------------------------------------------------------------
+
+
+def test_a_log_in_a_bucket_is_cleaned_as_one_on_this_machine(bucket: Bucket, written: Path) -> None:
+    uri = bucket.upload(written, "cleaned/rows")
+    table = TableRef(Dataset(name="rows", schema=SCHEMA), uri)
+    later = dt.datetime.now(dt.timezone.utc) + dt.timedelta(days=40)
+    plan = plan_clean_log(table, now=later)
+    expected = [name(number) for number in range(CHECKPOINT) for name in (commit_name, checksum_name)]
+    assert (plan.kept_from, plan.readable_from, plan.checkpoint, list(plan.files)) == (50, 50, None, expected)
+    clean_log(plan, lambda version: pytest.fail(f"a checkpoint of version {version} was written"))
+    assert commit_versions(uri) == [50, 51, 52, 53, 54]
+    assert {file.name for file in all_files(uri)} == {path.name for path in (written / "_delta_log").iterdir()} - {
+        *expected
+    }
+    totals = [None if rows is None else rows.total for rows in (table_rows(uri, number) for number in (50, 52, NEWEST))]
+    assert totals == [51, 53, 55]
+    assert plan_clean_log(table, now=later).files == ()
+
+
+def test_a_clean_up_that_the_store_refuses_is_made_by_the_next(bucket: Bucket, written: Path) -> None:
+    uri = bucket.upload(written, "refused/rows")
+    table = TableRef(Dataset(name="rows", schema=SCHEMA), uri)
+    later = dt.datetime.now(dt.timezone.utc) + dt.timedelta(days=40)
+
+    def clean() -> None:
+        clean_log(plan_clean_log(table, now=later), lambda version: pytest.fail(f"a checkpoint of {version}"))
+
+    bucket.faults[:] = [Fault(FaultKind.REFUSE, "POST", "delete", times=None, status=403, code="AccessDenied")]
+    try:
+        with pytest.raises(StorageAccessError):
+            clean()
+    finally:
+        bucket.faults.clear()
+    assert commit_versions(uri) == [*range(NEWEST + 1)]
+    clean()
+    assert commit_versions(uri) == [50, 51, 52, 53, 54]

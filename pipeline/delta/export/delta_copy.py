@@ -22,10 +22,9 @@ from urllib.parse import unquote
 
 from pipeline.dataset import TableRef
 from pipeline.delta.export.log_copy import log_file_names, named_files
-from pipeline.delta.inspect.data_files import encoded_vector, vector_file
 from pipeline.delta.log.checkpoints import LOG, commit_name, first_line
 from pipeline.delta.log.counts import TableActions, table_actions
-from pipeline.delta.log.entry import damaged_file
+from pipeline.delta.log.entry import damaged_file, encoded_vector, vector_file
 from pipeline.delta.storage.access import StoreError, kept_store_errors
 from pipeline.delta.storage.file_system import file_system, local_folder, missing_files, side_by_side, write_file
 from pipeline.errors import ExportRefusedError

@@ -35,10 +35,9 @@ from pipeline.delta.export.target import (
     target_state,
     workspace,
 )
-from pipeline.delta.inspect.data_files import vector_file
 from pipeline.delta.log.commits import commit_identity, partition_values
 from pipeline.delta.log.counts import TableFiles, rows_of, table_files
-from pipeline.delta.log.entry import of_dataset
+from pipeline.delta.log.entry import of_dataset, vector_file
 from pipeline.delta.log.mark import private_session
 from pipeline.delta.read.version import ReadOptions, resolve_version
 from pipeline.delta.spark.doors import as_ours, door, storage_failure, through_door

@@ -6,7 +6,6 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from pipeline.delta.inspect.data_files import vector_file
 from pipeline.delta.log.checkpoints import (
     LOG,
     all_files,
@@ -17,6 +16,7 @@ from pipeline.delta.log.checkpoints import (
     usable_checkpoints,
 )
 from pipeline.delta.log.commits import read_entry
+from pipeline.delta.log.entry import vector_file
 from pipeline.delta.storage.file_system import list_files
 
 _SIDECARS = "_sidecars"

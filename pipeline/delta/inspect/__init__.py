@@ -5,12 +5,12 @@ No module here writes a table; `record` writes JSON files next to the tables.
 
 __all__ = [
     "check",
-    "data_files",
     "describe",
     "diff",
     "doctor",
     "history",
     "lineage",
+    "maintenance_record",
     "manifest",
     "query",
     "record",

@@ -10,11 +10,13 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from pipeline.dataset import TableRef
-from pipeline.delta.inspect.data_files import problem_of, problem_of_vector, vector_file
 from pipeline.delta.log.commits import commit_file, commit_versions
+from pipeline.delta.log.entry import vector_file
 from pipeline.delta.log.replay import FaultKind, LogFault, Replay, replay
 from pipeline.delta.log.snapshot import table_facts
 from pipeline.delta.read.cursors import effective_cursors
+from pipeline.delta.read.data_files import problem_of, problem_of_vector
+from pipeline.delta.read.readable import readable_versions
 from pipeline.delta.spark.doors import door, storage_error
 from pipeline.delta.storage.file_system import file_system, list_folder
 from pipeline.delta.table.open_table import state_from_log
@@ -40,11 +42,15 @@ class Finding:
 
 @dataclass(frozen=True, kw_only=True)
 class Diagnosis:
-    """The diagnosis of a table at one version. An intact table has no findings. `bytes` is the size of live files."""
+    """The diagnosis of a table at one version. An intact table has no findings. `bytes` is the size of live files.
+
+    From `readable_from` on, the log and the files of every version exist. If damage hides it, it is None.
+    """
 
     dataset: str
     location: str
     version: int
+    readable_from: int | None = None
     files: int
     bytes: int
     findings: tuple[Finding, ...]
@@ -93,10 +99,20 @@ def examine(name: str, location: str, *, consumers: Sequence[TableRef] = (), dee
         dataset=name,
         location=location,
         version=replayed.version,
+        readable_from=_readable_from(location),
         files=len(replayed.files),
         bytes=sum(action.get("size") or 0 for action in replayed.files.values()),
         findings=tuple(findings),
     )
+
+
+def _readable_from(location: str) -> int | None:
+    """The oldest version that can be read. If damage of the log hides it, None."""
+    try:
+        readable = readable_versions(location)
+    except (OSError, ValueError, DamagedTableError):
+        return None
+    return None if readable is None else readable.with_files
 
 
 def _unread(name: str, location: str, newest: int, consumers: Iterable[TableRef]) -> dict[str, int]:
@@ -121,7 +137,7 @@ def _of_log(name: str, fault: LogFault, unread: Mapping[str, int]) -> Finding:
     consumers = sorted(consumer for consumer, version in unread.items() if version < fault.version)
     serious = fault.kind is not FaultKind.GAP or fault.hides_files or bool(consumers)
     if fault.kind is FaultKind.CHECKPOINT:
-        remedy = f"Remove it and _last_checkpoint next to it, then run pipeline maintain checkpoint {name}."
+        remedy = f"pipeline doctor {name} --repair --apply replaces it if the entries of the log have its state."
     elif fault.hides_files:
         remedy = f"Write nothing until commit {fault.version} is restored from a copy or a backup of the log."
     else:

@@ -221,7 +221,7 @@ def write_record(
         storage=asdict(storage_facts_in(session, result.location)),
         runtime=(note if result.committed else {}).get("runtime") or runtime_profile(session),
     )
-    path = f"{root.rstrip('/')}/{FOLDER}/{_folder_name(run_id)}/{_file_name(record, result.mark)}"
+    path = f"{root.rstrip('/')}/{FOLDER}/{folder_name(run_id)}/{_file_name(record, result.mark)}"
     write_text(path, record.to_json())
     return path
 
@@ -268,7 +268,7 @@ def _rows(dataset: Dataset, result: WriteResult) -> tuple[dict[str, Any], ...] |
     )
 
 
-def _folder_name(run_id: str) -> str:
+def folder_name(run_id: str) -> str:
     """The run's id as a name of one folder that no file system hides."""
     quoted = quote(run_id, safe="")
     return quoted if quoted[:1].isalnum() else f"%{ord(run_id[0]):02X}{quote(run_id[1:], safe='')}"

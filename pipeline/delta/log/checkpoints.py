@@ -28,7 +28,9 @@ from pipeline.delta.storage.file_system import (
 LOG = "_delta_log"
 _COMMIT_NAME = re.compile(r"(\d{20})\.json")
 _CHECKPOINT_NAME = re.compile(r"(\d{20})\.checkpoint(?:\.[\w-]+)?(?:\.\d{10}\.(\d{10}))?\.(?:parquet|json)")
+_COMPACTED_NAME = re.compile(r"(\d{20})\.(\d{20})\.compacted\.json")
 CHECKSUM = ".crc"
+SIDECARS = "_sidecars"
 # The names of a first page of a listing. A log with more is listed from the checkpoint that `_LAST` names.
 _FIRST_PAGE, _LAST = 999, "_last_checkpoint"
 # Of so many logs a client remembers the newest checkpoint.
@@ -73,6 +75,23 @@ def version_of_commit(name: str) -> int | None:
     return int(match[1]) if match else None
 
 
+def version_in_name(name: str) -> int | None:
+    """The version of a commit, of its checksum file, or of a file of a checkpoint. For any other file, None.
+
+    Hadoop keeps a hidden checksum of each file on a disk. It has the version of that file.
+    """
+    is_hidden = name.startswith(".") and name.endswith(CHECKSUM)
+    visible = name[1:].removesuffix(CHECKSUM) if is_hidden else name
+    match = _COMMIT_NAME.fullmatch(visible) or _CHECKPOINT_NAME.fullmatch(visible)
+    return int(match[1]) if match else checksum_version(visible)
+
+
+def first_compacted(name: str) -> int | None:
+    """The first version of a log compaction file (Delta protocol, "Log Compaction Files"). For any other file, None."""
+    match = _COMPACTED_NAME.fullmatch(name)
+    return int(match[1]) if match else None
+
+
 def commit_name(number: int) -> str:
     """The name of a commit's file in the log."""
     return f"{number:020d}.json"
@@ -102,7 +121,7 @@ def newest_files(location: str) -> list[File]:
     if files is None:
         files = files_from(f"{location}/{LOG}", at_most=_FIRST_PAGE)
     if files is None:
-        last = _last_checkpoint(location)
+        last = last_checkpoint(location)
         files = None if last is None else _files_with_checkpoint(location, last)
     if files is None:
         files = all_files(location)
@@ -135,7 +154,7 @@ def _files_with_checkpoint(location: str, start: int) -> list[File] | None:
     return files if start in usable_checkpoints(files) else None
 
 
-def _last_checkpoint(location: str) -> int | None:
+def last_checkpoint(location: str) -> int | None:
     """The version that `_last_checkpoint` names. If there is none, or it can't be parsed, None."""
     try:
         version = json.loads(read_file(f"{location}/{LOG}/{_LAST}"))["version"]
@@ -182,7 +201,7 @@ def checkpoint_actions(
     else:
         actions = _rows(folder, name, (*columns, "sidecar"), file)
     for sidecar in [action["sidecar"]["path"] for action in actions if action.get("sidecar")]:
-        actions += _rows(folder, f"_sidecars/{sidecar}", columns)
+        actions += _rows(folder, f"{SIDECARS}/{sidecar}", columns)
     return actions
 
 

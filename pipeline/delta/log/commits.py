@@ -317,10 +317,25 @@ def commit_identity(location: str, number: int, file: File | None = None) -> str
     return entry_identity(content.decode("utf-8", errors="replace").split("\n"))
 
 
+def _is_unnamed_commit(entry: os.DirEntry[str]) -> bool:
+    """Whether a file is a temporary one of a first commit that no process is writing any more."""
+    return bool(_UNNAMED.fullmatch(entry.name)) and time.time() - entry.stat().st_mtime > CREATION_SECONDS
+
+
 def _remove_unnamed_commits(folder: str) -> None:
     for entry in os.scandir(folder):
-        if _UNNAMED.fullmatch(entry.name) and time.time() - entry.stat().st_mtime > CREATION_SECONDS:
+        if _is_unnamed_commit(entry):
             os.unlink(entry.path)
+
+
+def is_empty_log(location: str) -> bool:
+    """Whether `remove_empty_log` would remove the log's folder."""
+    system, path = file_system(location)
+    log = f"{path}/{LOG}"
+    if system.type_name != "local" or not os.path.isdir(log):
+        return False
+    with os.scandir(log) as entries:
+        return all(not os.listdir(entry.path) if entry.is_dir() else _is_unnamed_commit(entry) for entry in entries)
 
 
 def remove_empty_log(location: str) -> bool:

@@ -7,7 +7,9 @@ lines as a complete one. `integrity` checks the sequence of entries.
 
 from __future__ import annotations
 
+import base64
 import json
+import uuid
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -65,6 +67,14 @@ _COUNTED: Mapping[str, tuple[str, ...]] = {
     "num_removed_files": ("remove",),
 }
 _COUNTING_ENGINES = ("Apache-Spark", "delta-rs")
+# The characters of base85 in the order of the protocol, and in that of Python.
+_DIGITS = "0123456789"
+_LOWER, _UPPER = "abcdefghijklmnopqrstuvwxyz", "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
+_BASE85 = str.maketrans(
+    f"{_DIGITS}{_LOWER}{_UPPER}.-:+=^!/*?&<>()[]{{}}@%$#", f"{_DIGITS}{_UPPER}{_LOWER}!#$%&()*+-;<=>?@^_`{{|}}~"
+)
+_PYTHONS_BASE85 = {python: protocol for protocol, python in _BASE85.items()}
+_UUID_CHARACTERS = 20
 _WRITES = frozenset({"WRITE", "CREATE TABLE AS SELECT", "REPLACE TABLE AS SELECT", "CREATE OR REPLACE TABLE AS SELECT"})
 
 
@@ -235,6 +245,27 @@ def as_count(value: object) -> int | None:
     """The value of a count in a log, which is a number or its digits as text. For any other value, None."""
     text = str(value)
     return int(text) if text.isascii() and text.isdigit() else None
+
+
+def vector_file(vector: Mapping[str, Any]) -> str | None:
+    """The file of a deletion vector, below the table or as a full path. If the log itself holds the vector, None.
+
+    Raises:
+        ValueError: the name is not written as the protocol says.
+    """
+    text = str(vector["pathOrInlineDv"])
+    if vector["storageType"] == "p":
+        return text
+    if vector["storageType"] != "u":
+        return None
+    encoded = text[-_UUID_CHARACTERS:].translate(_BASE85)
+    folder, name = text[:-_UUID_CHARACTERS], uuid.UUID(bytes=base64.b85decode(encoded))
+    return f"{folder}/deletion_vector_{name}.bin" if folder else f"deletion_vector_{name}.bin"
+
+
+def encoded_vector(name: uuid.UUID) -> str:
+    """The name of a deletion vector's file below the table, as the log has it."""
+    return base64.b85encode(name.bytes).decode().translate(_PYTHONS_BASE85)
 
 
 # --- our note in a commit ---------------------------------------------------------------------------------------------

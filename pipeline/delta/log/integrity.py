@@ -19,6 +19,7 @@ from urllib.parse import unquote
 
 from pipeline.delta.log.checkpoints import (
     LOG,
+    SIDECARS,
     all_files,
     checksum_name,
     checksum_version,
@@ -38,7 +39,6 @@ from pipeline.delta.storage.file_system import File, list_files, local_folder, m
 # How often a log is checked if an entry disappears meanwhile, as in a clean-up.
 _CHECK_ATTEMPTS = 5
 _CACHED_FILES = 8192
-_SIDECARS = "_sidecars"
 # The operations whose checksum follows from their actions. Some other operations add a file again that the table has.
 COUNTED_OPERATIONS = frozenset(
     {
@@ -257,17 +257,17 @@ def _unreadable(location: str, file: File) -> str | None:
 
 def _refuse_sidecars(location: str, file: File) -> None:
     """Refuse a checkpoint with a sidecar file that is missing or can't be read (Delta protocol, "V2 Spec")."""
-    names = _sidecars(location, file)
-    present = {sidecar.name: sidecar for sidecar in (list_files(f"{location}/{LOG}/{_SIDECARS}") if names else ())}
+    names = sidecars_of(location, file)
+    present = {sidecar.name: sidecar for sidecar in (list_files(f"{location}/{LOG}/{SIDECARS}") if names else ())}
     for name in names:
-        sidecar, path = present.get(name), f"{_SIDECARS}/{name}"
+        sidecar, path = present.get(name), f"{SIDECARS}/{name}"
         problem = "it is missing" if sidecar is None else _unreadable(location, replace(sidecar, name=path))
         if problem is not None:
             raise damaged_file(f"{location}/{LOG}/{path}", f"{problem}, and checkpoint {file.name} needs it")
 
 
 @lru_cache(maxsize=_CACHED_FILES)
-def _sidecars(location: str, file: File) -> tuple[str, ...]:
+def sidecars_of(location: str, file: File) -> tuple[str, ...]:
     """The names of the sidecar files of a checkpoint. A classic checkpoint has none."""
     path = _path(location, file)
     if path.endswith(".json"):

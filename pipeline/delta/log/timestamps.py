@@ -1,10 +1,13 @@
-"""The timestamps of commits, as Delta uses them for time travel. No Spark.
+"""The timestamps of commits, as Delta uses them for time travel, and how long commits are kept. No Spark.
 
-Here belongs the choice between the in-commit timestamp and the modification time of a commit's file.
+Here belong the choice between the in-commit timestamp and the modification time of a commit's file, and the reading of
+the properties that are intervals of time.
 """
 
 from __future__ import annotations
 
+import datetime as dt
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -19,6 +22,28 @@ from pipeline.delta.storage.file_system import File, side_by_side
 _TIMED = "delta.enableInCommitTimestamps"
 _TIMED_SINCE = "delta.inCommitTimestampEnablementVersion"
 _MILLISECOND = 1_000_000  # in nanoseconds
+LOG_RETENTION = "delta.logRetentionDuration"
+FILE_RETENTION = "delta.deletedFileRetentionDuration"
+TRANSACTION_RETENTION = "delta.setTransactionRetentionDuration"
+_DEFAULT_LOG_RETENTION = dt.timedelta(days=30)
+_UNITS = {
+    "week": dt.timedelta(weeks=1), "day": dt.timedelta(days=1), "hour": dt.timedelta(hours=1),
+    "minute": dt.timedelta(minutes=1), "second": dt.timedelta(seconds=1),
+}  # fmt: skip
+_INTERVAL_PART = re.compile(rf"(\d+) +({'|'.join(_UNITS)})s?\b")
+
+
+def interval(properties: Mapping[str, str], name: str) -> dt.timedelta | None:
+    """The interval of time in a table property, as Delta reads it. If it is not set or can't be parsed, None."""
+    value = next((value for key, value in properties.items() if key.lower() == name.lower()), "")
+    parts = _INTERVAL_PART.findall(value.lower())
+    return sum((int(count) * _UNITS[unit] for count, unit in parts), dt.timedelta()) if parts else None
+
+
+def log_retention(properties: Mapping[str, str]) -> dt.timedelta:
+    """How long the entries of the log are kept. If the property is not set or can't be parsed, Delta's default."""
+    retention = interval(properties, LOG_RETENTION)
+    return _DEFAULT_LOG_RETENTION if retention is None else retention
 
 
 @dataclass(frozen=True)

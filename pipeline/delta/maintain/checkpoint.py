@@ -1,4 +1,4 @@
-"""Checkpoints of a table's newest version, for which Delta has no SQL statement.
+"""Checkpoints of a table, for which Delta has no SQL statement.
 
 Here belong the calls into the JVM. A Connect session has no JVM in this process: one embedded child process then writes
 the checkpoints of all requested tables, since its start costs more than they do.
@@ -12,7 +12,9 @@ import sys
 import tempfile
 import threading
 import time
+from collections.abc import Callable
 from dataclasses import replace
+from functools import cached_property
 from types import TracebackType
 from typing import IO, Any
 
@@ -34,9 +36,13 @@ class CheckpointFailedError(Exception):
 
 
 class Checkpoints:
-    """Writes checkpoints, one table after another. If a child process was started, it ends with the block."""
+    """Writes checkpoints, one table after another. If a child process was started, it ends with the block.
 
-    def __init__(self, session: SparkSession) -> None:
+    Args:
+        session: the session, or a function that opens it when it is first needed.
+    """
+
+    def __init__(self, session: SparkSession | Callable[[], SparkSession]) -> None:
         self._session = session
         self._child: subprocess.Popen[str] | None = None
         self._errors: IO[str] | None = None
@@ -52,19 +58,25 @@ class Checkpoints:
         if self._errors is not None:
             self._errors.close()
 
-    def write(self, location: str, keep: int | None) -> tuple[int, bool]:
+    @cached_property
+    def session(self) -> SparkSession:
+        """The session, which is opened if it is not yet."""
+        return self._session() if callable(self._session) else self._session
+
+    def write(self, location: str, keep: int | None, version: int | None = None) -> tuple[int, bool]:
         """Write a checkpoint, and return its version and whether the clean-up of the log was left out.
 
         Args:
             keep: a version whose commit, and all later ones, the clean-up of the log must not remove.
+            version: the version of the checkpoint. The log is not cleaned then. If None, the newest version.
 
         Raises:
             CheckpointFailedError: the child process reports an error, or has ended. A classic session raises Spark's
                 own errors.
         """
-        if not is_connect(self._session):
-            return checkpoint_embedded(self._session, location, keep)
-        answer = self._request({"location": location, "keep": keep})
+        if not is_connect(self.session):
+            return checkpoint_embedded(self.session, location, keep, version)
+        answer = self._request({"location": location, "keep": keep, "version": version})
         if "error" in answer:
             raise CheckpointFailedError(str(answer["error"]))
         return int(answer["version"]), bool(answer["kept"])
@@ -108,7 +120,9 @@ class Checkpoints:
         return lines[-1] if lines else f"the process that writes it ended with status {status}"
 
 
-def checkpoint_embedded(session: SparkSession, location: str, keep: int | None) -> tuple[int, bool]:
+def checkpoint_embedded(
+    session: SparkSession, location: str, keep: int | None, version: int | None = None
+) -> tuple[int, bool]:
     """Write a checkpoint through the JVM of a classic session, as `Checkpoints.write`.
 
     By default Delta only logs a failed checkpoint. A conf in a clone of the session makes it raise the error.
@@ -120,14 +134,19 @@ def checkpoint_embedded(session: SparkSession, location: str, keep: int | None) 
     delta = jvm.org.apache.spark.sql.delta
     log = delta.DeltaLog.forTable(clone._jsparkSession, location)
     snapshot = log.update(False, none, none)
-    version = int(snapshot.version())
-    kept = keep is not None and keep < version and _expires(jvm, log, snapshot, commit_file(location, keep))
+    newest = int(snapshot.version())
+    if version is not None and version < newest:
+        log.createCheckpointAtVersion(version)
+        return version, True
+    kept = version is not None or (
+        keep is not None and keep < newest and _expires(jvm, log, snapshot, commit_file(location, keep))
+    )
     if kept:
         info = log.writeCheckpointFiles(snapshot, none)
         log.writeLastCheckpointFile(log, info, delta.LastCheckpointInfo.checksumEnabled(clone._jsparkSession))
     else:
         log.checkpoint(snapshot, none)
-    return version, kept
+    return newest, kept
 
 
 def _expires(jvm: Any, log: Any, snapshot: Any, path: str) -> bool:
@@ -149,7 +168,7 @@ def _serve() -> None:
     for line in sys.stdin:
         request = json.loads(line)
         try:
-            version, kept = checkpoint_embedded(session, request["location"], request["keep"])
+            version, kept = checkpoint_embedded(session, request["location"], request["keep"], request["version"])
         except SPARK_ERRORS as error:
             answer: dict[str, Any] = {"error": failure_of(error).summary}
         else:

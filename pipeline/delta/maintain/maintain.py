@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 from pyspark.sql import SparkSession
 
-from pipeline.dataset import Dataset, TableRef
+from pipeline.dataset import TableRef
 from pipeline.dataset.policy import storage_confs
 from pipeline.delta import sql
 from pipeline.delta.log.entry import as_count
@@ -23,7 +23,8 @@ from pipeline.delta.maintain.checkpoint import CheckpointFailedError, Checkpoint
 from pipeline.delta.maintain.retention import Unread, blocked_by, unread_files
 from pipeline.delta.spark.doors import door, storage_failure
 from pipeline.delta.spark.failures import SPARK_ERRORS, failure_of
-from pipeline.delta.table.open_table import TableState, require_table
+from pipeline.delta.storage.file_system import total_bytes
+from pipeline.delta.table.open_table import require_table
 from pipeline.delta.write.transaction import INCARNATION, incarnation
 from pipeline.errors import CommitConflictError, ConsumerBehindError, StorageError
 
@@ -32,7 +33,7 @@ _SMALL_FILE = "spark.databricks.delta.optimize.minFileSize"
 
 @dataclass(frozen=True, kw_only=True)
 class VacuumResult:
-    """The result of a vacuum. `files` are the paths of the files that it lists for removal.
+    """The result of a vacuum. `files` are the paths of the files that it lists for removal, `bytes` is their size.
 
     `needed` are the consumers that have yet to read some of these files, with these files.
     """
@@ -41,6 +42,7 @@ class VacuumResult:
     version: int
     applied: bool
     files: tuple[str, ...]
+    bytes: int = 0
     needed: tuple[Unread, ...] = ()
 
 
@@ -69,16 +71,17 @@ class OptimizeResult:
 @door
 def vacuum(
     session: SparkSession, table: TableRef, *,
-    consumers: Sequence[TableRef] = (), apply: bool = False, force: bool = False,
+    consumers: Sequence[TableRef] = (), apply: bool = False, force: bool = False, waits: bool = False,
 ) -> VacuumResult:  # fmt: skip
     """List the files that no version within the table's retention needs. With `apply`, remove them.
 
     The removal is refused if the next run of a consumer, from its current cursor and the current log, reads one of the
-    files.
+    files. If there is nothing to remove, no commit is made.
 
     Args:
         consumers: the consumers of this dataset's changes.
         force: remove files that consumers need too, without reading their cursors. They then read the full source.
+        waits: instead of a refusal, remove nothing and return a result that is not applied.
 
     Raises:
         TableNotFoundError: the table was never written.
@@ -90,15 +93,20 @@ def vacuum(
     try:
         listed = [row["path"] for row in session.sql(f"VACUUM {sql.path_table(table.location)} DRY RUN").collect()]
         needed = () if force else blocked_by(unread_files(session, table, consumers), listed)
+        removed_bytes = total_bytes(listed)
+        apply = apply and not (needed and waits)
         if apply:
             _refuse(session, table, needed)
+        if apply and listed:
             note = CommitNote(mark=Mark(writer=f"{table.name}/vacuum"))
             with private_session(session, write_confs(note, session, table.dataset.fingerprint)) as clone:
                 clone.sql(f"VACUUM {sql.path_table(table.location)}").collect()
     except SPARK_ERRORS as error:
         raise storage_failure(table.name, table.location, failure_of(error)) from error
     version = require_table(session, table).version
-    return VacuumResult(dataset=table.name, version=version, applied=apply, files=tuple(listed), needed=needed)
+    return VacuumResult(
+        dataset=table.name, version=version, applied=apply, files=tuple(listed), bytes=removed_bytes, needed=needed
+    )
 
 
 def _refuse(session: SparkSession, table: TableRef, needed: Sequence[Unread]) -> None:
@@ -163,20 +171,43 @@ def checkpoint(
         StorageError: the checkpoint could not be written.
         CursorUnreadableError: the entries that a consumer needs are not known.
     """
-    _keep_incarnation(session, table.dataset, require_table(session, table))
+    record_incarnation(session, table)
     needed = unread_files(session, table, consumers)
     keep = min((consumer.version for consumer in needed), default=None)
     try:
         with nullcontext(within) if within is not None else Checkpoints(session) as checkpoints:
             version, kept = checkpoints.write(table.location, keep)
     except (*SPARK_ERRORS, CheckpointFailedError) as error:
-        reason = str(error) if isinstance(error, CheckpointFailedError) else failure_of(error).summary
-        raise table.error(StorageError, reason=reason) from error
+        raise table.error(StorageError, reason=_reason(error)) from error
     return CheckpointResult(dataset=table.name, version=version, log_kept_for=needed if kept else ())
 
 
-def _keep_incarnation(session: SparkSession, dataset: Dataset, state: TableState) -> None:
-    """Record the newest restore as a table property, before a checkpoint's clean-up may remove it from the log."""
+@door
+def checkpoint_at(table: TableRef, version: int, within: Checkpoints) -> None:
+    """Write a checkpoint of one version. The log is not cleaned.
+
+    Raises:
+        StorageError: the checkpoint could not be written.
+    """
+    try:
+        within.write(table.location, None, version)
+    except (*SPARK_ERRORS, CheckpointFailedError) as error:
+        raise table.error(StorageError, reason=_reason(error)) from error
+
+
+def _reason(error: Exception) -> str:
+    return str(error) if isinstance(error, CheckpointFailedError) else failure_of(error).summary
+
+
+@door
+def record_incarnation(session: SparkSession, table: TableRef) -> None:
+    """Record the newest restore as a table property, before a clean-up may remove it from the log.
+
+    Raises:
+        TableNotFoundError: the table was never written.
+        StorageError: the property can't be set.
+    """
+    dataset, state = table.dataset, require_table(session, table)
     current = incarnation(session, state)
     if current == (as_count(state.properties.get(INCARNATION)) or 0):
         return
@@ -186,4 +217,4 @@ def _keep_incarnation(session: SparkSession, dataset: Dataset, state: TableState
         with private_session(session, write_confs(note, session, dataset.fingerprint)) as clone:
             clone.sql(f"ALTER TABLE {sql.path_table(state.location)} SET TBLPROPERTIES ({pair})").collect()
     except SPARK_ERRORS as error:
-        raise storage_failure(dataset.name, state.location, failure_of(error)) from error
+        raise storage_failure(table.name, table.location, failure_of(error)) from error

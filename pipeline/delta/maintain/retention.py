@@ -28,7 +28,7 @@ from pipeline.errors import CursorUnreadableError, PipelineError
 class Unread:
     """The files of a source that a consumer has yet to read, by path below the table. At the newest version, empty.
 
-    `version` is the last version that it has read, or 0.
+    `version` is the last version that it has read. If it has read none, or if that is not known, it is 0.
     """
 
     consumer: str
@@ -43,8 +43,12 @@ def consumers_of(name: str, datasets: Iterable[Dataset], root: str) -> tuple[Tab
 
 
 @door
-def unread_files(session: SparkSession, source: TableRef, consumers: Sequence[TableRef]) -> tuple[Unread, ...]:
+def unread_files(session: SparkSession | None, source: TableRef, consumers: Sequence[TableRef]) -> tuple[Unread, ...]:
     """The files that each consumer has yet to read. A consumer that needs nothing is left out.
+
+    Args:
+        session: if None, only logs are read. If the cursors of a consumer follow from a restore to a time that only
+            Spark can read, they are not known then.
 
     Raises:
         TableNotFoundError: the source was never written.
@@ -55,10 +59,12 @@ def unread_files(session: SparkSession, source: TableRef, consumers: Sequence[Ta
     return tuple(needed for needed in unread if needed is not None)
 
 
-def _unread(session: SparkSession, source: TableRef, state: TableState, consumer: TableRef) -> Unread | None:
+def _unread(session: SparkSession | None, source: TableRef, state: TableState, consumer: TableRef) -> Unread | None:
     name = source.name
     try:
         in_force = effective_cursors(session, table_state(session, consumer))
+        if in_force.needs_spark:
+            return Unread(consumer=consumer.name, version=0)
         cursor = in_force.sources.get(name)
         if cursor is None and in_force.missing is Reason.FIRST_RUN:
             cursor = Cursor(table_id=state.table_id, version=0)

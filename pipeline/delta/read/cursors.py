@@ -23,12 +23,18 @@ from pipeline.delta.table.open_table import TableState
 
 @dataclass(frozen=True, kw_only=True)
 class EffectiveCursors:
-    """The cursors in force at a version of the consumer. If there are none, `missing` is the reason."""
+    """The cursors in force at a version of the consumer. If there are none, `missing` is the reason.
+
+    `oldest` is the oldest entry of the consumer's log that this follows from. If the log no longer has such an entry,
+    it is None. `needs_spark` is true if nothing is known because only Spark can read the time that a restore names.
+    """
 
     number: int
     read_at: int
     sources: Mapping[str, Cursor] = field(default_factory=dict)
     missing: Reason = Reason.FIRST_RUN
+    oldest: int | None = field(default=None, compare=False)
+    needs_spark: bool = field(default=False, compare=False)
 
     def followed_by(self, sources: Mapping[str, Cursor]) -> Cursors:
         """The cursors that the next commit puts in force."""
@@ -53,10 +59,11 @@ def effective_cursors(session: SparkSession | None, state: TableState | None) ->
     if state is None:
         return EffectiveCursors(number=0, read_at=-1)
     log = _ConsumerLog(session, state)
-    number, was_restored = state.version, False
+    number, was_restored, needs_spark = state.version, False, False
     while number >= 0:
         entry = log.entry(number)
         if entry is None or (entry.is_restore and entry.restored is None):
+            needs_spark = entry is not None and session is None
             break
         if entry.is_restore:
             assert entry.restored is not None  # noqa: S101
@@ -67,9 +74,11 @@ def effective_cursors(session: SparkSession | None, state: TableState | None) ->
             return _trusted(log, number, entry.cursors, state.version)
     else:
         missing = Reason.CONSUMER_RESTORED if was_restored else Reason.FIRST_RUN
-        return EffectiveCursors(number=0, read_at=state.version, missing=missing)
+        return EffectiveCursors(number=0, read_at=state.version, missing=missing, oldest=log.oldest)
     # Greater than the number that any commit can have used.
-    return EffectiveCursors(number=state.version, read_at=state.version, missing=Reason.CURSOR_LOST)
+    return EffectiveCursors(
+        number=state.version, read_at=state.version, missing=Reason.CURSOR_LOST, needs_spark=needs_spark
+    )
 
 
 def _trusted(log: _ConsumerLog, number: int, cursors: Cursors, latest: int) -> EffectiveCursors:
@@ -77,21 +86,24 @@ def _trusted(log: _ConsumerLog, number: int, cursors: Cursors, latest: int) -> E
     between = [log.entry(version) for version in range(cursors.read_at + 1, number)]
     if any(entry is None or entry.is_restore for entry in between):
         missing = Reason.CURSOR_LOST if None in between else Reason.CONSUMER_RESTORED
-        return EffectiveCursors(number=latest, read_at=latest, missing=missing)
-    return EffectiveCursors(number=cursors.number, read_at=latest, sources=cursors.sources)
+        oldest = None if None in between else log.oldest
+        return EffectiveCursors(number=latest, read_at=latest, missing=missing, oldest=oldest)
+    return EffectiveCursors(number=cursors.number, read_at=latest, sources=cursors.sources, oldest=log.oldest)
 
 
 class _ConsumerLog:
-    """The entries of a log. An entry is read when it is asked for."""
+    """The entries of a log. An entry is read when it is asked for. `oldest` is the oldest that was read."""
 
     def __init__(self, session: SparkSession | None, state: TableState) -> None:
         self._session, self._state = session, state
+        self.oldest = state.version
 
     def entry(self, number: int) -> _Entry | None:
         """The facts of that commit. If the log no longer has it, None."""
         info = commit_info(self._state.location, number, self._state.entry(number))
         if info is None:
             return None
+        self.oldest = min(number, self.oldest)
         if info.get("operation") == RESTORE:
             parameters = info.get("operationParameters")
             return _Entry(True, restored_version(self._session, self._state.location, number, parameters), None)

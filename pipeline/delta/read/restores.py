@@ -177,10 +177,10 @@ def _version_at(location: str, number: int, milliseconds: int) -> int | None:
 # --- the commits that count -------------------------------------------------------------------------------------------
 
 
-def commits_in_force(session: SparkSession, location: str) -> Iterator[tuple[int, Mapping[str, Any]]]:
+def commits_in_force(session: SparkSession | None, location: str) -> Iterator[tuple[int, Mapping[str, Any]]]:
     """The commit information of the commits that no restore has undone, newest first, as far back as the log goes.
 
-    If there is no table, nothing.
+    If there is no table, nothing. Without a session it ends at a restore to a time that only Spark can read.
     """
     newest = newest_version(location)
     number = -1 if newest is None else newest

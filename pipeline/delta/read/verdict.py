@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import datetime as dt
 import json
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum
@@ -26,19 +25,12 @@ from pipeline.delta.log.entry import as_count, info_of, of_dataset, statistics
 from pipeline.delta.log.integrity import files_beside, require_sound_entries
 from pipeline.delta.log.mark import Cursor
 from pipeline.delta.log.snapshot import PHYSICAL_NAME, facts_in_checksum, table_facts
+from pipeline.delta.log.timestamps import log_retention
 from pipeline.delta.read.appended_rows import AddedFile
 from pipeline.delta.read.restores import RESTORE, contradictory_commits
 from pipeline.delta.storage.file_system import File, missing_files, side_by_side
 from pipeline.delta.table.open_table import CHANGE_FEED, TableState, require_table
 from pipeline.errors.listing import listed
-
-_LOG_RETENTION = "delta.logRetentionDuration"
-_DEFAULT_RETENTION = dt.timedelta(days=30)
-_UNITS = {
-    "week": dt.timedelta(weeks=1), "day": dt.timedelta(days=1), "hour": dt.timedelta(hours=1),
-    "minute": dt.timedelta(minutes=1), "second": dt.timedelta(seconds=1),
-}  # fmt: skip
-_INTERVAL_PART = re.compile(rf"(\d+) +({'|'.join(_UNITS)})s?\b")
 
 
 class VerdictKind(Enum):
@@ -113,10 +105,13 @@ class Verdict:
 
 
 def verdict_on(
-    session: SparkSession, table: TableRef, cursor: Cursor | None,
+    session: SparkSession | None, table: TableRef, cursor: Cursor | None,
     missing: Reason = Reason.FIRST_RUN, *, up_to: int | None = None,
 ) -> Verdict:  # fmt: skip
     """What must be read of a source to get from the cursor to its newest version, or to the version `up_to`.
+
+    Args:
+        session: if None, only logs are read.
 
     Raises:
         TableNotFoundError: the source was never written.
@@ -192,14 +187,7 @@ def _appended(commits: Sequence[_Commit]) -> tuple[AddedFile, ...] | None:
 def _is_late(state: TableState, number: int) -> bool:
     """Whether a commit is older than half the time for which the log is kept."""
     committed = read_commit(state.location, number, state.partition_by).timestamp
-    return dt.datetime.now(dt.timezone.utc) - committed > _log_retention(state.properties) / 2
-
-
-def _log_retention(properties: Mapping[str, str]) -> dt.timedelta:
-    """How long the log is kept, as Delta reads the property. If the value can't be parsed, Delta's default."""
-    retention = next((value for name, value in properties.items() if name.lower() == _LOG_RETENTION.lower()), "")
-    parts = _INTERVAL_PART.findall(retention.lower())
-    return sum((int(n) * _UNITS[unit] for n, unit in parts), dt.timedelta()) if parts else _DEFAULT_RETENTION
+    return dt.datetime.now(dt.timezone.utc) - committed > log_retention(state.properties) / 2
 
 
 def needs_snapshot(verdict: Verdict, reason: Reason, at_fault: Sequence[int] = ()) -> Verdict:

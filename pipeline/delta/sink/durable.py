@@ -14,9 +14,9 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
 
-from pipeline.delta.inspect.data_files import vector_file
 from pipeline.delta.log.checkpoints import LOG
 from pipeline.delta.log.commits import commit_file, commit_versions, read_entry
+from pipeline.delta.log.entry import vector_file
 from pipeline.delta.storage.file_system import local_folder
 from pipeline.delta.storage.local_files import sync_folder
 

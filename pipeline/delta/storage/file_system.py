@@ -6,7 +6,7 @@ does not.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import lru_cache
@@ -162,6 +162,31 @@ def write_file(uri: str, content: bytes) -> None:
         return
     system, path = file_system(uri)
     system.handler.put(path, content)
+
+
+def total_bytes(uris: Sequence[str]) -> int:
+    """The sum of the sizes of files. A file that does not exist, and a folder, count as empty.
+
+    Raises:
+        OSError, ValueError: the storage can't be read.
+    """
+    return sum(side_by_side(_size, uris, uris[0])) if uris else 0
+
+
+def _size(uri: str) -> int:
+    system, path = file_system(uri)
+    return int(system.get_file_info(path).size or 0)
+
+
+def remove_file(uri: str) -> None:
+    """Remove one file. If there is none, nothing.
+
+    Raises:
+        OSError, ValueError: the storage refuses.
+    """
+    system, path = file_system(uri)
+    with suppress(FileNotFoundError):
+        system.delete_file(path)
 
 
 def side_by_side(read: Callable[[_T], _R], items: Iterable[_T], uri: str) -> list[_R]:

@@ -131,25 +131,34 @@ def observe_at(session: SparkSession, name: str, location: str) -> TableState | 
 
 
 @door
-def table_state(session: SparkSession, table: TableRef) -> TableState | None:
+def table_state(session: SparkSession | None, table: TableRef) -> TableState | None:
     """The table's current state without its sizes; None if there is no table.
 
     It is read from the newest entries of the log, which is a hundred times faster than Spark. If that fails, Spark
     reads the state; only Spark decides that there is no table.
 
+    Args:
+        session: if None, only the log is read.
+
     Raises:
         DamagedTableError: the table is damaged.
-        StorageError: the storage can't be read.
+        StorageError: the storage can't be read, or there is no session and the log has a form that only Spark reads.
     """
     return state_at_location(session, table.name, table.location)
 
 
 @door
-def state_at_location(session: SparkSession, name: str, location: str) -> TableState | None:
+def state_at_location(session: SparkSession | None, name: str, location: str) -> TableState | None:
     """As `table_state`, for a table without a declaration; `name` is the dataset's name in errors."""
     with of_dataset(name):
         state = state_from_log(location)
-    return state or observe_at(session, name, location)
+    if state is not None:
+        return state
+    if session is not None:
+        return observe_at(session, name, location)
+    if newest_version(location) is None:
+        return None
+    raise StorageError(dataset=name, location=location, reason="its log has a form that only Spark reads")
 
 
 def _require_sound_newest(location: str) -> None:
@@ -198,8 +207,8 @@ def state_from_log(location: str, listed: Sequence[File] | None = None) -> Table
 
 
 @door
-def require_table(session: SparkSession, table: TableRef) -> TableState:
-    """The state of a table that must exist, without its sizes.
+def require_table(session: SparkSession | None, table: TableRef) -> TableState:
+    """The state of a table that must exist, without its sizes. Without a session it is read from the log alone.
 
     Raises:
         TableNotFoundError: there is no table.

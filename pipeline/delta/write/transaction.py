@@ -28,6 +28,8 @@ from pipeline.delta.read.restores import RESTORE, restored_version
 from pipeline.delta.table.open_table import TableState
 
 INCARNATION = "pipeline.incarnation"
+# The beginning of the application of each of our transaction identifiers.
+OUR_IDENTIFIERS = "pipeline/"
 _APP_ID = "spark.databricks.delta.write.txnAppId"
 _VERSION = "spark.databricks.delta.write.txnVersion"
 _CHANGES_ROWS = ("WRITE", "MERGE", "UPDATE", "DELETE", "TRUNCATE", RESTORE, "STREAMING UPDATE", "COPY INTO")
@@ -97,7 +99,7 @@ def identifier(session: SparkSession, state: TableState, mark: Mark) -> Identifi
 
 
 def _application(incarnation: int, writer: str) -> str:
-    return f"pipeline/{incarnation}/{writer}"
+    return f"{OUR_IDENTIFIERS}{incarnation}/{writer}"
 
 
 def last_recorded_epoch(session: SparkSession, state: TableState, writer: str) -> int:
@@ -107,7 +109,7 @@ def last_recorded_epoch(session: SparkSession, state: TableState, writer: str) -
 
 def cursor_identifier(session: SparkSession, state: TableState, number: int) -> Identifier:
     """The identifier that all runs of a consumer share: Delta accepts one commit for each number of the cursors."""
-    return Identifier(f"pipeline/{incarnation(session, state)}/cursors", number)
+    return Identifier(_application(incarnation(session, state), "cursors"), number)
 
 
 def incarnation(session: SparkSession, state: TableState) -> int:
@@ -207,7 +209,7 @@ def first_load(session: SparkSession, state: TableState, mark: Mark) -> Identifi
         return Occupied() if version is None else Written(version)
     # A table that was emptied may be loaded again: the commit that emptied it changes the identifier.
     changes = (number for number, info in newest_infos(state.location) if info.get("operation") in _CHANGES_ROWS)
-    return Identifier(f"pipeline/{incarnation(session, state)}/first load after {next(changes, 0)}", 0)
+    return Identifier(_application(incarnation(session, state), f"first load after {next(changes, 0)}"), 0)
 
 
 def version_holding(state: TableState, mark: Mark, known: Identifier) -> int | None:

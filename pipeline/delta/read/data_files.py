@@ -5,8 +5,6 @@ Here belongs the check of one file and of its deletion vector. `replay` determin
 
 from __future__ import annotations
 
-import base64
-import uuid
 import zlib
 from collections.abc import Mapping
 from typing import Any
@@ -19,14 +17,6 @@ _MAGIC = b"PAR1"
 _ENCRYPTED = b"PARE"
 # Delta truncates texts in statistics to so many characters.
 _TRUNCATED_LENGTH = 32
-# The characters of base85 in the order of the protocol, and in that of Python.
-_DIGITS = "0123456789"
-_LOWER, _UPPER = "abcdefghijklmnopqrstuvwxyz", "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
-_BASE85 = str.maketrans(
-    f"{_DIGITS}{_LOWER}{_UPPER}.-:+=^!/*?&<>()[]{{}}@%$#", f"{_DIGITS}{_UPPER}{_LOWER}!#$%&()*+-;<=>?@^_`{{|}}~"
-)
-_PYTHONS_BASE85 = {python: protocol for protocol, python in _BASE85.items()}
-_UUID_CHARACTERS = 20
 # A vector is stored after its size and before its checksum, of this many bytes each.
 _NUMBER_BYTES = 4
 # Errors of pyarrow, or of the system, for bytes that are not Parquet.
@@ -104,27 +94,6 @@ def _min_max(values: Any) -> tuple[object, object] | None:
         return None
     limits = pc.min_max(values).as_py()
     return limits["min"], limits["max"]
-
-
-def vector_file(vector: Mapping[str, Any]) -> str | None:
-    """The file of a deletion vector, below the table or as a full path. If the log itself holds the vector, None.
-
-    Raises:
-        ValueError: the name is not written as the protocol says.
-    """
-    text = str(vector["pathOrInlineDv"])
-    if vector["storageType"] == "p":
-        return text
-    if vector["storageType"] != "u":
-        return None
-    encoded = text[-_UUID_CHARACTERS:].translate(_BASE85)
-    folder, name = text[:-_UUID_CHARACTERS], uuid.UUID(bytes=base64.b85decode(encoded))
-    return f"{folder}/deletion_vector_{name}.bin" if folder else f"deletion_vector_{name}.bin"
-
-
-def encoded_vector(name: uuid.UUID) -> str:
-    """The name of a deletion vector's file below the table, as the log has it."""
-    return base64.b85encode(name.bytes).decode().translate(_PYTHONS_BASE85)
 
 
 def problem_of_vector(system: Any, path: str, vector: Mapping[str, Any]) -> str | None:

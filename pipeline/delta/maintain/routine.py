@@ -1,0 +1,214 @@
+"""The routine maintenance of a table: a checkpoint, joined files, a vacuum and a clean log, each only if it is due.
+
+Here belongs when a step is due, which the log shows without Spark (delta#3106). The steps belong to `maintain` and
+`clean_log`. If no step is due that needs Spark, none is started. Nothing is removed that a consumer of the table's
+changes still has to read: the step waits for it, and the others are made.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from pipeline.dataset import MaintenancePolicy, TableRef
+from pipeline.delta.inspect.describe import CHECKPOINT_INTERVAL, MANY_FILES_PER_PARTITION, ROWS_KEPT
+from pipeline.delta.inspect.maintenance_record import MaintenanceRecord
+from pipeline.delta.log.commits import instant
+from pipeline.delta.log.entry import as_count
+from pipeline.delta.log.mark import CommitNote, Mark
+from pipeline.delta.log.timestamps import FILE_RETENTION, TimedCommit, interval, timed_commits
+from pipeline.delta.maintain.checkpoint import Checkpoints
+from pipeline.delta.maintain.clean_log import clean_log, plan_clean_log
+from pipeline.delta.maintain.maintain import checkpoint_at, optimize, record_incarnation, vacuum
+from pipeline.delta.maintain.sizes import TableSizes, small_file_bytes, table_sizes
+from pipeline.delta.read.restores import RESTORE
+from pipeline.delta.spark.doors import door
+from pipeline.delta.table.open_table import TableState, require_table
+from pipeline.delta.write.transaction import INCARNATION
+
+DEFAULT_POLICY = MaintenancePolicy()
+# Delta's default of `delta.deletedFileRetentionDuration`.
+_FILE_RETENTION = dt.timedelta(days=7)
+_VACUUM = "VACUUM START"
+# Operations that change no rows and yet leave files behind.
+_REWRITES = frozenset({"OPTIMIZE", "REORG", "ROW TRACKING BACKFILL"})
+
+
+@dataclass(frozen=True, kw_only=True)
+class Maintained:
+    """The routine maintenance of a table or, unless it is `applied`, its plan. What was not due is 0 or None.
+
+    `checkpoint` is the version of a checkpoint that was written. `files_joined` small files were joined; in the plan of
+    a clustered table it is None, since only Delta knows. `files_vacuumed` and `log_files_removed` were removed, and
+    `bytes_reclaimed` is their size. `waits` are the reasons why files or entries past their retention are kept. `sizes`
+    are those afterwards.
+    """
+
+    dataset: str
+    location: str
+    applied: bool
+    checkpoint: int | None = None
+    files_joined: int | None = 0
+    files_vacuumed: int = 0
+    log_files_removed: int = 0
+    bytes_reclaimed: int = 0
+    waits: tuple[str, ...] = ()
+    sizes: TableSizes
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether nothing was due."""
+        steps = (self.files_joined, self.files_vacuumed, self.log_files_removed)
+        return self.checkpoint is None and not any(step is None or step > 0 for step in steps)
+
+    def document(self) -> dict[str, Any]:
+        """The maintenance in JSON's types."""
+        document = asdict(self)
+        document["sizes"]["small_file_ratio"] = self.sizes.small_file_ratio
+        return document
+
+    def record(self, run_id: str) -> MaintenanceRecord:
+        """The record of a maintenance that is applied."""
+        return MaintenanceRecord(
+            name=self.dataset, path=self.location, run_id=run_id,
+            recorded_at=dt.datetime.now(dt.timezone.utc).isoformat(), version=self.sizes.version,
+            checkpoint=self.checkpoint, files_joined=self.files_joined or 0, files_vacuumed=self.files_vacuumed,
+            log_files_removed=self.log_files_removed, bytes_reclaimed=self.bytes_reclaimed, waits=self.waits,
+            files=self.sizes.files, bytes=self.sizes.bytes, small_file_ratio=self.sizes.small_file_ratio,
+            log_entries=self.sizes.log_entries, oldest_readable_version=self.sizes.oldest_readable,
+        )  # fmt: skip
+
+
+@door
+def maintain_table(
+    table: TableRef, checkpoints: Checkpoints, *,
+    consumers: Sequence[TableRef] = (), apply: bool = False, run_id: str, now: dt.datetime | None = None,
+) -> Maintained:  # fmt: skip
+    """Make each step of a table's maintenance that its policy allows and that is due.
+
+    Args:
+        checkpoints: gives the session too. It is opened only if a step needs it.
+        consumers: the consumers of this dataset's changes.
+        apply: make the steps; without it they are only planned.
+        run_id: the run, for the marks of commits.
+        now: the time by which files and entries are past their retention. If None, the present.
+
+    Raises:
+        TableNotFoundError: the table was never written.
+        StorageError: a step failed; those before it are made.
+        CommitConflictError: another commit has changed the files that were joined; the steps before it are made.
+        CursorUnreadableError: what a consumer needs is not known; the steps before it are made.
+        DamagedTableError: the log or a file is damaged.
+    """
+    return _Routine(table, checkpoints, consumers, now or dt.datetime.now(dt.timezone.utc), run_id).run(apply=apply)
+
+
+class _Routine:
+    """The steps of one table. Each step returns the fields of the result that it sets."""
+
+    def __init__(
+        self, table: TableRef, checkpoints: Checkpoints, consumers: Sequence[TableRef], now: dt.datetime, run_id: str
+    ) -> None:
+        self._table, self._checkpoints, self._consumers = table, checkpoints, consumers
+        self._now, self._run_id = now, run_id
+        self._policy = table.dataset.maintenance or DEFAULT_POLICY
+        self._waits: list[str] = []
+        self._reclaimed = 0
+
+    def run(self, *, apply: bool) -> Maintained:
+        """The steps in their order."""
+        state = require_table(None, self._table)
+        sizes = table_sizes(self._table, state)
+        fields: dict[str, Any] = {}
+        if self._policy.checkpoint and _lags(sizes, state):
+            fields["checkpoint"] = self._write_checkpoint(state, apply=apply)
+        if self._is_scattered(sizes):
+            fields["files_joined"] = self._join(state, sizes, apply=apply)
+        if self._policy.vacuum and _vacuum_is_due(self._table.location, state, self._now):
+            fields["files_vacuumed"] = self._vacuum(apply=apply)
+        if self._policy.clean_log:
+            fields["log_files_removed"] = self._clean_log(apply=apply)
+        if apply and any(value != 0 for value in fields.values()):
+            sizes = table_sizes(self._table, require_table(None, self._table))
+        return Maintained(
+            dataset=self._table.name, location=self._table.location, applied=apply, sizes=sizes,
+            bytes_reclaimed=self._reclaimed, waits=tuple(self._waits), **fields,
+        )  # fmt: skip
+
+    def _write_checkpoint(self, state: TableState, *, apply: bool) -> int:
+        """Write a checkpoint of the newest version. Before it, a restore that no property records is recorded."""
+        if not apply:
+            return state.version
+        if _has_unrecorded_restore(state):
+            record_incarnation(self._checkpoints.session, self._table)
+        version = require_table(None, self._table).version
+        checkpoint_at(self._table, version, self._checkpoints)
+        return version
+
+    def _is_scattered(self, sizes: TableSizes) -> bool:
+        least = self._policy.small_file_ratio
+        return least is not None and sizes.joinable >= MANY_FILES_PER_PARTITION and sizes.small_file_ratio >= least
+
+    def _join(self, state: TableState, sizes: TableSizes, *, apply: bool) -> int | None:
+        if not apply:
+            return None if state.cluster_by else sizes.joinable
+        note = CommitNote(mark=Mark(writer=f"{self._table.name}/{self._run_id}"), run_id=self._run_id)
+        limit = small_file_bytes(state.properties)
+        return optimize(self._checkpoints.session, self._table, note, below_bytes=limit).files_removed
+
+    def _vacuum(self, *, apply: bool) -> int:
+        session = self._checkpoints.session
+        result = vacuum(session, self._table, consumers=self._consumers, apply=apply, waits=True)
+        self._waits += [
+            f"{one.consumer} has read to version {one.version} and needs {len(one.files)} files"
+            for one in result.needed
+        ]
+        if result.needed:
+            return 0
+        self._reclaimed += result.bytes
+        return len(result.files)
+
+    def _clean_log(self, *, apply: bool) -> int:
+        plan = plan_clean_log(self._table, consumers=self._consumers, now=self._now)
+        if apply:
+            clean_log(plan, lambda version: checkpoint_at(self._table, version, self._checkpoints))
+        self._waits += [str(need) for need in plan.needed if need.by not in ("rows", "pointer")]
+        self._reclaimed += plan.bytes
+        return len(plan.files)
+
+
+def _lags(sizes: TableSizes, state: TableState) -> bool:
+    """Whether so many commits follow the newest checkpoint that Delta would write one."""
+    return sizes.commits_since_checkpoint >= (
+        as_count(state.properties.get("delta.checkpointInterval")) or CHECKPOINT_INTERVAL
+    )
+
+
+def _has_unrecorded_restore(state: TableState) -> bool:
+    recorded = as_count(state.properties.get(INCARNATION)) or 0
+    commits = timed_commits(state.location) or ()
+    return any(commit.version > recorded and commit.info.get("operation") == RESTORE for commit in commits)
+
+
+def _vacuum_is_due(location: str, state: TableState, now: dt.datetime) -> bool:
+    """Whether a commit since the newest vacuum, or since the start of the log, may have left files that are now old.
+
+    A commit that only adds files counts too, since a writer that was killed meanwhile has left files without a commit.
+    """
+    retention = interval(state.properties, FILE_RETENTION)
+    kept = _FILE_RETENTION if retention is None else retention
+    commits = timed_commits(location) or ()
+    vacuums = [commit for commit in commits if commit.info.get("operation") == _VACUUM]
+    searched = instant(vacuums[-1].milliseconds) - kept if vacuums else None
+    return any(
+        _leaves_files(commit) and instant(commit.milliseconds) <= now - kept
+        and (searched is None or instant(commit.milliseconds) > searched)
+        for commit in commits
+    )  # fmt: skip
+
+
+def _leaves_files(commit: TimedCommit) -> bool:
+    operation = commit.info.get("operation")
+    return operation not in ROWS_KEPT or operation in _REWRITES

@@ -1,0 +1,106 @@
+"""The sizes of a table that maintenance depends on: its files, the small ones among them, and its log. No Spark.
+
+Here belongs which files an OPTIMIZE joins, as Delta chooses them (`OptimizeTableCommand.scala`): in each partition the
+small files, from the smallest on, as many as fit together into a file of the target size.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from pipeline.dataset import TableRef
+from pipeline.dataset.policy import TARGET_FILE_BYTES
+from pipeline.delta.inspect.describe import SMALL_FILE_BYTES
+from pipeline.delta.log.checkpoints import all_files, log_files, usable_checkpoints
+from pipeline.delta.log.commits import live_rows, partition_values
+from pipeline.delta.log.counts import TableFiles, table_files
+from pipeline.delta.log.entry import as_count
+from pipeline.delta.read.readable import readable_versions
+from pipeline.delta.spark.doors import door
+from pipeline.delta.table.open_table import TableState
+from pipeline.errors import StorageError
+
+# Delta's default size of a file that OPTIMIZE writes, and the share of deleted rows from which on it rewrites a file.
+_MAXIMUM_BYTES = 2**30
+_DELETED_RATIO = 0.05
+
+
+@dataclass(frozen=True, kw_only=True)
+class TableSizes:
+    """The sizes of a table at its newest version.
+
+    `joinable` files are small, and an OPTIMIZE would join them. `log_entries` is the number of entries of the log.
+    `oldest_readable` is the oldest version from which on the log and the files of every version exist. If the log does
+    not show it, it is None.
+    """
+
+    version: int
+    files: int
+    bytes: int
+    joinable: int
+    log_entries: int
+    commits_since_checkpoint: int
+    oldest_readable: int | None
+
+    @property
+    def small_file_ratio(self) -> float:
+        """The share of joinable files, from 0 to 1."""
+        return self.joinable / self.files if self.files else 0.0
+
+
+def small_file_bytes(properties: Mapping[str, str]) -> int:
+    """The size below which a file is small: half of the table's target size, or else 16 MiB."""
+    target = as_count(properties.get(TARGET_FILE_BYTES))
+    return target // 2 if target else SMALL_FILE_BYTES
+
+
+@door
+def table_sizes(table: TableRef, state: TableState) -> TableSizes:
+    """The sizes of a table in an observed state.
+
+    Raises:
+        StorageError: the log can't be read, or has a form that only Spark reads.
+        DamagedTableError: an entry is damaged.
+    """
+    listed = all_files(table.location)
+    files, readable = table_files(table.location, state.version, listed), readable_versions(table.location, listed)
+    if files is None:
+        raise table.error(StorageError, reason="its log has a form that only Spark reads")
+    checkpoint = max((number for number in usable_checkpoints(listed) if number <= state.version), default=-1)
+    return TableSizes(
+        version=state.version, files=len(files.files), bytes=sum(file["size"] for file in files.files.values()),
+        joinable=_joinable(files, state.properties), log_entries=len(log_files(table.location, listed).commits),
+        commits_since_checkpoint=state.version - checkpoint,
+        oldest_readable=None if readable is None else readable.with_files,
+    )  # fmt: skip
+
+
+def _joinable(table: TableFiles, properties: Mapping[str, str]) -> int:
+    """The number of files that an OPTIMIZE of small files joins."""
+    limit = small_file_bytes(properties)
+    target = as_count(properties.get(TARGET_FILE_BYTES)) or _MAXIMUM_BYTES
+    by_partition: dict[tuple[str | None, ...], list[int]] = {}
+    for file in table.files.values():
+        if file["size"] < limit or _has_many_deleted(file):
+            by_partition.setdefault(partition_values(file, table.partition_by), []).append(file["size"])
+    return sum(len(joined) for sizes in by_partition.values() for joined in _packed(sizes, target) if len(joined) > 1)
+
+
+def _has_many_deleted(file: Mapping[str, Any]) -> bool:
+    vector, rows = file.get("deletionVector"), live_rows(file)
+    if not vector:
+        return False
+    deleted = as_count(vector.get("cardinality")) or 0
+    return rows is None or deleted > _DELETED_RATIO * (rows + deleted)
+
+
+def _packed(sizes: Iterable[int], target: int) -> Sequence[Sequence[int]]:
+    """The sizes of the files that become one file, for each new file."""
+    packed: list[list[int]] = [[]]
+    for size in sorted(sizes):
+        if sum(packed[-1]) + size > target:
+            packed.append([])
+        packed[-1].append(size)
+    return packed
