@@ -177,7 +177,7 @@ def _version_at(location: str, number: int, milliseconds: int) -> int | None:
 # --- the commits that count -------------------------------------------------------------------------------------------
 
 
-def commits_in_force(session: SparkSession, location: str) -> Iterator[tuple[int, Mapping[str, Any]]]:
+def commits_in_force(session: SparkSession | None, location: str) -> Iterator[tuple[int, Mapping[str, Any]]]:
     """The commit information of the commits that no restore has undone, newest first, as far back as the log goes.
 
     If there is no table, nothing.
