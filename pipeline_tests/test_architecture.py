@@ -49,6 +49,7 @@ DELTA_PACKAGES = (
     "write",
     "inspect",
     "maintain",
+    "migrate",
     "stream",
     "sink",
 )

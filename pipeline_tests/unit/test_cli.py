@@ -24,6 +24,8 @@ ARGUMENTS = {
     ("manifest", "show"): ["run"],
     ("manifest", "diff"): ["one", "other"],
     ("manifest", "verify"): ["run"],
+    ("migrate",): ["/lake", "--to", "sightings"],
+    ("adopt",): ["sightings"],
     ("restore",): ["sightings", "--version", "0"],
     ("sink", "run"): ["sightings", "--from", "-"],
     ("sink", "epochs"): ["sightings"],

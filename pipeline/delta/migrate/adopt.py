@@ -23,7 +23,7 @@ from pipeline.dataset.features import (
     property_problems,
     with_required,
 )
-from pipeline.dataset.policy import storage_properties
+from pipeline.dataset.policy import CODEC, DICTIONARY, TARGET_FILE_BYTES, storage_properties
 from pipeline.delta.log.snapshot import TableState
 from pipeline.delta.migrate.taken import PROPERTY
 from pipeline.delta.table.plan import CHANGE_FEED, DEFAULT, GENERATION, observed_shape, plan
@@ -40,13 +40,18 @@ _FOLLOWING = frozenset(
 _KNOWN_METADATA = ("comment", GENERATION, DEFAULT, "EXISTS_DEFAULT")
 _MAPPING_METADATA = "delta.columnMapping."
 _HOURS = re.compile(r"interval (\d+) hours")
+# By property: the field of the storage policy that declares it.
 _BY_STORAGE = {
-    name: field.name
-    for field, value in (
-        (f, {"codec": "snappy", "statistics_columns": ("c",)}.get(f.name, True if "bool" in str(f.type) else 1))
-        for f in fields(StoragePolicy)
-    )
-    for name in storage_properties(StoragePolicy(**{field.name: value}))
+    CODEC: "codec",
+    DICTIONARY: "dictionary_encoding",
+    TARGET_FILE_BYTES: "target_file_bytes",
+    "delta.dataSkippingStatsColumns": "statistics_columns",
+    "delta.autoOptimize.autoCompact": "auto_compact",
+    "delta.autoOptimize.optimizeWrite": "optimized_write",
+    "delta.deletedFileRetentionDuration": "deleted_file_retention_hours",
+    "delta.logRetentionDuration": "log_retention_hours",
+    "delta.setTransactionRetentionDuration": "transaction_retention_hours",
+    "delta.checkpointInterval": "checkpoint_interval_commits",
 }
 
 
@@ -143,9 +148,7 @@ def _storage(properties: Mapping[str, str]) -> tuple[dict[str, Any], dict[str, s
     for name, value in properties.items():
         field = _BY_STORAGE.get(name)
         parsed = None if field is None else _storage_value(field, value)
-        if field is not None and parsed is not None and storage_properties(StoragePolicy(**{field: parsed})) == {
-            name: value
-        }:  # fmt: skip
+        if field is not None and storage_properties(StoragePolicy(**{field: parsed})).get(name) == value:
             policy[field] = parsed
         else:
             rest[name] = value
