@@ -197,13 +197,12 @@ def _other_features(state: TableState, not_kept: list[str]) -> tuple[str, ...]:
 
 def declaration(dataset: Dataset) -> str:
     """The declaration as a Python module; its fields with their default are left out."""
-    defaults = Dataset(name=dataset.name, schema=dataset.schema)
     lines = []
     for field in fields(Dataset):
         value = getattr(dataset, field.name)
         if field.name == "schema":
             lines += ["    schema=StructType(", "        [", *_schema_lines(dataset.schema), "        ]", "    ),"]
-        elif field.name in ("name", "write") or value != getattr(defaults, field.name):
+        elif field.name == "write" or value != field.default:
             lines.append(f"    {field.name}={_value(value)},")
     body = "\n".join([f"{_variable(dataset.name)} = Dataset(", *lines, ")"])
     return f"{_imports(body)}\n\n{body}\n"

@@ -86,6 +86,8 @@ def copy(session: SparkSession, plan: MigrationPlan, run_id: str, progress: Prog
             done.append(
                 verified(own, earlier, newest, version=plan.taken.unverified, files=earlier.files, started=started)
             )
+    elif plan.taken.is_unsealed and newest is not None:
+        seal(session, plan.table, newest.token, plan.table.dataset.fingerprint)
     for files in plan.batches():
         record = new_record(plan, newest, files)
         progress(f"writing {len(files)} files, {sum(file.size for file in files)} bytes")

@@ -84,11 +84,13 @@ class Record:
 class Taken:
     """What the table's migrations have taken: the records in force, the oldest first.
 
-    `unverified` is the version of the newest record's commit if its rows are not verified yet.
+    `unverified` is the version of the newest record's commit if its rows are not verified yet. `is_unsealed`: they are,
+    but the table's properties do not name the record.
     """
 
     records: tuple[Record, ...] = ()
     unverified: int | None = None
+    is_unsealed: bool = False
 
     @property
     def newest(self) -> Record | None:
@@ -159,7 +161,7 @@ def taken(session: SparkSession | None, table: TableRef, state: TableState | Non
     if not is_complete:
         _refuse_later_records(table, found)
     verified = head is None or _verified_version(table, head) == version
-    return Taken(records=found, unverified=None if verified else version)
+    return Taken(records=found, unverified=None if verified else version, is_unsealed=verified and head is not None)
 
 
 def _newest_commit(
