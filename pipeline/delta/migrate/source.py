@@ -27,7 +27,13 @@ from pipeline.errors import MigrationRefusedError
 
 # Spark reads nanoseconds as numbers only; the frame converts them.
 _CONFS = {"spark.sql.legacy.parquet.nanosAsLong": "true"}
-_READ = {"mode": "FAILFAST", "enforceSchema": "false", "header": "true", "multiLine": "true"}
+# With a text for NULL that no file has, an empty field is NULL, and `""` is the empty text.
+_NULL = "NULL 6f1c0c1e8d0b4f0a"
+_CSV = {
+    "mode": "FAILFAST", "enforceSchema": "false", "header": "true", "multiLine": "true", "escape": '"',
+    "nullValue": _NULL,
+}  # fmt: skip
+_NDJSON = {"mode": "FAILFAST"}
 _NANOS_IN_MICRO = 1000
 
 
@@ -85,8 +91,8 @@ def _read(session: SparkSession, plan: MigrationPlan, group: Group, paths: list[
     reader = session.read.schema(StructType(fields))
     if plan.format == "parquet":
         return reader.parquet(*paths)
-    options = {"mode": "FAILFAST"} if plan.format == "ndjson" else _READ
-    return reader.options(**options).format("json" if plan.format == "ndjson" else "csv").load(paths)
+    is_csv = plan.format == "csv"
+    return reader.options(**(_CSV if is_csv else _NDJSON)).format("csv" if is_csv else "json").load(paths)
 
 
 def _read_as(column: FileColumn) -> Any:
