@@ -56,7 +56,9 @@ def migrate(
     """
     tables = Tables(project_settings())
     place = _target(tables, target, schema)
-    plan = plan_migration(_location(source), place, mode=mode, wanted=form, accept_changed=accept_changed)
+    plan = plan_migration(
+        _location(source), place, mode=mode, wanted=form, accept_changed=accept_changed, progress=_show
+    )  # fmt: skip
     if not as_json:
         _print(plan)
     elif not apply:
@@ -72,6 +74,10 @@ def migrate(
         _print_done(plan, done)
 
 
+def _show(line: str) -> None:
+    click.echo(line, err=True)
+
+
 def _has_work(plan: MigrationPlan) -> bool:
     return bool(plan.files or plan.replaces or plan.unverified is not None)
 
@@ -80,7 +86,7 @@ def _apply(tables: Tables, plan: MigrationPlan) -> Copied:
     run = f"migrate-{uuid.uuid4()}"
     settings, session = tables.settings, tables.session
     execute: Callable[..., Copied] = copy if plan.mode == "copy" else convert
-    done = execute(session, plan, run, lambda line: click.echo(line, err=True))
+    done = execute(session, plan, run, _show)
     for written in done.writes:
         with written.behind():
             write_record(

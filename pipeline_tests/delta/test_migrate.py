@@ -116,8 +116,11 @@ def test_a_partitioned_folder_becomes_a_table_with_every_row_and_type(
     spark: SparkSession, lake: Path, table: str
 ) -> None:
     days(lake)
-    result = migrated(spark, lake, table)
-    (done,) = result.done
+    plan = planned(lake, table)
+    (done,) = copy(spark, plan, "run").done
+    facts = done.document()
+    assert (plan.rows, plan.bytes, len(plan.files)) == (facts["rows"], facts["bytes"], facts["files"])
+    assert [file.taken for file in plan.files] == list(done.record.files)
     files = ds.dataset(lake, partitioning=ds.partitioning(pa.schema([("day", pa.date32())]), flavor="hive"))
     expected = files.to_table().to_pylist()
     assert rows(table) == sorted(expected, key=lambda row: json.dumps(row, default=str, sort_keys=True))

@@ -192,9 +192,9 @@ def _run(
     aggregated = f"SELECT {', '.join((*keys, *counts, *measures))} FROM {view}{grouping}"  # noqa: S608  generated names
     wrong = ", ".join(f"CASE WHEN {condition} THEN {sql.string(text)} END" for condition, text in differing if text)
     guards = "".join(f" AND NOT ({condition})" for condition, text in differing if not text)
-    values = ", ".join(_shown(key, names) for key in keys)
+    part = f"concat_ws(', ', {', '.join(_shown(key, names) for key in keys)})" if keys else "''"
     judged = (
-        f"SELECT source_rows, table_rows, concat_ws(', ', array({values})) AS part, "  # noqa: S608
+        f"SELECT source_rows, table_rows, {part} AS part, "  # noqa: S608
         f"filter(array({wrong}), x -> x IS NOT NULL{guards}) AS wrong FROM ({aggregated})"
     )
     example = "named_struct('part', part, 'source', source_rows, 'table', table_rows, 'wrong', wrong)"

@@ -137,7 +137,7 @@ def _write(
         frame = source_frame(own, plan, files)
     open_or_create(own, table)
     write_record(table, record)
-    result = write(frame, table=table, note=note, within=plan.within, source_is_stable=True)
+    result = write(frame, table=table, note=note, within=plan.within, source_is_stable=True, is_identified=True)
     if not result.committed:
         raise table.error(CommitConflictError, condition="MIGRATION")
     return result
@@ -194,13 +194,14 @@ def verified(
     with AfterCommit(table.name, table.location, version):
         comparison = compare(own, source_frame(own, plan, files), _added_rows(own, table, version), table.dataset)
         changed, vanished = _changed_since(plan, files)
-    if changed or vanished:
-        undo(own, table, record, version)
-        raise SourceChangedError(
-            source=plan.source, location=plan.location, changed=changed, vanished=vanished, version=version
-        )  # fmt: skip
-    if comparison.differing:
-        raise _difference(comparison, table, version, undo(own, table, record, version))
+    if changed or vanished or comparison.differing:
+        undone_at = undo(own, table, record, version)
+        if (changed or vanished) and undone_at is not None:
+            raise SourceChangedError(
+                source=plan.source, location=plan.location, changed=changed, vanished=vanished, version=version
+            )  # fmt: skip
+        lines = (*_lines(comparison), *(f"{path} changed or vanished meanwhile" for path in (*changed, *vanished)))
+        raise table.error(MigrationDifferenceError, version=version, differences=lines, undone_at=undone_at)
     with AfterCommit(table.name, table.location, version):
         done = Migrated(
             record=record, table_id=require_table(own, table).table_id, version=version, comparison=comparison,
@@ -212,15 +213,10 @@ def verified(
     return done
 
 
-def _difference(
-    comparison: Comparison, table: TableRef, version: int, undone_at: int | None
-) -> MigrationDifferenceError:  # fmt: skip
-    lines = tuple(map(str, comparison.differences))
-    more = comparison.differing - len(lines)
-    return table.error(
-        MigrationDifferenceError, version=version, undone_at=undone_at,
-        differences=(*lines, f"and {more} more partitions") if more > 0 else lines,
-    )  # fmt: skip
+def _lines(comparison: Comparison) -> tuple[str, ...]:
+    """The partitions that differ, as text."""
+    more = comparison.differing - len(comparison.differences)
+    return (*map(str, comparison.differences), *((f"and {more} more partitions",) if more > 0 else ()))
 
 
 def _changed_since(plan: MigrationPlan, files: Sequence[PlannedFile]) -> tuple[tuple[str, ...], tuple[str, ...]]:

@@ -6,7 +6,7 @@ no type of their own. What the files must be like for a conversion in place is t
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
@@ -128,8 +128,9 @@ class MigrationPlan:
 
 
 def plan_migration(
-    source: str, target: Target, *, mode: Mode = "copy", wanted: Format | None = None, accept_changed: bool = False
-) -> MigrationPlan:
+    source: str, target: Target, *, mode: Mode = "copy", wanted: Format | None = None, accept_changed: bool = False,
+    progress: Callable[[str], None] = lambda _: None,
+) -> MigrationPlan:  # fmt: skip
     """Plan a migration. Nothing is written.
 
     Args:
@@ -138,6 +139,7 @@ def plan_migration(
         wanted: the format of the files. If None, that of their names.
         accept_changed: replace the partitions of files that changed or vanished since they were taken. Otherwise such
             files refuse the migration.
+        progress: called with a line of text before each step.
 
     Raises:
         MigrationRefusedError: no dataset follows from the files, so that there is no plan.
@@ -150,12 +152,14 @@ def plan_migration(
         known = target.dataset or (None if state is None else dataset_of(target.name, state, write=Append()))
         done = Taken() if known is None else taken(None, TableRef(known, target.location), state)
         base = _Base(source=source, target=target, known=known, state=state, done=done, mode=mode)
+        progress(f"listing {source}")
         listing = list_source(source, wanted)
         folders = source_folders([f.path for f in listing.files], () if known is None else known.partition_by)
         chosen = select_files(
             source, listing.files, done, folders, known=known, state=state,
             accept_changed=accept_changed and mode == "copy",
         )  # fmt: skip
+        progress(f"reading the columns of {len(chosen.files)} of {len(listing.files)} files")
         if mode == "in-place" and state is not None:
             return _converted(base, listing, folders)
         plan = replace(_plan(base, listing, folders, chosen), unverified=_unverified(base))
