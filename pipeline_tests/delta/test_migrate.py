@@ -23,7 +23,7 @@ import pytest
 from pyspark.sql import SparkSession
 from pyspark.sql.types import DateType, DecimalType, LongType, StringType, StructField, StructType
 
-from pipeline.dataset import Append, Check, Dataset, Replace
+from pipeline.dataset import Append, Check, Dataset, Merge, Replace
 from pipeline.delta.migrate import copy as copy_module
 from pipeline.delta.migrate.convert import convert
 from pipeline.delta.migrate.copy import Copied, copy
@@ -476,3 +476,19 @@ def test_a_dataset_in_the_mode_append_takes_the_files_and_keeps_its_declaration(
     migrated(classic, lake, table, dataset)
     assert rows(table) == [{"n": 1, "day": dt.date(2026, 1, 31)}]
     assert deltalake.DeltaTable(table).metadata().configuration["delta.enableChangeDataFeed"] == "true"
+
+
+@exhaustive
+def test_a_key_that_the_files_or_the_table_have_twice_is_refused(classic: SparkSession, lake: Path, table: str) -> None:
+    put(lake, "1.parquet", 1, 2)
+    schema = StructType([StructField("n", LongType())])
+    dataset = Dataset(name="t", schema=schema, keys=("n",), write=Merge())
+    migrated(classic, lake, table, dataset)
+    put(lake, "2.parquet", 2, 3)
+    with pytest.raises(MigrationRefusedError) as caught:
+        migrated(classic, lake, table, dataset)
+    (problem,) = caught.value.problems
+    assert problem.startswith("1 keys (n) have several rows in the files and the table: ")
+    put(lake, "2.parquet", 3)
+    migrated(classic, lake, table, dataset)
+    assert numbers(table) == [1, 2, 3]

@@ -24,7 +24,7 @@ from urllib.parse import unquote
 
 from pyspark.sql import DataFrame, SparkSession
 
-from pipeline.dataset import Append, Dataset, Replace, TableRef
+from pipeline.dataset import Append, Dataset, InsertNew, Merge, Replace, TableRef
 from pipeline.delta import sql
 from pipeline.delta.log.checkpoints import LOG
 from pipeline.delta.log.commits import read_entry
@@ -40,12 +40,14 @@ from pipeline.delta.migrate.taken import FOLDER, Record, report_path, seal, writ
 from pipeline.delta.read.version import ReadOptions
 from pipeline.delta.spark.doors import door, door_of_write
 from pipeline.delta.spark.session import forget_log
+from pipeline.delta.sql.constraints import duplicate_keys
 from pipeline.delta.storage.file_system import file_system
 from pipeline.delta.storage.text_files import write_text
 from pipeline.delta.table.open_table import latest_version, open_or_create, require_table, rows_at
 from pipeline.delta.write.result import WriteResult
 from pipeline.delta.write.write import write
 from pipeline.errors import CommitConflictError, MigrationDifferenceError, MigrationRefusedError, SourceChangedError
+from pipeline.errors.listing import listed
 
 Progress = Callable[[str], None]
 
@@ -135,7 +137,9 @@ def _write(
     with door_of_write(table.name, table.location):
         _refuse_other_rows(own, plan, files)
         frame = source_frame(own, plan, files)
-    open_or_create(own, table)
+    state = open_or_create(own, table)
+    with door_of_write(table.name, table.location):
+        _refuse_repeated_keys(own, plan, frame, state.version)
     write_record(table, record)
     result = write(frame, table=table, note=note, within=plan.within, source_is_stable=True, is_identified=True)
     if not result.committed:
@@ -171,6 +175,29 @@ def _refuse_other_rows(own: SparkSession, plan: MigrationPlan, files: Sequence[P
         problems += [f"lines have the name {name!r}, which is not declared" for name in names]
     if problems:
         raise MigrationRefusedError(source=plan.source, location=plan.location, problems=tuple(problems))
+
+
+def _refuse_repeated_keys(own: SparkSession, plan: MigrationPlan, frame: DataFrame, version: int) -> None:
+    """Refuse rows that repeat a key of a dataset whose writes keep keys unique: the rows are appended, not merged.
+
+    Raises:
+        MigrationRefusedError: with the most frequent keys.
+    """
+    dataset = plan.table.dataset
+    if not isinstance(dataset.write, Merge | InsertNew):
+        return
+    columns = [sql.identifier(key) for key in dataset.keys]
+    rows = frame.selectExpr(*columns)
+    if not plan.replaces or plan.within is not None:
+        kept = rows_at(own, plan.location, version)
+        if plan.within is not None:
+            kept = kept.filter(f"NOT coalesce({plan.within.predicate(dataset)}, FALSE)")
+        rows = rows.unionAll(kept.selectExpr(*columns))
+    counts, total = duplicate_keys(rows, dataset.keys)
+    if total:
+        named = listed(f"{key} in {count} rows" for key, count in counts.items())
+        problem = f"{total} keys ({', '.join(dataset.keys)}) have several rows in the files and the table: {named}"
+        raise MigrationRefusedError(source=plan.source, location=plan.location, problems=(problem,))
 
 
 # --- verification -----------------------------------------------------------------------------------------------------
