@@ -50,6 +50,7 @@ DELTA_PACKAGES = (
     "inspect",
     "maintain",
     "export",
+    "migrate",
     "stream",
     "sink",
 )

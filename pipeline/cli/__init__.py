@@ -38,6 +38,8 @@ _COMMANDS: Mapping[str, tuple[str, str]] = {
     "manifest": ("pipeline.cli.manifest", "The records of runs: list, show, compare, verify."),
     "sink": ("pipeline.cli.sink", "Write continuously arriving rows to a table: run, epochs."),
     "conform": ("pipeline.cli.conform", "Compare declarations with tables: show the plan, apply it."),
+    "migrate": ("pipeline.cli.migrate", "Bring a folder of files into a table, proven equal."),
+    "adopt": ("pipeline.cli.adopt", "The declaration of an existing Delta table, as Python."),
     "maintain": ("pipeline.cli.maintain", "Keep the tables healthy: vacuum, optimize, checkpoint."),
     "restore": ("pipeline.cli.restore", "Bring a table back to an earlier version."),
     "export": ("pipeline.cli.export", "Write a version of a table to a folder, in any of four formats."),

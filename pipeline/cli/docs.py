@@ -20,6 +20,7 @@ TOPICS = (
     "sink",
     "quality",
     "operations",
+    "migrating",
     "scaling",
     "clusters",
     "coming-from",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from pipeline.errors.base import PipelineError
+from pipeline.errors.base import PipelineError, shown
 
 
 @dataclass(eq=False, kw_only=True)
@@ -162,3 +162,43 @@ class UpError(PipelineError):
 
     sentence = "pipeline up: {reason}."
     next_step = "{hint}"
+
+
+@dataclass(eq=False, kw_only=True)
+class MigrationRefusedError(PipelineError):
+    """A folder can't be migrated as it is; nothing was written. `problems` has all of them, with files and columns."""
+
+    source: str
+    location: str
+    problems: tuple[str, ...]
+
+    sentence = "The files in {source} can't be migrated to {location}; nothing was written:{problems}"
+    next_step = (
+        "Move those files away or correct them, or declare other types for the dataset, and run it again. `pipeline "
+        "docs migrating` explains what is taken, passed over and refused."
+    )
+
+
+@dataclass(eq=False, kw_only=True)
+class SourceChangedError(PipelineError):
+    """Files changed or vanished after a migration has taken them, or while it read them.
+
+    `version` is that of a commit that was undone because of it; None if nothing was written.
+    """
+
+    source: str
+    location: str
+    changed: tuple[str, ...]
+    vanished: tuple[str, ...]
+    version: int | None = None
+
+    def message(self) -> str:
+        """The files, and what was written."""
+        names = (*(f"{path} changed" for path in self.changed), *(f"{path} is gone" for path in self.vanished))
+        done = "nothing was written" if self.version is None else f"version {self.version} was undone"
+        return f"Files in {self.source} are not as they were taken for {self.location}; {done}:{shown(names)}"
+
+    next_step = (
+        "Bring those files back; or repeat this with --accept-changed, which replaces the partitions of these files by "
+        "the rows of the files that are there now."
+    )

@@ -315,3 +315,30 @@ class FilesNotFoundError(TableError):
     missing: tuple[str, ...]
 
     sentence = "Version {version} of dataset {dataset!r} does not hold these files:{missing}"
+
+
+@dataclass(eq=False, kw_only=True)
+class MigrationDifferenceError(TableError):
+    """The rows that a migration has committed are not those of its files; `differences` has partitions and columns.
+
+    `version` is that of the commit. It was undone by the commit `undone_at`; None if other commits followed it, so that
+    it was left.
+    """
+
+    version: int
+    differences: tuple[str, ...]
+    undone_at: int | None = None
+
+    def message(self) -> str:
+        """The differences, and the state of the table."""
+        state = "it was left, since other commits followed it" if self.undone_at is None else "it was undone"
+        return (
+            f"Version {self.version} of dataset {self.dataset!r} at {self.location} does not have the rows of the "
+            f"files; {state}:{shown(self.differences)}"
+        )
+
+    def remedy(self) -> str:
+        """If the commit was left, the command that undoes it."""
+        if self.undone_at is not None:
+            return ""
+        return f"pipeline restore {self.dataset} --version {self.version - 1} undoes it and the commits after it."

@@ -24,6 +24,8 @@ ARGUMENTS = {
     ("manifest", "show"): ["run"],
     ("manifest", "diff"): ["one", "other"],
     ("manifest", "verify"): ["run"],
+    ("migrate",): ["/lake", "--to", "sightings"],
+    ("adopt",): ["sightings"],
     ("restore",): ["sightings", "--version", "0"],
     ("export",): ["sightings", "--to", "exports", "--format", "csv"],
     ("sink", "run"): ["sightings", "--from", "-"],

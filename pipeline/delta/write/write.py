@@ -83,6 +83,7 @@ def write(
     within: Slice | None = None,
     replace_all: bool = False,
     source_is_stable: bool = False,
+    is_identified: bool = False,
     retry: RetryPolicy | None = None,
 ) -> WriteResult:
     """Write a frame in the dataset's write mode. If there is no table, create it.
@@ -96,6 +97,7 @@ def write(
         replace_all: write as if the table were empty, in any mode: its rows are removed.
         source_is_stable: every evaluation of the frame gives the same rows, as with files that nobody changes. A merge
             then keeps no copy of them.
+        is_identified: let Delta accept one commit of this writer and epoch, even if a repeat would double no rows.
         retry: when to give up after conflicts with other commits. If None, the default policy.
 
     Raises:
@@ -129,7 +131,9 @@ def write(
         # Delta refuses a source that is cached.
         as_it_is = source_is_stable and not _is_fixed(split, table.dataset, within)
         tables: list[Applied] = []
-        attempt_write = partial(_attempt, replace_all=replace_all, source_is_stable=as_it_is, apart=apart)
+        attempt_write = partial(
+            _attempt, replace_all=replace_all, source_is_stable=as_it_is, apart=apart, is_identified=is_identified
+        )  # fmt: skip
 
         def attempt(number: int) -> WriteResult:
             tables.append(open_with_steps(fixed.sparkSession, table, replaced=replaced))
@@ -244,10 +248,10 @@ class _QuarantinedRows:
 
 def _attempt(
     frame: DataFrame, table: TableRef, opened: Applied, note: CommitNote, within: Slice | None, *, replace_all: bool,
-    source_is_stable: bool, apart: _QuarantinedRows,
+    source_is_stable: bool, apart: _QuarantinedRows, is_identified: bool,
 ) -> WriteResult:  # fmt: skip
     session, dataset, state = frame.sparkSession, table.dataset, opened.after
-    guard = _guard(session, dataset, state, note)
+    guard = _guard(session, dataset, state, note, is_identified=is_identified)
     if isinstance(guard, Written):
         return no_commit(dataset, state, note.mark, skipped_at=guard.version)
     if isinstance(guard, Occupied):
@@ -281,7 +285,7 @@ def _without_commit(session: SparkSession, table: TableRef, note: CommitNote, gu
     if note.cursors is not None:  # Delta commits an identifier even without rows, unless another run committed first
         raise table.error(CommitConflictError, condition=CURSOR_MOVED)
     state = require_table(session, table)
-    again = _guard(session, table.dataset, state, note)
+    again = _guard(session, table.dataset, state, note, is_identified=isinstance(guard, Identifier))
     if isinstance(again, Identifier) and again != guard:  # a restore came between and removed the rows
         raise table.error(CommitConflictError, condition="RESTORE")
     skipped_at = again.version if isinstance(again, Written) else None
@@ -319,7 +323,9 @@ def _run(
         return own_commit(clone, table.name, table.location, note.mark, partition_by)
 
 
-def _guard(session: SparkSession, dataset: Dataset, state: TableState, note: CommitNote) -> Guard:
+def _guard(
+    session: SparkSession, dataset: Dataset, state: TableState, note: CommitNote, *, is_identified: bool
+) -> Guard:  # fmt: skip
     """What keeps a repeat of this write from changing the table again.
 
     An identifier if Delta is to skip a repeat. A repeated replace or merge by order gives the same table, and needs
@@ -337,7 +343,7 @@ def _guard(session: SparkSession, dataset: Dataset, state: TableState, note: Com
         if isinstance(guard, Occupied) and isinstance(mode, ErrorIfExists):
             raise TableExistsError(dataset=dataset.name, location=state.location, version=state.version)
         return guard
-    return identifier(session, state, mark) if merge.repeat_matters(mode) else Unguarded()
+    return identifier(session, state, mark) if is_identified or merge.repeat_matters(mode) else Unguarded()
 
 
 @contextmanager

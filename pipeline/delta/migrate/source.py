@@ -1,0 +1,183 @@
+"""The rows of the files of a plan, as a frame with the declared columns.
+
+Here belongs the reading by Spark. Each group of files is read with its own columns and then selected by the plan's SQL,
+so that Spark merges no schemas. The values of folders come from the plan and not from Spark, which would guess types.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from functools import reduce
+from typing import Any
+from urllib.parse import unquote
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.types import LongType, NullType, StringType, StructField, StructType, TimestampNTZType
+
+from pipeline.dataset.schema import free_name
+from pipeline.delta import sql
+from pipeline.delta.frames.arrow_types import arrow_type
+from pipeline.delta.log.mark import private_session
+from pipeline.delta.migrate.contents import NANOSECONDS, FileColumn
+from pipeline.delta.migrate.plan import MigrationPlan, PlannedFile
+from pipeline.delta.migrate.schemas import Group
+from pipeline.delta.storage.file_system import file_system
+from pipeline.errors import MigrationRefusedError
+
+# Spark reads nanoseconds as numbers only; the frame converts them.
+_CONFS = {"spark.sql.legacy.parquet.nanosAsLong": "true"}
+# With a text for NULL that no file has, an empty field is NULL, and `""` is the empty text.
+_NULL = "NULL 6f1c0c1e8d0b4f0a"
+_CSV = {
+    "mode": "FAILFAST", "enforceSchema": "false", "header": "true", "multiLine": "true", "escape": '"',
+    "nullValue": _NULL,
+}  # fmt: skip
+_NDJSON = {"mode": "FAILFAST"}
+_NANOS_IN_MICRO = 1000
+
+
+@contextmanager
+def source_session(session: SparkSession) -> Iterator[SparkSession]:
+    """A session that reads the source. A frame of `source_frame` can be used inside the block."""
+    with private_session(session, _CONFS) as clone:
+        yield clone
+
+
+def source_frame(session: SparkSession, plan: MigrationPlan, files: Sequence[PlannedFile]) -> DataFrame:
+    """The rows of these files of the plan, with the declared columns in declared order. Lazy.
+
+    Args:
+        session: a session of `source_session`.
+
+    Raises:
+        MigrationRefusedError: Spark does not list the planned files.
+    """
+    by_path = {file.path: file for file in files}
+    names = spark_names(session, plan, list(by_path)) if plan.folders else {}
+    frames = []
+    for group in plan.groups:
+        own = [by_path[path] for path in group.paths if path in by_path]
+        if own:
+            frames.append(_group_frame(session, plan, group, own, names))
+    if not frames:
+        return session.createDataFrame([], StructType([StructField(f.name, f.dataType) for f in _declared(plan)]))
+    return reduce(DataFrame.unionAll, frames)
+
+
+def _declared(plan: MigrationPlan) -> list[StructField]:
+    return list(plan.table.dataset.schema.fields)
+
+
+def _group_frame(
+    session: SparkSession, plan: MigrationPlan, group: Group, files: Sequence[PlannedFile], names: Mapping[str, str]
+) -> DataFrame:
+    paths = [sql.path_pattern(uri(plan, file.path)) for file in files]
+    given = [*(_given(column) for column in group.columns), *(_absent(field) for field in group.absent)]
+    frame = _read(session, plan, group, paths)
+    if plan.folders:
+        taken_names = [c.name for c in group.columns] + [c.name for c in plan.folders] + [f.name for f in group.absent]
+        key = free_name("_file", taken_names)
+        frame = frame.selectExpr(*given, f"_metadata.file_path AS {sql.identifier(key)}")
+        frame = frame.join(_folder_frame(session, plan, files, names, key).hint("broadcast"), key, "inner")
+    else:
+        frame = frame.selectExpr(*given)
+    return frame.selectExpr(*(f"{text} AS {sql.identifier(name)}" for name, text in group.expressions.items()))
+
+
+def _read(session: SparkSession, plan: MigrationPlan, group: Group, paths: list[str]) -> DataFrame:
+    """The columns of the files as Spark reads them. Parquet's null type is not read."""
+    fields = [StructField(c.name, _read_as(c)) for c in group.columns if not isinstance(c.data_type, NullType)]
+    reader = session.read.schema(StructType(fields))
+    if plan.format == "parquet":
+        return reader.parquet(*paths)
+    is_csv = plan.format == "csv"
+    return reader.options(**(_CSV if is_csv else _NDJSON)).format("csv" if is_csv else "json").load(paths)
+
+
+def _read_as(column: FileColumn) -> Any:
+    return LongType() if column.unit == NANOSECONDS else column.data_type
+
+
+def _given(column: FileColumn) -> str:
+    """The SQL of a file's column in its type."""
+    name = sql.identifier(column.name)
+    if isinstance(column.data_type, NullType):
+        return f"NULL AS {name}"
+    if column.unit != NANOSECONDS:
+        return name
+    instant = f"timestamp_micros({name} div {_NANOS_IN_MICRO})"
+    if isinstance(column.data_type, TimestampNTZType):
+        instant = f"CAST({instant} AS TIMESTAMP_NTZ)"
+    text = f"a value of {column.name} has a fraction of a microsecond, which a table can't keep"
+    refused = f"raise_error({sql.string(text)})"
+    return f"CASE WHEN {name} % {_NANOS_IN_MICRO} = 0 OR {name} IS NULL THEN {instant} ELSE {refused} END AS {name}"
+
+
+def _absent(field: StructField) -> str:
+    return f"CAST(NULL AS {sql.bare_type(field.dataType)}) AS {sql.identifier(field.name)}"
+
+
+def uri(plan: MigrationPlan, path: str) -> str:
+    """The URI of a file of the source."""
+    return f"{plan.source.rstrip('/')}/{path}"
+
+
+def spark_names(session: SparkSession, plan: MigrationPlan, paths: Sequence[str]) -> dict[str, str]:
+    """By path below the source, the name that Spark gives the file in `_metadata.file_path`. No content is read.
+
+    Raises:
+        MigrationRefusedError: Spark lists other files.
+    """
+    patterns = [sql.path_pattern(uri(plan, path)) for path in paths]
+    rows = session.read.format("binaryFile").load(patterns).select("_metadata.file_path").collect() if paths else []
+    _, top = file_system(plan.source)
+    names = {below(str(row[0]), top): str(row[0]) for row in rows}
+    if names.keys() != set(paths):
+        others = sorted(names.keys() ^ set(paths))
+        problems = tuple(f"{path}: this process and Spark do not list the same files" for path in others)
+        raise MigrationRefusedError(source=plan.source, location=plan.location, problems=problems)
+    return names
+
+
+def below(name: str, top: str) -> str:
+    """The path of a file below a folder, from Spark's name for the file, which escapes characters."""
+    decoded, folder = unquote(name), f"{top.rstrip('/')}/"
+    return decoded[decoded.find(folder) + len(folder) :]
+
+
+def _folder_frame(
+    session: SparkSession, plan: MigrationPlan, files: Iterable[PlannedFile], names: Mapping[str, str], key: str
+) -> DataFrame:
+    """The typed values of the folders' columns, by Spark's name for the file."""
+    import pyarrow as pa
+
+    rows = list(files)
+    fields = [StructField(key, StringType()), *(StructField(c.name, c.data_type) for c in plan.folders)]
+    columns = [
+        [names[file.path] for file in rows],
+        *([file.values[i] for file in rows] for i in range(len(plan.folders))),
+    ]
+    arrays = [pa.array(column, arrow_type(field.dataType)) for column, field in zip(columns, fields, strict=True)]
+    return session.createDataFrame(pa.Table.from_arrays(arrays, names=[f.name for f in fields]), StructType(fields))
+
+
+def rows_by_file(session: SparkSession, plan: MigrationPlan, files: Sequence[PlannedFile]) -> dict[str, int]:
+    """The rows of each Parquet file as Spark counts them, from the footers. A file without rows is left out."""
+    by_path = {file.path: file for file in files}
+    _, top = file_system(plan.source)
+    counted: dict[str, int] = {}
+    for group in plan.groups:
+        paths = [sql.path_pattern(uri(plan, path)) for path in group.paths if path in by_path]
+        if paths:
+            frame = _read(session, plan, group, paths).select("_metadata.file_path").groupBy("file_path").count()
+            counted |= {below(str(row[0]), top): int(row[1]) for row in frame.collect()}
+    return counted
+
+
+def undeclared_names(session: SparkSession, plan: MigrationPlan, files: Sequence[PlannedFile]) -> tuple[str, ...]:
+    """The names at the top of NDJSON lines that no column has: their values would be lost. Reads every line."""
+    known = {column.name for group in plan.groups for column in group.columns}  # Spark compares their case too
+    lines = session.read.text([sql.path_pattern(uri(plan, file.path)) for file in files])
+    rows = lines.selectExpr("explode(json_object_keys(value)) AS name").distinct().collect()
+    return tuple(sorted(str(row[0]) for row in rows if str(row[0]) not in known))
