@@ -88,8 +88,8 @@ class ExportIncompleteError(PipelineError):
 
     sentence = "Version {version} of dataset {dataset!r} was not exported to {target}, nothing is left there: {reason}."
     next_step = (
-        "Run the export again. If it has a condition, the condition must have the same result each time, unlike "
-        "rand() or current_timestamp()."
+        "Run the export again. If it has a condition, the condition must have the same result each time, unlike one "
+        "with random numbers or with the present time."
     )
 
 
