@@ -40,6 +40,7 @@ from pipeline.errors import (
     ExistingRowsError,
     ExpressionError,
     NotADeltaTableError,
+    StorageAccessError,
     StorageError,
     TableExistsError,
     TableMismatchError,
@@ -122,20 +123,23 @@ def test_a_table_is_created_once_the_files_in_its_place_are_moved_away_or_below_
 
 @exhaustive
 @follows(StorageError)
-@pytest.mark.parametrize(
-    ("wrong", "advice"),
-    [("file/tables", "file is a file: choose another PIPELINE_ROOT, or move that file away"),
-     ("bucket", "Check the bucket, the account and the endpoint")],
-    ids=["below a file", "a bucket that can't be reached"],
-)  # fmt: skip
-def test_the_storage_is_used_once_its_root_is_one_that_can_be(operator: Operator, wrong: str, advice: str) -> None:
+def test_the_storage_is_used_once_its_root_is_below_no_file(operator: Operator) -> None:
     (operator.folder / "file").touch()
-    root = f"{unreachable_bucket()}/tables" if wrong == "bucket" else str(operator.folder / wrong)
+    root = str(operator.folder / "file/tables")
+    advice = "file is a file: choose another PIPELINE_ROOT, or move that file away"
     refused(StorageError, lambda: operator.put(NUMBERS, "SELECT 1L AS n", root=root), advice)
     operator.put(NUMBERS, "SELECT 1L AS n", root=operator.move_root("another"))
-    if wrong != "bucket":
-        (operator.folder / "file").rename(operator.folder / "moved")
-        operator.put(NUMBERS, "SELECT 1L AS n", root=root)
+    (operator.folder / "file").rename(operator.folder / "moved")
+    operator.put(NUMBERS, "SELECT 1L AS n", root=root)
+
+
+@exhaustive
+@follows(StorageAccessError)
+def test_the_storage_is_used_once_its_endpoint_answers(operator: Operator) -> None:
+    root = f"{unreachable_bucket()}/tables"
+    advice = "Check the network, and `endpoint` in the bucket's table in [tool.pipeline.storage]"
+    refused(StorageAccessError, lambda: operator.put(NUMBERS, "SELECT 1L AS n", root=root), advice)
+    operator.put(NUMBERS, "SELECT 1L AS n", root=operator.move_root("another"))
 
 
 @exhaustive
