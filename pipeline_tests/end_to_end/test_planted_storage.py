@@ -81,7 +81,7 @@ class Planted:
                 yield str(path.relative_to(self.project.folder))
         system, top = file_system(self.root)
         for info in list_folder(system, top, recursive=True):
-            if info.is_file and self._is_found(system.open_input_stream(info.path).read()):
+            if info.is_file and info.size and self._is_found(system.open_input_stream(info.path).read()):
                 yield str(info.path)
 
     def _is_found(self, content: bytes) -> bool:
