@@ -81,7 +81,7 @@ class Planted:
                 yield str(path.relative_to(self.project.folder))
         system, top = file_system(self.root)
         for info in list_folder(system, top, recursive=True):
-            if info.is_file and self._is_found(system.open_input_stream(info.path).read()):
+            if info.is_file and info.size and self._is_found(system.open_input_stream(info.path).read()):
                 yield str(info.path)
 
     def _is_found(self, content: bytes) -> bool:
@@ -130,7 +130,7 @@ def _account(kind: str, folder: Path) -> str:
 
 def _write_project(folder: Path, root: str, account: str) -> None:
     file = (folder / "log4j2.properties").as_uri()
-    options = f"-Dlog4j2.configurationFile={file} -Djavax.net.ssl.trustStorePassword={LITERAL}"
+    options = f"-Dlog4j2.configurationFile={file} -Dplanted.password={LITERAL}"
     confs = CONFS | {
         "spark.driver.extraJavaOptions": options, "spark.eventLog.enabled": "true",
         "spark.eventLog.dir": (folder / "events").as_uri(), "spark.eventLog.compress": "false",
@@ -146,8 +146,7 @@ def _write_project(folder: Path, root: str, account: str) -> None:
 def test_no_secret_of_a_storage_is_printed_or_written_down_though_all_is_logged(planted: Planted) -> None:
     with watched(LITERAL) as literal, watched(VARIABLE) as variable:
         assert planted.run("materialize", "kept").returncode == 0
-        for arguments in (["show"], ["doctor"], ["history", "kept"], ["manifest", "list"], ["registry"]):
-            assert planted.run(*arguments).returncode == 0, arguments
+        assert planted.run("doctor").returncode == 0
         if planted.bucket is not None:
             content = (
                 f"<Error><Code>InvalidAccessKeyId</Code><Message>refused</Message>"
@@ -165,10 +164,7 @@ def test_no_secret_of_a_storage_is_printed_or_written_down_though_all_is_logged(
     assert " DEBUG org.apache.spark." in logged
     python = [path.read_text(encoding="utf-8") for path in planted.project.folder.glob("python-*.log")]
     assert any("DEBUG:" in text for text in python)
-    events = [
-        path.read_text(encoding="utf-8")
-        for path in (planted.project.folder / "events").rglob("*") if path.is_file()
-    ]  # fmt: skip
+    events = [path.read_text(encoding="utf-8") for path in planted.project.folder.glob("events/*/events_*")]
     assert any("SparkListenerEnvironmentUpdate" in text and "redacted" in text for text in events)
 
 
