@@ -75,16 +75,9 @@ _WITHOUT_COPY = {"spark.databricks.delta.merge.materializeSource": "none"}
 
 @door
 def write(
-    frame: DataFrame,
-    *,
-    table: TableRef,
-    note: CommitNote,
-    within: Slice | None = None,
-    replace_all: bool = False,
-    source_is_stable: bool = False,
-    is_identified: bool = False,
-    retry: RetryPolicy | None = None,
-) -> WriteResult:
+    frame: DataFrame, *, table: TableRef, note: CommitNote, within: Slice | None = None, replace_all: bool = False,
+    source_is_stable: bool = False, is_identified: bool = False, retry: RetryPolicy | None = None,
+) -> WriteResult:  # fmt: skip
     """Write a frame in the dataset's write mode. If there is no table, create it.
 
     A repeat of a write with an epoch in its mark is skipped if it would double rows. A conflict repeats all of it.
