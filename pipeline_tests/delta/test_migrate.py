@@ -111,7 +111,6 @@ def stop_before(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
 # --- copy -------------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.both_modes
 def test_a_partitioned_folder_becomes_a_table_with_every_row_and_type(
     spark: SparkSession, lake: Path, table: str
 ) -> None:
@@ -134,6 +133,7 @@ def test_a_partitioned_folder_becomes_a_table_with_every_row_and_type(
     assert "| rows | 8 |\n| partitions | 4 |" in markdown
 
 
+@exhaustive
 def test_a_second_run_takes_only_the_new_files(classic: SparkSession, lake: Path, table: str) -> None:
     days(lake, 2)
     migrated(classic, lake, table)
@@ -151,7 +151,9 @@ def test_a_second_run_takes_only_the_new_files(classic: SparkSession, lake: Path
     assert numbers(table) == [0, 1, 2, 7, 8, 100, 101, 102]
 
 
-@pytest.mark.parametrize("step", ["write", "compare", "to_json", "seal"])
+@pytest.mark.parametrize(
+    "step", ["compare", *(pytest.param(step, marks=exhaustive) for step in ("write", "to_json", "seal"))]
+)
 def test_a_migration_that_was_interrupted_goes_on_and_takes_each_file_once(
     classic: SparkSession, lake: Path, table: str, step: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -204,6 +206,7 @@ def change_unnoticed(file: Path, column: str, values: pa.Array) -> None:
     os.utime(file, ns=(before.st_atime_ns, before.st_mtime_ns))
 
 
+@exhaustive
 def test_files_that_changed_or_vanished_are_refused_and_replaced_if_they_are_accepted(
     classic: SparkSession, lake: Path, table: str
 ) -> None:
@@ -268,6 +271,7 @@ def test_the_files_taken_are_known_after_the_log_was_cleaned(classic: SparkSessi
     assert [file.path for file in planned(lake, table).files] == ["2.parquet"]
 
 
+@exhaustive
 def test_files_with_other_order_width_nullability_units_and_columns_have_their_values(
     classic: SparkSession, lake: Path, table: str
 ) -> None:
@@ -297,6 +301,7 @@ def test_files_with_other_order_width_nullability_units_and_columns_have_their_v
     ]
 
 
+@exhaustive
 def test_a_fraction_of_a_microsecond_is_refused_and_nothing_is_written(
     classic: SparkSession, lake: Path, table: str
 ) -> None:
@@ -306,6 +311,7 @@ def test_a_fraction_of_a_microsecond_is_refused_and_nothing_is_written(
     assert numbers(table) == []
 
 
+@exhaustive
 @case("G-INFER-STRINGS")
 def test_values_of_folders_are_kept_as_they_are(classic: SparkSession, lake: Path, table: str) -> None:
     texts = ["001", "-0", "1.000", "1e3", "2024-13-01", "AA", "a b", "x=y", "50%", "é"]
@@ -316,6 +322,7 @@ def test_values_of_folders_are_kept_as_they_are(classic: SparkSession, lake: Pat
     assert {row["part"]: row["n"] for row in rows(table)} == {text: number for number, text in enumerate(texts)}
 
 
+@exhaustive
 def test_rows_that_break_a_constraint_refuse_the_migration_even_if_later_ones_are_only_dropped(
     classic: SparkSession, lake: Path, table: str
 ) -> None:
@@ -374,6 +381,7 @@ def test_a_folder_becomes_a_table_in_place_without_a_changed_file(classic: Spark
     assert "day=2026-01-09/new.parquet: no commit names it" in caught.value.problems[0]
 
 
+@exhaustive
 def test_a_conversion_that_differs_leaves_the_folder_as_it_was(
     classic: SparkSession, lake: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -468,6 +476,7 @@ def test_five_thousand_files_are_taken_once(classic: SparkSession, lake: Path, t
     assert planned(lake, table).files == ()
 
 
+@exhaustive
 def test_a_dataset_in_the_mode_append_takes_the_files_and_keeps_its_declaration(
     classic: SparkSession, lake: Path, table: str
 ) -> None:

@@ -49,6 +49,7 @@ def numbers(operator: Operator) -> list[int]:
     return sorted(table.column("n").to_pylist())
 
 
+@exhaustive
 @follows(MigrationRefusedError)
 def test_a_folder_is_taken_once_its_strangers_are_moved_away(operator: Operator, lake: Path) -> None:
     (lake / "notes.txt").write_text("hello", encoding="utf-8")

@@ -143,7 +143,7 @@ def _queries(
     The smallest and greatest texts have a query of their own: a buffer of fixed width serves all other aggregates,
     which is several times faster.
     """
-    measures, differing = _sums(names)
+    measures, differing = _sums(names, keys)
     texts: list[str] = []
     texts_differ: list[tuple[str, str]] = []
     for position, (name, kind) in enumerate(zip(names, kinds, strict=True)):
@@ -162,12 +162,14 @@ def _queries(
         yield [*texts, "collect_list(CAST(NULL AS INT)) AS objects"], [*texts_differ, ("size(objects) > 0", "")]
 
 
-def _sums(names: Sequence[str]) -> tuple[list[str], list[tuple[str, str]]]:
-    """The sums of NULLs and hashes of each column and of the full rows."""
+def _sums(names: Sequence[str], keys: Sequence[str]) -> tuple[list[str], list[tuple[str, str]]]:
+    """The sums of NULLs and hashes of each column but those of partitions, and of the full rows."""
     hashes = [f"xxhash64(c{position})" for position in range(len(names))]
     measures, differing = [], [("source_rows <> table_rows", "number of rows")]
     for position, name in enumerate(names):
         column = f"c{position}"
+        if column in keys:
+            continue
         measures.append(f"sum(CASE WHEN {column} IS NULL THEN side ELSE 0L END) AS nulls{position}")
         differing.append((f"nulls{position} <> 0", f"NULLs of column {name}"))
         measures += _halves(f"CASE WHEN {column} IS NULL THEN 0L ELSE {hashes[position]} END", str(position))
