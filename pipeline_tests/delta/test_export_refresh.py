@@ -114,7 +114,7 @@ def test_a_condition_is_evaluated_for_the_changed_partitions_alone(
     second = refresh_export(classic, table, asked)
     assert (second.written, second.dropped, second.rows) == (("day=2026-01-03",), ("day=2026-01-02",), 2)
     # Of the second day no file is left, so that nothing is counted there.
-    assert conditions == ["`day` = DATE'2026-01-03'"]
+    assert conditions == ["(`day` = DATE'2026-01-03')"]
     assert exported_rows(asked.target) == [("2026-01-01", 10, "a"), ("2026-01-03", 30, "c")]
     assert refresh_export(classic, table, asked).rows == 2
     assert len(conditions) == 1
