@@ -12,7 +12,7 @@ from pyspark.sql.types import LongType, StructField, StructType
 
 from pipeline.dataset import Dataset, MaintenancePolicy
 from pipeline.errors import RegistryError
-from pipeline.orchestration import build_definitions
+from pipeline.orchestration import build_definitions, dataset_asset
 from pipeline.settings import Settings
 from pipeline_tests.unit.aged_table import AgedTable
 
@@ -37,6 +37,18 @@ def test_each_group_with_a_declared_maintenance_has_a_job_with_a_step_for_each_t
     assert pools == {
         "maintain_default": {"delta/one", "delta/in/depth", "delta/in__depth"}, "maintain_others": {"delta/other"},
     }  # fmt: skip
+
+
+def test_a_table_is_maintained_in_the_pool_of_its_asset_so_that_no_run_writes_it_meanwhile(settings: Settings) -> None:
+    dataset = declared("one")
+
+    @dataset_asset(dataset)
+    def one() -> None:
+        """Never run."""
+
+    built = build_definitions(settings, datasets=[dataset], assets=[one])
+    (node,) = built.get_job_def("maintain_default").graph.nodes
+    assert node.definition.pool == one.op.pool == "delta/one"
 
 
 def test_a_schedule_runs_at_the_declared_time_and_waits_to_be_switched_on(settings: Settings) -> None:

@@ -456,7 +456,7 @@ def test_the_plan_promises_only_versions_whose_files_a_vacuum_has_left(tmp_path:
 # --- refusals ---------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("damage", ["a gap", "a cut entry", "a cut checkpoint"])
+@pytest.mark.parametrize("damage", ["a gap", "a cut entry", "a cut checkpoint", "a checkpoint of another table"])
 def test_nothing_is_removed_where_what_would_be_left_is_damaged(tmp_path: Path, damage: str) -> None:
     table = aged(tmp_path, [OLD] * 5 + [YOUNG] * 4)
     table.checkpoint(3)
@@ -466,8 +466,12 @@ def test_nothing_is_removed_where_what_would_be_left_is_damaged(tmp_path: Path, 
         entry.unlink()
     elif damage == "a cut entry":
         entry.write_bytes(entry.read_bytes()[:-40])
-    else:
+    elif damage == "a cut checkpoint":
         first.write_bytes(first.read_bytes()[:-40])
+    else:
+        other = aged(tmp_path / "other", [OLD] * 4)
+        other.checkpoint(3)
+        shutil.copy(other.log / first.name, first)
     before = table.names()
     with pytest.raises(DamagedTableError) as caught:
         planned(table)

@@ -10,9 +10,11 @@ Delta cleans up too, with each checkpoint that it writes, by the retention alone
 from __future__ import annotations
 
 import datetime as dt
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
+from urllib.parse import unquote
 
 from pipeline.dataset import TableRef
 from pipeline.delta.log.checkpoints import (
@@ -27,6 +29,7 @@ from pipeline.delta.log.checkpoints import (
     version_of_commit,
 )
 from pipeline.delta.log.commits import commit_file
+from pipeline.delta.log.counts import TableFiles, table_files
 from pipeline.delta.log.entry import as_count, damaged_file, of_dataset
 from pipeline.delta.log.integrity import require_sound, require_sound_entries, sidecars_of
 from pipeline.delta.log.snapshot import table_facts
@@ -40,7 +43,6 @@ from pipeline.errors import PlanOutdatedError, StorageError
 
 # Delta's default of `delta.checkpointInterval`.
 _CHECKPOINT_INTERVAL = 10
-_DAY = dt.timedelta(days=1)
 _MILLISECOND = 1_000_000  # in nanoseconds
 _PROTECTION = "checkpointProtection"
 _PROTECTED_BEFORE = "delta.requireCheckpointProtectionBeforeVersion"
@@ -209,6 +211,8 @@ class _Log:
             raise damaged_file(commit_file(location, missing[0]), "it is missing, and the clean-up would keep it")
         require_sound(location, start, self._listed)
         require_sound_entries(location, kept, self._listed)
+        if start in self._checkpoints:
+            _refuse_other_files(location, start, self._listed)
 
     def _before(self, start: int) -> Iterator[File]:
         """The files of the versions before a checkpoint, the oldest version first."""
@@ -272,9 +276,29 @@ def clean_log(plan: CleanLogPlan, write_checkpoint: Callable[[int], object]) -> 
         if plan.kept_from not in usable_checkpoints(listed):
             raise _outdated(plan, f"the log has no complete checkpoint of version {plan.kept_from}")
         require_sound(plan.location, plan.kept_from, listed)
+        if plan.checkpoint is not None:
+            _refuse_other_files(plan.location, plan.checkpoint, listed)
     for name in plan.files:
         remove_file(f"{plan.location}/{LOG}/{name}")
     return CleanLogResult(plan=plan, applied=True)
+
+
+def _refuse_other_files(location: str, start: int, listed: Sequence[File]) -> None:
+    """Refuse a checkpoint that has other files than the entries before it: without them nothing could correct it.
+
+    Raises:
+        DamagedTableError: it can't be read, or has other files.
+    """
+    names = usable_checkpoints(listed)[start]
+    own = table_files(location, start, listed)
+    replayed = table_files(location, start, [file for file in listed if file.name not in names])
+    if own is None or (replayed is not None and _names_of(replayed) != _names_of(own)):
+        raise damaged_file(f"{location}/{LOG}/{names[0]}", "it does not have the files of the entries before it")
+
+
+def _names_of(table: TableFiles) -> Counter[tuple[str, str]]:
+    """The names of a version's files with their deletion vectors. A checkpoint may spell their folders differently."""
+    return Counter((unquote(path).rpartition("/")[2], vector) for path, vector in table.files)
 
 
 def _refuse_outdated(plan: CleanLogPlan) -> None:
