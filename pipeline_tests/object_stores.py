@@ -43,6 +43,8 @@ KEY, SECRET = "test-key", "test-secret"
 # Names of files that a client could change. Azurite does not list the last under its own name.
 NAMES = ("plain", "a b", "a%20b", "a#b", "a?b", "a+b", "a&b=c", "äö", "x~y'\"*", "100%", "a\\b")
 STORES = ("local", "s3", "azure", "gcs")
+# The path of a request for the entry of a log.
+LOG_ENTRY = r"_delta_log/\d{20}\.json"
 AZURITE = "azurite@3.35.0"
 FAKE_GCS = "github.com/fsouza/fake-gcs-server@v1.56.1"
 # The account of azurite, which its documentation publishes.

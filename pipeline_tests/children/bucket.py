@@ -12,7 +12,6 @@ import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import reduce
-from pathlib import Path
 from typing import Any
 
 from py4j.protocol import Py4JJavaError
@@ -43,7 +42,7 @@ from pipeline.delta.table.open_table import require_table
 from pipeline.delta.write.consume import consume
 from pipeline.delta.write.write import write
 from pipeline.errors import PipelineError, StorageAccessError
-from pipeline.settings import SparkSettings
+from pipeline_tests.children import child_settings
 
 ROWS = StructType([StructField("part", StringType()), StructField("k", LongType(), False)])
 APPENDED = Dataset(name="appended", schema=ROWS, partition_by=("part",), write=Append())
@@ -258,12 +257,7 @@ def jobs(session: Any) -> int:
 
 def main(text: str) -> None:
     job = json.loads(text)
-    scheme, separator, _ = job["root"].partition("://")
-    settings = SparkSettings(
-        master="local[2]", cache=Path(job["cache"]), schemes=(scheme,) if separator else (),
-        conf=tuple(job["conf"].items()),
-    )  # fmt: skip
-    steps = Steps(open_session(settings), job)
+    steps = Steps(open_session(child_settings(job["root"], job["cache"], job["conf"].items())), job)
     for name in job["steps"]:
         print(json.dumps({"step": name}), flush=True)
         sys.stdin.readline()

@@ -39,7 +39,8 @@ from pipeline.delta.write.consume import consume
 from pipeline.delta.write.result import WriteResult
 from pipeline.delta.write.write import write
 from pipeline.errors import PipelineError
-from pipeline.settings import Settings, SparkSettings
+from pipeline.settings import Settings
+from pipeline_tests.children import child_settings
 
 ROWS = StructType(
     [StructField("part", StringType()), StructField("k", LongType(), False), StructField("text", StringType())]
@@ -194,11 +195,7 @@ class History:
 def main(text: str) -> None:
     job = json.loads(text)
     root, project = job["root"], Path(job["project"])
-    scheme, separator, _ = root.partition("://")
-    spark = SparkSettings(
-        master="local[2]", cache=Path(job["cache"]), schemes=(scheme,) if separator else (),
-        conf=tuple(job["conf"].items()),
-    )  # fmt: skip
+    spark = child_settings(root, job["cache"], job["conf"].items())
     steps = History(open_session(spark), Settings(project=project, root=root, landing=root, spark=spark), job["seed"])
     with Path(job["told"]).open("w", encoding="utf-8") as told:
         for step in steps.steps(job["count"]):

@@ -17,7 +17,6 @@ import threading
 from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field
-from pathlib import Path
 from typing import Any
 
 from pyspark.sql import SparkSession
@@ -31,7 +30,7 @@ from pipeline.delta.sql.slices import Slice, of_values
 from pipeline.delta.write.result import WriteResult
 from pipeline.delta.write.write import write
 from pipeline.errors import PipelineError
-from pipeline.settings import SparkSettings
+from pipeline_tests.children import child_settings
 from pipeline_tests.delta.sample import actions_of, frame_of, versions_of
 
 ROW = StructType(
@@ -211,12 +210,7 @@ class Child:
 
 
 def main(job: Job) -> None:
-    scheme, separator, _ = job.root.partition("://")
-    settings = SparkSettings(
-        master="local[2]", remote=job.remote, cache=Path(job.cache), conf=job.conf,
-        schemes=(scheme,) if separator else (),
-    )  # fmt: skip
-    spark = open_session(settings)
+    spark = open_session(child_settings(job.root, job.cache, job.conf, job.remote))
     told = threading.Lock()
 
     def tell(**line: Any) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 import time
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
@@ -26,9 +26,8 @@ from pipeline_tests.children.writers import (
 )
 from pipeline_tests.conftest import brief_conf
 from pipeline_tests.delta.sample import rows_of, versions_of
-from pipeline_tests.object_stores import Fault, FaultKind, served_bucket
+from pipeline_tests.object_stores import LOG_ENTRY, Bucket, Fault, FaultKind, served_bucket
 
-LOG_PUT = r"_delta_log/\d{20}\.json"
 KILLS = 2
 FURTHER_SECONDS = 1.5
 
@@ -138,37 +137,38 @@ def test_four_jvms_that_merge_and_append_lose_and_double_nothing(
     assert_alone_means_at_once(children)
 
 
+@pytest.fixture
+def bucket() -> Iterator[Bucket]:
+    """An empty bucket, with its account in use."""
+    with served_bucket() as served:
+        use_confs(served.hadoop)
+        yield served
+
+
 @pytest.mark.exhaustive
 def test_two_jvms_that_make_and_write_tables_in_a_bucket_lose_and_double_nothing(
-    spark_settings: SparkSettings, soak: int
+    bucket: Bucket, spark_settings: SparkSettings, soak: int
 ) -> None:
-    work = {"counters": 5 * soak, "append": 5 * soak}
-    with served_bucket() as bucket:
-        use_confs(bucket.hadoop)
-        root = f"{bucket.uri}/lake"
-        children = run_writers(jobs_of(2, root, spark_settings, work, store=bucket.hadoop), patience_seconds=3600)
-        assert_each_batch_is_there_once(root, 2, work, bucket.delta_rs)
-        assert_each_result_is_that_of_its_commit(root, children, work)
-        assert_alone_means_at_once(children)
+    work, root = {"counters": 5 * soak, "append": 5 * soak}, f"{bucket.uri}/lake"
+    children = run_writers(jobs_of(2, root, spark_settings, work, store=bucket.hadoop), patience_seconds=3600)
+    assert_each_batch_is_there_once(root, 2, work, bucket.delta_rs)
+    assert_each_result_is_that_of_its_commit(root, children, work)
+    assert_alone_means_at_once(children)
 
 
 @pytest.mark.exhaustive
 def test_kills_and_slow_commits_with_lost_answers_lose_and_double_nothing_in_a_bucket(
-    spark_settings: SparkSettings, soak: int
+    bucket: Bucket, spark_settings: SparkSettings, soak: int
 ) -> None:
-    work = {"counters": 10 * soak, "append": 10 * soak}
-    with served_bucket() as bucket:
-        use_confs(bucket.hadoop)
-        root = f"{bucket.uri}/lake"
-        lost = Fault(FaultKind.LOSE_ANSWER, "PUT", LOG_PUT, times=None, every=7)
-        slow = Fault(FaultKind.DELAY, "PUT", LOG_PUT, times=None, seconds=0.4)
-        bucket.faults[:] = [lost, slow]
-        jobs = [
-            replace(job, together=True, repeats=3)
-            for job in jobs_of(2, root, spark_settings, work, store=bucket.hadoop)
-        ]
-        with ThreadPoolExecutor(len(jobs)) as pool:
-            failures = sum(pool.map(run_with_kills, jobs, range(len(jobs))), Counter())
-        assert_each_batch_is_there_once(root, 2, work, bucket.delta_rs)
-        print(f"{lost.met} answers lost, {slow.met} puts delayed, failures {dict(failures)}")
-        assert (lost.met > 0, slow.met > 0) == (True, True)
+    work, root = {"counters": 10 * soak, "append": 10 * soak}, f"{bucket.uri}/lake"
+    lost = Fault(FaultKind.LOSE_ANSWER, "PUT", LOG_ENTRY, times=None, every=7)
+    slow = Fault(FaultKind.DELAY, "PUT", LOG_ENTRY, times=None, seconds=0.4)
+    bucket.faults[:] = [lost, slow]
+    jobs = [
+        replace(job, together=True, repeats=3) for job in jobs_of(2, root, spark_settings, work, store=bucket.hadoop)
+    ]
+    with ThreadPoolExecutor(len(jobs)) as pool:
+        failures = sum(pool.map(run_with_kills, jobs, range(len(jobs))), Counter())
+    assert_each_batch_is_there_once(root, 2, work, bucket.delta_rs)
+    print(f"{lost.met} answers lost, {slow.met} puts delayed, failures {dict(failures)}")
+    assert (lost.met > 0, slow.met > 0) == (True, True)

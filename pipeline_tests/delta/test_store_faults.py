@@ -10,19 +10,17 @@ from pipeline.delta.log.commits import commit_versions
 from pipeline.delta.storage.options import use_confs
 from pipeline.settings import SparkSettings
 from pipeline_tests.delta.stepping import child
-from pipeline_tests.object_stores import Fault, FaultKind, served_bucket
-
-LOG_PUT = r"_delta_log/\d{20}\.json"
+from pipeline_tests.object_stores import LOG_ENTRY, Fault, FaultKind, served_bucket
 
 
 @pytest.mark.exhaustive
 def test_no_fault_of_a_store_loses_or_doubles_a_row(spark_settings: SparkSettings) -> None:
     faults = [
-        *[Fault(FaultKind.LOSE_ANSWER, "PUT", LOG_PUT, times=times) for times in (1, 2)],
-        *[Fault(FaultKind.RESET, "PUT", LOG_PUT, times=times) for times in (1, 3)],
-        *[Fault(FaultKind.REFUSE, "PUT", LOG_PUT, times=2, status=status) for status in (500, 503)],
-        Fault(FaultKind.DELAY, "PUT", LOG_PUT, times=1, seconds=0.4),
-        Fault(FaultKind.RESET, "GET", LOG_PUT, times=2),
+        *[Fault(FaultKind.LOSE_ANSWER, "PUT", LOG_ENTRY, times=times) for times in (1, 2)],
+        *[Fault(FaultKind.RESET, "PUT", LOG_ENTRY, times=times) for times in (1, 3)],
+        *[Fault(FaultKind.REFUSE, "PUT", LOG_ENTRY, times=2, status=status) for status in (500, 503)],
+        Fault(FaultKind.DELAY, "PUT", LOG_ENTRY, times=1, seconds=0.4),
+        Fault(FaultKind.RESET, "GET", LOG_ENTRY, times=2),
         Fault(FaultKind.REFUSE, "GET", "list-type", times=2),
         Fault(FaultKind.LOSE_ANSWER, "PUT", r"\.parquet", times=1),
         Fault(FaultKind.RESET, "HEAD", r"\.parquet", times=1),
