@@ -15,7 +15,6 @@ import pyarrow as pa
 from pyspark.sql.types import LongType, StructField, StructType
 
 from pipeline.dataset import Append, Dataset, TableRef
-from pipeline.delta.log import checkpoints
 from pipeline.delta.log.commits import FORMAT
 from pipeline.delta.log.mark import Mark
 from pipeline.delta.log.snapshot import transaction_version
@@ -25,7 +24,13 @@ from pipeline.delta.write.transaction import Identifier, Written, identifier
 
 NOW = dt.datetime(2026, 3, 31, 12, tzinfo=dt.timezone.utc)
 SCHEMA = StructType([StructField("n", LongType())])
-NO_SESSION: Any = None
+
+
+class NoSession:
+    """In the place of a session of which nothing is asked: what is remembered of logs is remembered by session."""
+
+
+NO_SESSION: Any = NoSession()
 BY_HAND = deltalake.PostCommitHookProperties(create_checkpoint=False, cleanup_expired_logs=False)
 
 
@@ -188,7 +193,6 @@ def properties_of(note: Mapping[str, Any] | None, epoch: tuple[str, int] | None)
 
 def forget_logs() -> None:
     """As in another process, which remembers nothing of a log."""
-    checkpoints._STARTS.clear()
     transaction._SEARCHED.clear()
 
 

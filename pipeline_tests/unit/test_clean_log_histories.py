@@ -18,7 +18,7 @@ from pipeline.delta.read.restores import commits_in_force
 from pipeline.delta.read.verdict import VerdictKind, verdict_on
 from pipeline.delta.table.open_table import require_table, table_state
 from pipeline.delta.write.transaction import incarnation
-from pipeline_tests.unit.aged_table import BY_HAND, NOW, AgedTable, forget_logs, replays
+from pipeline_tests.unit.aged_table import BY_HAND, NO_SESSION, NOW, AgedTable, forget_logs, replays
 
 WRITER = "writer"
 OPERATIONS = (
@@ -86,7 +86,7 @@ class History:
         """A batch of a writer of ours, under the identifier of the table's incarnation."""
         self.epoch += 1
         forget_logs()
-        number = incarnation(None, require_table(None, self.table.ref))  # type: ignore[arg-type]
+        number = incarnation(NO_SESSION, require_table(None, self.table.ref))
         self.append(epoch=(f"pipeline/{number}/{WRITER}", self.epoch))
 
     def repeat(self) -> None:
@@ -135,7 +135,7 @@ class History:
     def record(self) -> None:
         """As a checkpoint of ours records the newest restore."""
         forget_logs()
-        number = incarnation(None, require_table(None, self.table.ref))  # type: ignore[arg-type]
+        number = incarnation(NO_SESSION, require_table(None, self.table.ref))
         self.table.set("pipeline.incarnation", str(number), days=self.days)
         self.grown(self.current())
 
