@@ -14,10 +14,12 @@ from dataclasses import dataclass, field
 
 from pyspark.sql import SparkSession
 
+from pipeline.delta.log.checkpoints import all_files, commit_name
 from pipeline.delta.log.commits import commit_info, commit_note
 from pipeline.delta.log.mark import Cursor, Cursors
 from pipeline.delta.read.restores import RESTORE, restored_version
 from pipeline.delta.read.verdict import Reason
+from pipeline.delta.storage.file_system import File, local_folder
 from pipeline.delta.table.open_table import TableState
 
 
@@ -96,11 +98,12 @@ class _ConsumerLog:
 
     def __init__(self, session: SparkSession | None, state: TableState) -> None:
         self._session, self._state = session, state
+        self._all: dict[str, File] | None = None
         self.oldest = state.version
 
     def entry(self, number: int) -> _Entry | None:
         """The facts of that commit. If the log no longer has it, None."""
-        info = commit_info(self._state.location, number, self._state.entry(number))
+        info = commit_info(self._state.location, number, self._state.entry(number) or self._older(number))
         if info is None:
             return None
         self.oldest = min(number, self.oldest)
@@ -108,3 +111,11 @@ class _ConsumerLog:
             parameters = info.get("operationParameters")
             return _Entry(True, restored_version(self._session, self._state.location, number, parameters), None)
         return _Entry(False, None, Cursors.from_note(commit_note(info.get("userMetadata"))))
+
+    def _older(self, number: int) -> File | None:
+        """The file of an entry in a bucket that is older than those of the state. If it is not listed, None."""
+        if local_folder(self._state.location) is not None:
+            return None
+        if self._all is None:
+            self._all = {file.name: file for file in all_files(self._state.location)}
+        return self._all.get(commit_name(number))

@@ -19,7 +19,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql.types import ArrayType, DataType, MapType, StructField, StructType
 
 from pipeline.dataset import TableRef
-from pipeline.delta.log.checkpoints import commit_name
+from pipeline.delta.log.checkpoints import all_files, commit_name
 from pipeline.delta.log.commits import commit_identity, read_commit, read_entry
 from pipeline.delta.log.entry import as_count, info_of, of_dataset, statistics
 from pipeline.delta.log.integrity import files_beside, require_sound_entries
@@ -288,9 +288,10 @@ def window_files(location: str, verdict: Verdict) -> tuple[str, ...]:
     """The files that the changes in a verdict's window are read from, by their paths below the table."""
     if verdict.window is None:
         return ()
-    numbers = range(verdict.window[0], verdict.window[1] + 1)
-    files = (file for number in numbers for file in _commit(location, {}, number).files)
-    return tuple(dict.fromkeys(files))
+    first, last = verdict.window
+    files = {file.name: file for file in all_files(location, first)}
+    commits = side_by_side(partial(_commit, location, files), range(first, last + 1), location)
+    return tuple(dict.fromkeys(path for commit in commits for path in commit.files))
 
 
 def _carries(older: _Described, newest: _Described) -> bool:
