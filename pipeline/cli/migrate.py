@@ -178,7 +178,8 @@ def _note(plan: MigrationPlan, name: str) -> str:
     if column is None:
         return ""
     guess = f"; looks like {column.guess}" if column.guess else ""
-    return f"declared{guess}" if column.declared else f"from all values{guess}"
+    source = "declared" if column.declared else "from the files" if column.stored else "from all values"
+    return f"{source}{guess}"
 
 
 def _print_done(plan: MigrationPlan, done: Copied) -> None:

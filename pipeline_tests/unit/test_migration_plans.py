@@ -173,7 +173,7 @@ def test_folders_that_are_no_values_are_refused(lake: Path) -> None:
 def test_a_type_is_inferred_from_all_values_and_only_if_no_text_changes(
     texts: list[str], data_type: Any, guess: str
 ) -> None:
-    (column,) = folder_columns(["part"], {"part": [*texts, None]}, {})
+    (column,) = folder_columns(["part"], {"part": [*texts, None]}, {}, {})
     assert (column.data_type, column.guess, column.declared) == (data_type, guess, False)
     assert [str(parsed(text, column.data_type)) for text in texts] == texts
 
@@ -191,6 +191,61 @@ def test_a_declared_string_keeps_the_text_and_a_value_of_another_type_than_decla
         "partition column part: no values of type int: '1.000', '1e3', '2024-13-01', 'AA'",
     )  # fmt: skip
     assert plan.files == ()
+
+
+def test_a_column_of_the_files_that_repeats_their_folders_is_left_out_and_has_their_type(lake: Path) -> None:
+    values = {
+        "007": "007", "8": "8", "%C3%BC b": "ü b", "__HIVE_DEFAULT_PARTITION__": None,
+    }  # fmt: skip
+    for folder, value in values.items():
+        put(lake, f"part={folder}/day=2026-01-31/f.parquet", n=[1, 2], Part=pa.array([value] * 2, pa.string()))
+    put(lake, "part=none/day=2026-01-31/f.parquet", n=pa.array([], pa.int64()), Part=pa.array([], pa.string()))
+    plan = planned(lake)
+    assert plan.problems == ()
+    assert [(c.name, c.data_type, c.stored) for c in plan.folders] == [
+        ("part", StringType(), True), ("day", DateType(), False),
+    ]  # fmt: skip
+    assert plan.table.dataset.schema.names == ["n", "part", "day"]
+    assert sorted(str(file.values[0]) for file in plan.files) == ["007", "8", "None", "none", "ü b"]
+
+
+def test_the_type_of_the_files_is_that_of_a_column_of_their_folders_unless_another_is_declared(lake: Path) -> None:
+    for number in (1, 2):
+        put(lake, f"part={number}/f.parquet", n=[1], part=pa.array([number], pa.int64()))
+    assert planned(lake).table.dataset.field("part").dataType == LongType()
+    as_text = declared(StructField("n", LongType()), StructField("part", StringType()), partition_by=("part",))
+    plan = planned(lake, as_text)
+    assert (plan.problems, sorted(file.values for file in plan.files)) == ((), [("1",), ("2",)])
+
+
+@pytest.mark.parametrize(
+    "column",
+    [
+        pa.array([1, 2]), pa.array([2, 2]), pa.array([1, None]), pa.array([None, None], pa.int64()),
+        pa.array([[1], [1]]), pa.array([b"1", b"1"]),
+    ],
+    ids=["two values", "another value", "a NULL", "NULLs", "arrays", "bytes"],
+)  # fmt: skip
+def test_a_column_of_a_file_that_does_not_repeat_its_folder_is_refused(lake: Path, column: Any) -> None:
+    put(lake, "part=1/f.parquet", n=[1, 2], part=column)
+    dataset = declared(StructField("n", LongType()), StructField("part", IntegerType()), partition_by=("part",))
+    assert any(
+        problem.startswith("part=1/f.parquet: column part is in the file and in its folders, and the file's footer")
+        for problem in planned(lake, dataset).problems
+    )
+
+
+def test_a_column_whose_values_the_footer_does_not_show_is_refused_and_in_place_refuses_each(lake: Path) -> None:
+    dataset = declared(StructField("n", LongType()), StructField("part", LongType()), partition_by=("part",))
+    table = pa.table({"n": [1], "part": [1]})
+    (lake / "part=1").mkdir(parents=True)
+    pq.write_table(table, lake / "part=1" / "f.parquet", write_statistics=False)
+    (problem, *_) = planned(lake, dataset).problems
+    assert "column part is in the file and in its folders" in problem
+    pq.write_table(table, lake / "part=1" / "f.parquet")
+    target = Target(name="t", location=str(lake), dataset=dataset, schema=None)
+    plan = plan_migration(str(lake), target, mode="in-place")
+    assert plan.problems == ("column part is in the files and in their folders; --mode copy takes it",)
 
 
 @pytest.mark.parametrize(

@@ -9,8 +9,8 @@ from __future__ import annotations
 import csv
 import io
 import json
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 from pyspark.sql.types import (
@@ -69,14 +69,21 @@ class FileColumn:
 
 @dataclass(frozen=True)
 class Contents:
-    """The columns of a file, and its number of rows. If it can be counted only by reading, None."""
+    """The columns of a file, and its number of rows. If it can be counted only by reading, None.
+
+    `constants` are the values of columns that have one value in all rows, None for NULL, as far as the footer shows it.
+    """
 
     columns: tuple[FileColumn, ...]
     rows: int | None
+    constants: Mapping[str, Any] = field(default_factory=dict)
 
 
-def parquet_contents(system: Any, path: str) -> Contents:
+def parquet_contents(system: Any, path: str, of_folders: Collection[str] = ()) -> Contents:
     """The contents of a Parquet file, from its footer.
+
+    Args:
+        of_folders: the casefolded names of the columns whose constant is searched.
 
     Raises:
         OSError: the storage can't be read.
@@ -88,13 +95,32 @@ def parquet_contents(system: Any, path: str) -> Contents:
     with system.open_input_file(path) as source:
         metadata = pq.read_metadata(source)
     leaves = [metadata.schema.column(position) for position in range(len(metadata.schema))]
-    columns, start = [], 0
-    for field in metadata.schema.to_arrow_schema():
-        own = leaves[start : start + _leaf_count(field.type)]
+    columns, constants, start = [], {}, 0
+    for arrow in metadata.schema.to_arrow_schema():
+        own = leaves[start : start + _leaf_count(arrow.type)]
+        is_plain = len(own) == 1 and own[0].max_repetition_level == 0 and not pa.types.is_struct(arrow.type)
+        columns.append(_plain_column(arrow.name, own[0]) if is_plain else _nested_column(arrow, own))
+        values = _values(metadata, start) if is_plain and casefolded(arrow.name) in of_folders else ()
+        if len(values) == 1:
+            constants[arrow.name] = values[0]
         start += len(own)
-        is_plain = len(own) == 1 and own[0].max_repetition_level == 0 and not pa.types.is_struct(field.type)
-        columns.append(_plain_column(field.name, own[0]) if is_plain else _nested_column(field, own))
-    return Contents(tuple(columns), metadata.num_rows)
+    return Contents(tuple(columns), metadata.num_rows, constants)
+
+
+def _values(metadata: Any, position: int) -> tuple[Any, ...]:
+    """The values of a column of a Parquet file whose row groups have one value each. For any other column, none."""
+    values: list[Any] = []
+    for group in (metadata.row_group(number) for number in range(metadata.num_row_groups)):
+        found = group.column(position).statistics
+        if found is None or not found.has_null_count:
+            return ()
+        is_null = found.null_count == group.num_rows
+        if not is_null and (found.null_count or not found.has_min_max or found.min != found.max):
+            return ()
+        value = None if is_null else found.min
+        if value not in values:
+            values.append(value)
+    return tuple(values)
 
 
 def _leaf_count(data_type: Any) -> int:
@@ -129,7 +155,7 @@ def _type_of(name: str, leaf: Any) -> tuple[DataType, str]:
     raise ValueError(f"column {name} has Parquet's type {leaf.logical_type}, which no table here can have")
 
 
-def _nested_column(field: Any, leaves: list[Any]) -> FileColumn:
+def _nested_column(arrow: Any, leaves: list[Any]) -> FileColumn:
     """A column of arrays, maps or structs."""
     import pyarrow as pa
 
@@ -140,7 +166,7 @@ def _nested_column(field: Any, leaves: list[Any]) -> FileColumn:
                 f"column {leaf.path} has {unit or 'no'} type inside another column, which Spark can't read"
             )
     try:
-        return FileColumn(field.name, spark_schema(pa.schema([field]), field.name)[0].dataType, nullable=field.nullable)
+        return FileColumn(arrow.name, spark_schema(pa.schema([arrow]), arrow.name)[0].dataType, nullable=arrow.nullable)
     except FrameMismatchError as error:
         raise ValueError("; ".join(error.differences)) from error
 
@@ -160,10 +186,10 @@ def csv_contents(system: Any, path: str, form: StructType) -> Contents:
     header = next(csv.reader(io.StringIO(text, newline="")), [])
     if not any(header):
         raise ValueError("its first line is no header")
-    types = {casefolded(field.name): field.dataType for field in form.fields}
+    types = {casefolded(declared.name): declared.dataType for declared in form.fields}
     return Contents(tuple(FileColumn(name, types.get(casefolded(name), StringType())) for name in header), None)
 
 
 def ndjson_contents(form: StructType) -> Contents:
     """The declared columns: a line of NDJSON may lack any of them."""
-    return Contents(tuple(FileColumn(field.name, field.dataType) for field in form.fields), None)
+    return Contents(tuple(FileColumn(declared.name, declared.dataType) for declared in form.fields), None)

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from decimal import Decimal, InvalidOperation
+from types import MappingProxyType
 from typing import Any
 from urllib.parse import unquote
 
@@ -49,13 +50,14 @@ _WIDE_ESCAPE = re.compile(r"%[89A-Fa-f][0-9A-Fa-f]")
 class FolderColumn:
     """A partition column in the names of folders.
 
-    `declared`: the declaration has the column, and so its type. `guess` is the type that a reader which guesses would
-    give the values although their texts would change; empty if there is none.
+    `declared`: the declaration has the column, and so its type. `stored`: the files have it too. `guess` is the type
+    that a reader which guesses would give the values although their texts would change; empty if there is none.
     """
 
     name: str
     data_type: DataType
     declared: bool
+    stored: bool = False
     guess: str = ""
 
 
@@ -98,20 +100,26 @@ def expected_columns(found: Sequence[tuple[str, ...]], declared: Sequence[str]) 
 
 
 def folder_columns(
-    names: Sequence[str], texts: Mapping[str, Iterable[str | None]], declared: Mapping[str, DataType]
-) -> tuple[FolderColumn, ...]:
-    """The columns with their types, from all of their texts.
+    names: Sequence[str], texts: Mapping[str, Iterable[str | None]], declared: Mapping[str, DataType],
+    stored: Mapping[str, DataType],
+) -> tuple[FolderColumn, ...]:  # fmt: skip
+    """The columns with their types: the declared one, else that of the files, else one from all of the texts.
 
     Args:
         texts: by column, the texts of all files.
-        declared: the declared types by casefolded name; they win.
+        declared: the declared types by casefolded name.
+        stored: the types in the files by casefolded name.
     """
     columns = []
     for name in names:
-        given = declared.get(casefolded(name))
-        present = sorted({text for text in texts[name] if text is not None})
+        key, present = casefolded(name), sorted({text for text in texts[name] if text is not None})
+        given = declared.get(key, stored.get(key))
         data_type, guess = (given, "") if given is not None else _inferred(present)
-        columns.append(FolderColumn(name=name, data_type=data_type, declared=given is not None, guess=guess))
+        columns.append(
+            FolderColumn(
+                name=name, data_type=data_type, declared=key in declared, stored=key in stored, guess=guess
+            )
+        )  # fmt: skip
     return tuple(columns)
 
 
@@ -245,11 +253,27 @@ class SourceFolders:
         """The texts of one column."""
         return [texts[position] for texts in self.texts.values()]
 
-    def columns(self, declared: StructType | None) -> tuple[FolderColumn, ...]:
-        """The columns with their types, from the texts of all files."""
+    def columns(
+        self, declared: StructType | None, stored: Mapping[str, DataType] = MappingProxyType({})
+    ) -> tuple[FolderColumn, ...]:
+        """The columns with their types. Those of the files (`stored`, by casefolded name) come after declared ones."""
         types = {} if declared is None else {casefolded(field.name): field.dataType for field in declared.fields}
         by_name = {name: self.of(position) for position, name in enumerate(self.names)}
-        return folder_columns(self.names, by_name, types)
+        return folder_columns(self.names, by_name, types, stored)
+
+    def has(self, path: str, name: str, value: Any, data_type: DataType) -> bool:
+        """Whether the folders of a file have a value, None for NULL, in a column. False if their text is no value."""
+        names = [casefolded(each) for each in self.names]
+        texts = self.texts.get(path)
+        if texts is None or casefolded(name) not in names:
+            return False
+        text = texts[names.index(casefolded(name))]
+        if text is None or value is None:
+            return text is value
+        try:
+            return bool(parsed(text, data_type) == value)
+        except ValueError:
+            return False
 
 
 def source_folders(paths: Iterable[str], declared: Sequence[str]) -> SourceFolders:

@@ -19,7 +19,15 @@ from pipeline.delta.log.snapshot import TableState
 from pipeline.delta.migrate.contents import Contents, csv_contents, ndjson_contents, parquet_contents
 from pipeline.delta.migrate.files import DataFile, Format, Listing, list_source
 from pipeline.delta.migrate.folders import FolderColumn, SourceFolders, parsed, source_folders, value_problems
-from pipeline.delta.migrate.schemas import Group, differences, groups, in_place_problems, merged_schema
+from pipeline.delta.migrate.schemas import (
+    Columns,
+    Group,
+    differences,
+    groups,
+    in_place_problems,
+    merged_schema,
+    without_folder_columns,
+)
 from pipeline.delta.migrate.taken import Selection, Taken, TakenFile, select_files, taken
 from pipeline.delta.spark.doors import through_door
 from pipeline.delta.sql.slices import Slice
@@ -212,10 +220,11 @@ class _Base:
 def _plan(base: _Base, listing: Listing, folders: SourceFolders, chosen: Selection) -> MigrationPlan:
     declared = base.known.schema if base.known is not None else base.target.schema
     in_files = _in_files(declared, folders.names)
-    contents, unreadable = _contents(base.source, chosen.files, listing.format, in_files)
+    contents, unreadable = _contents(base.source, chosen.files, listing.format, in_files, folders.names)
+    by_path, stored = without_folder_columns(contents, folders)
     problems = (*_of_source(listing, base.mode), *folders.problems, *chosen.problems, *unreadable)
-    dataset, columns, further = _dataset(base, contents=contents, folders=folders, problems=problems)
-    by_path = {path: found.columns for path, found in contents.items()}
+    columns = folders.columns(declared, stored)
+    dataset, further = _dataset(base, files=by_path, columns=columns, problems=problems)
     grouped, misfits = groups(by_path, columns, dataset)
     wrong = [problem for at, column in enumerate(columns) for problem in value_problems(column, folders.of(at))]
     return MigrationPlan(
@@ -272,19 +281,19 @@ def _in_files(schema: StructType | None, folders: Iterable[str]) -> StructType |
 
 
 def _contents(
-    source: str, files: Sequence[DataFile], form: Format, schema: StructType | None
+    source: str, files: Sequence[DataFile], form: Format, schema: StructType | None, of_folders: Iterable[str]
 ) -> tuple[dict[str, Contents], list[str]]:
     """The contents of each file that can be read, and messages about the others."""
     if form != "parquet" and schema is None:
         return {}, [f"files of the format {form} have no types: migrate to a declared dataset, or give --schema"]
-    declared = schema or StructType()
+    declared, repeated = schema or StructType(), frozenset(map(casefolded, of_folders))
     system, top = file_system(source)
 
     def read(file: DataFile) -> Contents | str:
         path = f"{top.rstrip('/')}/{file.path}"
         try:
             if form == "parquet":
-                return parquet_contents(system, path)
+                return parquet_contents(system, path, repeated)
             return csv_contents(system, path, declared) if form == "csv" else ndjson_contents(declared)
         except StoreError:
             raise
@@ -297,19 +306,14 @@ def _contents(
 
 
 def _dataset(
-    base: _Base, *, contents: Mapping[str, Contents], folders: SourceFolders, problems: Sequence[str]
-) -> tuple[Dataset, tuple[FolderColumn, ...], tuple[str, ...]]:
-    """The dataset of the table, the columns of the folders, and messages about the files' columns."""
+    base: _Base, *, files: Mapping[str, Columns], columns: Sequence[FolderColumn], problems: Sequence[str]
+) -> tuple[Dataset, tuple[str, ...]]:
+    """The dataset of the table, and messages about the files' columns."""
     known, target = base.known, base.target
     declared = known.schema if known is not None else target.schema
-    columns = folders.columns(declared)
     if known is not None:
-        return known, columns, ()
-    schema, merged = (
-        (declared, ())
-        if declared is not None
-        else merged_schema({path: found.columns for path, found in contents.items()})
-    )
+        return known, ()
+    schema, merged = (declared, ()) if declared is not None else merged_schema(files)
     own = {casefolded(field.name): field.name for field in schema.fields}
     if declared is None:
         inside = {casefolded(name) for name in own.values()}
@@ -324,7 +328,7 @@ def _dataset(
     except DeclarationError as error:
         refused = (*problems, *merged, *error.problems)
         raise MigrationRefusedError(source=base.source, location=target.location, problems=refused) from error
-    return dataset, columns, merged
+    return dataset, merged
 
 
 def _planned(

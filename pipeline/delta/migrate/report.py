@@ -63,7 +63,13 @@ def plan_document(plan: MigrationPlan) -> dict[str, Any]:
         "fingerprint": dataset.fingerprint,
         "partition_by": list(dataset.partition_by),
         "folders": [
-            {"name": c.name, "type": sql.type_name(c.data_type), "declared": c.declared, "guess": c.guess or None}
+            {
+                "name": c.name,
+                "type": sql.type_name(c.data_type),
+                "declared": c.declared,
+                "stored": c.stored,
+                "guess": c.guess or None,
+            }
             for c in plan.folders
         ],
         "schemas": [

@@ -15,8 +15,8 @@ from pipeline.dataset import Dataset
 from pipeline.dataset.schema import case_duplicates, casefolded, widens
 from pipeline.delta import sql
 from pipeline.delta.frames.fit import select_list
-from pipeline.delta.migrate.contents import NANOSECONDS, FileColumn
-from pipeline.delta.migrate.folders import FolderColumn, is_decoded_otherwise_by_spark
+from pipeline.delta.migrate.contents import NANOSECONDS, Contents, FileColumn
+from pipeline.delta.migrate.folders import FolderColumn, SourceFolders, is_decoded_otherwise_by_spark
 from pipeline.errors import FrameMismatchError
 from pipeline.errors.listing import listed
 
@@ -71,6 +71,37 @@ def merged_schema(files: Mapping[str, Columns]) -> tuple[StructType, tuple[str, 
     schema = StructType([StructField(name, data_type) for name, data_type in types.items()])
     duplicates = [f"columns {listed(group)} differ by case only" for group in case_duplicates(schema)]
     return schema, (*problems.values(), *duplicates)
+
+
+def without_folder_columns(
+    files: Mapping[str, Contents], folders: SourceFolders
+) -> tuple[dict[str, Columns], dict[str, DataType]]:
+    """The columns of files without those that only repeat the value of the file's folder, and the types of these.
+
+    Some writers, as polars, store the partition columns in the files too. A column stays if its footer does not show
+    that every row has the value of the folder. A column whose types no type holds has none.
+
+    Args:
+        files: the contents by path.
+    """
+    columns: dict[str, Columns] = {}
+    types: dict[str, DataType | None] = {}
+    names = {casefolded(name) for name in folders.names}
+    for path, contents in files.items():
+        repeated = [c for c in contents.columns if casefolded(c.name) in names and _repeats(c, path, contents, folders)]
+        for column in repeated:
+            known = types.get(casefolded(column.name), NullType())
+            types[casefolded(column.name)] = None if known is None else _wider(known, column.data_type)
+        columns[path] = tuple(column for column in contents.columns if column not in repeated)
+    return columns, {name: t for name, t in types.items() if t is not None and not isinstance(t, NullType)}
+
+
+def _repeats(column: FileColumn, path: str, contents: Contents, folders: SourceFolders) -> bool:
+    """Whether every row of a file has the value of its folder in a column."""
+    if contents.rows == 0:
+        return True
+    constants = contents.constants
+    return column.name in constants and folders.has(path, column.name, constants[column.name], column.data_type)
 
 
 def _wider(one: DataType, other: DataType) -> DataType | None:
@@ -129,7 +160,11 @@ def groups(
         absent = tuple(f for f in dataset.schema.fields if casefolded(f.name) not in own and f.name not in nowhere)
         problems += [f"{same[0]}: column {f.name} is missing and declared NOT NULL" for f in absent if not f.nullable]
         both = {casefolded(c.name) for c in columns} & {casefolded(f.name) for f in folders}
-        problems += [f"{same[0]}: column {name} is in the file and in its folders" for name in sorted(both)]
+        problems += [
+            f"{same[0]}: column {name} is in the file and in its folders, and the file's footer does not show the "
+            "folder's value for all rows"
+            for name in sorted(both)
+        ]
         try:
             expressions = select_list(dataset, _given(columns, absent, folders))
         except FrameMismatchError as error:
@@ -164,6 +199,9 @@ def in_place_problems(
     The conversion merges the columns of the files by itself (`SchemaMergingUtils.scala`), and keeps their types.
     """
     kinds: dict[str, set[str]] = defaultdict(set)
+    for folder in folders:
+        if folder.stored:
+            yield f"column {folder.name} is in the files and in their folders; {_COPY}"
     for group in grouped:
         yield from _unconvertible(group)
         for column in group.columns:
