@@ -142,7 +142,7 @@ def clean_log_command(names: tuple[str, ...], apply: bool, force: bool, as_json:
 @_AS_JSON
 @WIDE
 def all_command(names: tuple[str, ...], apply: bool, as_json: bool) -> None:
-    """Make every step of maintenance that is due: checkpoint, optimize, vacuum and clean-log.
+    """Make every step of maintenance that is due: checkpoint, clean-log, optimize and vacuum.
 
     A step is left out if the log shows that it has nothing to do, or if the dataset's `maintenance` excludes it. Files
     and entries that a consumer of changes still has to read are kept. Each table with a step gets a record, which

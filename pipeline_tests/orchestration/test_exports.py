@@ -1,7 +1,5 @@
 """Declared exports as assets: in the run of the dataset, by themselves, and over any keys."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path

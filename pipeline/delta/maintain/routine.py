@@ -1,4 +1,4 @@
-"""The routine maintenance of a table: a checkpoint, joined files, a vacuum and a clean log, each only if it is due.
+"""The routine maintenance of a table: a checkpoint, a clean log, joined files and a vacuum, each only if it is due.
 
 Here belongs when a step is due, which the log shows without Spark (delta#3106). The steps belong to `maintain` and
 `clean_log`. If no step is due that needs Spark, none is started. Nothing is removed that a consumer of the table's
@@ -124,12 +124,13 @@ class _Routine:
         fields: dict[str, Any] = {}
         if self._policy.checkpoint and _lags(sizes, state):
             fields["checkpoint"] = self._write_checkpoint(state, apply=apply)
+        # Before any commit: one that completes Delta's interval of checkpoints lets Delta clean the log by itself.
+        if self._policy.clean_log:
+            fields["log_files_removed"] = self._clean_log(apply=apply)
         if self._is_scattered(sizes):
             fields["files_joined"] = self._join(state, sizes, apply=apply)
         if self._policy.vacuum and _vacuum_is_due(self._table.location, state, self._now):
             fields["files_vacuumed"] = self._vacuum(apply=apply)
-        if self._policy.clean_log:
-            fields["log_files_removed"] = self._clean_log(apply=apply)
         if apply and any(value != 0 for value in fields.values()):
             sizes = table_sizes(self._table, require_table(None, self._table))
         return Maintained(
