@@ -15,7 +15,10 @@ from functools import reduce
 from itertools import cycle
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql.types import LongType, StringType, StructField, StructType
@@ -27,6 +30,8 @@ from pipeline.delta.inspect.record import verify, write_record
 from pipeline.delta.log.mark import CommitNote, Mark
 from pipeline.delta.maintain.maintain import vacuum
 from pipeline.delta.maintain.restore import plan_restore, restore
+from pipeline.delta.migrate.copy import copy
+from pipeline.delta.migrate.plan import Target, plan_migration
 from pipeline.delta.read.changes import SourceChanges
 from pipeline.delta.read.cursors import effective_cursors
 from pipeline.delta.read.version import ReadOptions, read
@@ -34,6 +39,7 @@ from pipeline.delta.sink.receiver import SinkSettings
 from pipeline.delta.sink.sink import DeltaSink
 from pipeline.delta.spark.session import open_session
 from pipeline.delta.sql.slices import of_values
+from pipeline.delta.storage.file_system import file_system
 from pipeline.delta.table.open_table import latest_version, table_state
 from pipeline.delta.write.consume import consume
 from pipeline.delta.write.result import WriteResult
@@ -51,12 +57,13 @@ APPENDED = Dataset(name="appended", schema=ROWS, partition_by=("part",), write=A
 MERGED = Dataset(name="deep/merged", schema=ROWS, partition_by=("part",), keys=("k",), write=Merge())
 REPLACED = Dataset(name="replaced", schema=ROWS, partition_by=("part",), write=Replace(), storage=FORGETFUL)
 SUNK = Dataset(name="sunk", schema=ROWS, write=Append())
+MIGRATED = Dataset(name="migrated", schema=ROWS, partition_by=("part",), write=Append())
 SOURCES = (APPENDED, MERGED, REPLACED)
 CONSUMER = Dataset(
     name="consumer", schema=ROWS, keys=("k",), write=Merge(), reads=tuple(source.name for source in SOURCES),
     reads_changes_of=tuple(source.name for source in SOURCES),
 )  # fmt: skip
-DATASETS = (APPENDED, MERGED, REPLACED, SUNK, CONSUMER)
+DATASETS = (APPENDED, MERGED, REPLACED, SUNK, MIGRATED, CONSUMER)
 # The datasets to vacuum in turn, and whether the files that the consumer has yet to read are kept.
 VACUUMS = ((REPLACED, False), (MERGED, False), (REPLACED, True), (APPENDED, True))
 RUN = "history"
@@ -69,18 +76,17 @@ class History:
     def __init__(self, session: SparkSession, settings: Settings, seed: int) -> None:
         self.session, self.settings, self.root = session, settings, settings.root
         self.random = random.Random(seed)
-        self.epoch = 0
-        self.restored, self.vacuumed = cycle((MERGED, CONSUMER, APPENDED, REPLACED)), cycle(VACUUMS)
-        # A migration of a folder of Parquet files belongs here as soon as there is one.
+        self.epoch = self.parquet_files = 0
+        self.restored, self.vacuumed = cycle((MERGED, CONSUMER, MIGRATED, APPENDED, REPLACED)), cycle(VACUUMS)
         self.verbs: dict[str, tuple[int, Callable[[], Any]]] = {
             "append": (8, self.append), "merge": (8, self.merge), "replace": (5, self.replace),
             "consume": (10, self.consume), "sink": (4, self.sink), "restore": (5, self.restore),
-            "vacuum": (5, self.vacuum),
+            "vacuum": (5, self.vacuum), "migrate": (5, self.migrate),
         }  # fmt: skip
 
     def steps(self, count: int) -> Iterator[dict[str, Any]]:
         """Take the steps. The first ones make every table."""
-        first = ["append", "merge", "replace", "sink", "consume"]
+        first = ["append", "merge", "replace", "sink", "migrate", "consume"]
         weights = [weight for weight, _ in self.verbs.values()]
         later = self.random.choices(list(self.verbs), weights, k=count - len(first))
         for verb in [*first, *later]:
@@ -164,6 +170,24 @@ class History:
         done = vacuum(self.session, dataset.at(self.root), consumers=consumers, apply=True)
         # A folder is a file of the listing on some stores.
         return dataset.name, done.version, sum(file.endswith(".parquet") for file in done.files)
+
+    def migrate(self) -> Any:
+        """A migration of a folder of Parquet files, which has a new file each time."""
+        source = f"{self.root}/incoming"
+        part, self.parquet_files = self.random.choice(PARTS), self.parquet_files + 1
+        rows = [(key, text) for _, key, text in self._rows(count=9)]
+        folder = f"part={quote(part, safe=' ') if part else '__HIVE_DEFAULT_PARTITION__'}"
+        system, path = file_system(f"{source}/{folder}")
+        if system.type_name == "local":
+            system.create_dir(path)
+        columns = {"k": pa.array([key for key, _ in rows], pa.int64()), "text": [text for _, text in rows]}
+        pq.write_table(pa.table(columns), f"{path}/{self.parquet_files}.parquet", filesystem=system)
+        target = Target(name=MIGRATED.name, location=MIGRATED.location(self.root), dataset=MIGRATED, schema=None)
+        copied = copy(self.session, plan_migration(source, target), RUN)
+        return [
+            [len(one.record.files), one.version, one.comparison.source_rows, one.comparison.partitions]
+            for one in copied.done
+        ]  # fmt: skip
 
     # --- the end ------------------------------------------------------------------------------------------------------
 

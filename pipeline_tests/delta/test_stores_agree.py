@@ -42,7 +42,7 @@ def test_the_history_takes_every_step_and_most_of_them_are_not_refused(on_disk: 
     *steps, end = on_disk
     taken = [step["step"] for step in steps]
     assert (len(taken), set(taken)) == (
-        STEPS, {"append", "merge", "replace", "consume", "sink", "restore", "vacuum"},
+        STEPS, {"append", "merge", "replace", "consume", "sink", "restore", "vacuum", "migrate"},
     )  # fmt: skip
     assert sum("refused" in step for step in steps) < STEPS / 5
     kinds = {verdict[0] for step in steps if step["step"] == "consume" for verdict in step["result"][0].values()}
