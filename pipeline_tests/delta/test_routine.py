@@ -87,9 +87,9 @@ def test_small_files_are_joined_and_the_log_is_cleaned_as_the_dry_run_says(class
 
     done = maintained(classic, dataset, root, apply=True)
     assert steps(done) == steps(dry)
-    assert (versions_of(dataset, root), done.sizes.files, done.sizes.log_entries) == ([9, 10], 1, 2)
+    # After its checkpoint of version 10, Delta itself removes the last old entry.
+    assert (versions_of(dataset, root), done.sizes.files, done.sizes.log_entries) == ([10], 1, 1)
     assert rows_of(dataset, root) == rows
-    assert rows_of(dataset, root, version=9) == rows
 
 
 @pytest.mark.exhaustive
