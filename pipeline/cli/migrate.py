@@ -64,7 +64,8 @@ def migrate(
     elif not apply:
         print_json(document(plan, ()) | {"applied": False})
     refuse(plan)
-    done = _apply(tables, plan) if apply else Copied(done=(), writes=())
+    needs_spark = apply and (_has_work(plan) or plan.taken.is_unsealed)
+    done = _apply(tables, plan) if needs_spark else Copied(done=(), writes=())
     if as_json:
         if apply:
             print_json(document(plan, done.done) | {"applied": True})
