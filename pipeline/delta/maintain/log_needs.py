@@ -110,9 +110,11 @@ def _of_cursors(table: TableRef, state: TableState, expired: int) -> Iterator[Lo
     A table that is no consumer has none.
     """
     in_force = effective_cursors(None, state)
-    if in_force.needs_spark and table.dataset.reads_changes_of:
+    if not in_force.sources and not table.dataset.reads_changes_of:
+        return
+    if in_force.needs_spark:
         yield LogNeed(by="cursors", name=table.name, version=0)
-    elif in_force.oldest is not None and (in_force.sources or table.dataset.reads_changes_of):
+    elif in_force.oldest is not None:
         yield LogNeed(by="cursors", name=table.name, version=in_force.oldest)
     earlier = effective_cursors(None, replace(state, version=expired))
     if earlier.oldest is not None and earlier.sources:
