@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import asdict, replace
+from functools import partial
 
 import click
 
@@ -105,20 +106,21 @@ def _repair(tables: Tables, chosen: Iterable[NamedTable], *, apply: bool, as_jso
     plans: list[RepairPlan] = []
     failed: list[PipelineError] = []
     with Checkpoints(lambda: tables.session) as checkpoints:
-
-        def write_checkpoint(version: int) -> None:
-            checkpoint_at(tables.ref(table), version, checkpoints)
-
         for table in chosen:
             with collected(failed, table.name, named=True):
                 plan = plan_repair(table.name, table.location)
-                plans.append(repair(plan, write_checkpoint) if apply else plan)
+                write = partial(_write_checkpoint, tables, table, checkpoints)
+                plans.append(repair(plan, write) if apply else plan)
     if as_json:
         print_json([asdict(plan) | {"applied": apply} for plan in plans])
     else:
         _print_repairs(plans, apply=apply)
     if failed:
         raise failed[-1]
+
+
+def _write_checkpoint(tables: Tables, table: NamedTable, checkpoints: Checkpoints, version: int) -> None:
+    checkpoint_at(tables.ref(table), version, checkpoints)
 
 
 def _print_repairs(plans: list[RepairPlan], *, apply: bool) -> None:

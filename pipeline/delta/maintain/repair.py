@@ -85,7 +85,9 @@ def _has_young_files(location: str, now: dt.datetime) -> bool:
     """Whether a data file was written so recently that its write may still run."""
     limit = (now - _LOADED).timestamp()
     folder = local_folder(location)
-    for parent, folders, names in os.walk(folder) if folder is not None else ():
+    if folder is None:
+        return False
+    for parent, folders, names in os.walk(folder):
         folders[:] = [name for name in folders if name != LOG]
         for name in names:
             with suppress(FileNotFoundError):
