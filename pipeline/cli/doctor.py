@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import asdict, replace
+from functools import partial
 
 import click
 
 from pipeline.cli.options import WIDE, project_settings
-from pipeline.cli.output import count, print_json, print_table, size
+from pipeline.cli.output import collected, count, print_json, print_table, size
 from pipeline.cli.tables import NamedTable, Tables
 from pipeline.delta.inspect.doctor import Diagnosis, examine
 from pipeline.delta.maintain.checkpoint import Checkpoints
@@ -19,7 +20,7 @@ from pipeline.delta.maintain.retention import consumers_of
 from pipeline.delta.spark.confs import confs, log_store_conf
 from pipeline.delta.storage.file_system import local_folder
 from pipeline.delta.table.storage_facts import StorageFacts, storage_facts
-from pipeline.errors import TableNotFoundError
+from pipeline.errors import PipelineError
 from pipeline.settings import SCHEMES, Settings
 
 NONE = "-"
@@ -52,17 +53,16 @@ def doctor(
     if not as_json:
         _print_buckets(tables.settings, [table.location for table in chosen])
     diagnoses: list[Diagnosis] = []
+    failed: list[PipelineError] = []
     for table in chosen:
-        try:
+        with collected(failed, table.name, named=bool(names)):
             diagnoses.append(_diagnosis(tables, table, deep=deep))
-        except TableNotFoundError:
-            if names:
-                raise
-            click.echo(f"{table.name}: no table yet", err=True)
     if as_json:
         print_json([_document(diagnosis, tables.settings) for diagnosis in diagnoses])
     else:
         _print(diagnoses)
+    if failed:
+        raise failed[-1]
     if not all(diagnosis.healthy for diagnosis in diagnoses):
         ctx.exit(1)
 
@@ -104,16 +104,26 @@ def _diagnosis(tables: Tables, table: NamedTable, *, deep: bool) -> Diagnosis:
 
 def _repair(tables: Tables, chosen: Iterable[NamedTable], *, apply: bool, as_json: bool) -> None:
     plans: list[RepairPlan] = []
+    failed: list[PipelineError] = []
     with Checkpoints(lambda: tables.session) as checkpoints:
         for table in chosen:
-            plan = plan_repair(table.name, table.location)
-            plans.append(plan)
-            if apply and plan.steps:
-                ref = tables.ref(table)
-                repair(plan, lambda version: checkpoint_at(ref, version, checkpoints))  # noqa: B023  called at once
+            with collected(failed, table.name, named=True):
+                plan = plan_repair(table.name, table.location)
+                write = partial(_write_checkpoint, tables, table, checkpoints)
+                plans.append(repair(plan, write) if apply else plan)
     if as_json:
         print_json([asdict(plan) | {"applied": apply} for plan in plans])
-        return
+    else:
+        _print_repairs(plans, apply=apply)
+    if failed:
+        raise failed[-1]
+
+
+def _write_checkpoint(tables: Tables, table: NamedTable, checkpoints: Checkpoints, version: int) -> None:
+    checkpoint_at(tables.ref(table), version, checkpoints)
+
+
+def _print_repairs(plans: list[RepairPlan], *, apply: bool) -> None:
     for plan in plans:
         for step in plan.steps:
             click.echo(f"{plan.dataset}: {'removed' if apply else 'to remove'}: {step.path}: {step.reason}")

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import json
 import uuid
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from typing import Any, TypeVar
 
@@ -13,7 +12,7 @@ import click
 from pyspark.sql import SparkSession
 
 from pipeline.cli.options import WIDE, project_settings
-from pipeline.cli.output import count, print_table, size
+from pipeline.cli.output import collected, count, print_table, size
 from pipeline.cli.registry import declared
 from pipeline.dataset import Dataset, Registry, TableRef
 from pipeline.delta.inspect.maintenance_record import write_maintenance_record
@@ -32,7 +31,7 @@ from pipeline.delta.maintain.maintain import (
 from pipeline.delta.maintain.retention import Unread, consumers_of
 from pipeline.delta.maintain.routine import Maintained, maintain_table
 from pipeline.delta.spark.session import open_session
-from pipeline.errors import PipelineError, TableNotFoundError
+from pipeline.errors import PipelineError
 from pipeline.settings import Settings
 
 Result = TypeVar("Result", VacuumResult, OptimizeResult, CheckpointResult, CleanLogResult, Maintained)
@@ -154,9 +153,9 @@ def all_command(names: tuple[str, ...], apply: bool, as_json: bool) -> None:
 
         def verb(table: TableRef, consumers: tuple[TableRef, ...]) -> Maintained:
             done = maintain_table(table, checkpoints, consumers=consumers, apply=apply, run_id=run)
+            results.append(done)
             if apply and not done.is_idle:
                 write_maintenance_record(done.record(run), root=targets.settings.root)
-            results.append(done)
             return done
 
         try:
@@ -243,7 +242,7 @@ def _each(
     results: list[Result] = []
     failed: list[PipelineError] = []
     for dataset in targets.datasets:
-        with _collected(failed, dataset, named=targets.named):
+        with collected(failed, dataset.name, named=targets.named):
             table = dataset.at(root)
             result = verb(table, consumers_of(dataset.name, targets.registry, root))
             results.append(result)
@@ -253,16 +252,3 @@ def _each(
         click.echo(json.dumps([document(result) for result in results], indent=2))
     if failed:
         raise failed[-1]
-
-
-@contextmanager
-def _collected(failed: list[PipelineError], dataset: Dataset, *, named: bool) -> Iterator[None]:
-    try:
-        yield
-    except PipelineError as error:
-        if isinstance(error, TableNotFoundError) and not named:
-            click.echo(f"{dataset.name}: no table yet", err=True)
-            return
-        if failed:
-            click.echo(f"Error: {failed[-1]}", err=True)
-        failed.append(error)

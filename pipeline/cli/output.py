@@ -1,4 +1,4 @@
-"""The output of the commands: tables of text for people, one JSON document for programs.
+"""The output of the commands: tables of text for people, one JSON document for programs, and errors of single tables.
 
 Here belong the format of sizes, times and values, and the fitting of a table to a terminal. Columns of text are cut to
 a least readable width, and an ellipsis marks the cut. A table that is still too wide is printed as one record for each
@@ -12,7 +12,8 @@ import datetime as dt
 import json
 import shutil
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import click
@@ -21,6 +22,8 @@ from rich.cells import cell_len
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
+
+from pipeline.errors import PipelineError, TableNotFoundError
 
 # The width if nothing is cut or folded.
 _WIDTH = 1 << 20
@@ -148,3 +151,21 @@ def size(value: int | None) -> str:
 def instant(value: dt.datetime | None) -> str:
     """A time in UTC, to the second; a dash for None."""
     return "-" if value is None else f"{value.astimezone(dt.timezone.utc):%Y-%m-%d %H:%M:%SZ}"
+
+
+@contextmanager
+def collected(failed: list[PipelineError], name: str, *, named: bool) -> Iterator[None]:
+    """Collect the error of a block about one dataset, so that the others are still processed.
+
+    Of several errors the caller raises the last; those before it are printed. If the table was never written and its
+    dataset was not `named`, a line is printed instead.
+    """
+    try:
+        yield
+    except PipelineError as error:
+        if isinstance(error, TableNotFoundError) and not named:
+            click.echo(f"{name}: no table yet", err=True)
+            return
+        if failed:
+            click.echo(f"Error: {failed[-1]}", err=True)
+        failed.append(error)

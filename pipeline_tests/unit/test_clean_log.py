@@ -118,6 +118,21 @@ def test_a_copied_table_keeps_its_entries_by_the_time_of_the_copy(tmp_path: Path
     assert planned(table).files == ()
 
 
+def test_entries_whose_files_have_no_modification_time_are_kept(tmp_path: Path) -> None:
+    """Some copies of a folder lose these times, which are of the year 1970 then."""
+    table = aged(tmp_path, [OLD] * 4)
+    table.checkpoint()
+    for path in table.log.glob("*.json"):
+        os.utime(path, (0, 0))
+    assert planned(table).files == ()
+
+
+def test_a_retention_of_more_years_than_there_are_keeps_every_entry(tmp_path: Path) -> None:
+    table = aged(tmp_path, [OLD] * 4, properties={"delta.logRetentionDuration": "interval 99999999999 days"})
+    table.checkpoint()
+    assert planned(table).files == ()
+
+
 def test_a_young_in_commit_timestamp_keeps_an_entry_whose_file_is_old(tmp_path: Path) -> None:
     table = aged(tmp_path, [OLD] * 4)
     table.edit(0, metaData={"configuration": {"delta.enableInCommitTimestamps": "true"}})
@@ -165,6 +180,22 @@ def test_the_checkpoint_that_the_pointer_names_is_kept(tmp_path: Path) -> None:
 
 
 # --- the files --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("parts", [1, 2])
+def test_a_part_of_another_checkpoint_of_a_version_hides_the_complete_one_not(tmp_path: Path, parts: int) -> None:
+    """As many files as the other checkpoint has parts are no complete checkpoint either."""
+    table = aged(tmp_path, [OLD] * 5 + [YOUNG])
+    table.checkpoint(2)
+    table.checkpoint(4)
+    left = [table.log / f"{4:020d}.checkpoint.{part:010d}.{parts + 1:010d}.parquet" for part in range(1, parts + 1)]
+    for path in left:
+        path.write_bytes(b"cut off")
+    table.age(OLD)
+    assert (planned(table).kept_from, planned(table).checkpoint) == (4, None)
+    cleaned(table)
+    assert table.rows() == [0, 1, 2, 3, 4, 5]
+    assert all(path.exists() for path in left)
 
 
 def test_all_files_of_a_removed_version_go_and_no_others(tmp_path: Path) -> None:
@@ -229,6 +260,37 @@ def test_a_sidecar_goes_with_the_last_checkpoint_that_names_it_and_a_young_one_s
     assert plan.kept_from == 4
     assert [name for name in plan.files if name.startswith("_sidecars")] == ["_sidecars/gone.parquet"]
     assert plan.files[-1] == "_sidecars/gone.parquet", "after the checkpoint that names it"
+
+
+def test_the_sidecars_of_each_checkpoint_of_a_version_are_kept(tmp_path: Path) -> None:
+    table = aged(tmp_path, [OLD] * 5 + [YOUNG])
+    table.checkpoint(4, pointed=False)
+    v2_checkpoint(table, 4, "one.parquet")
+    (first,) = table.log.glob(f"{4:020d}.checkpoint.*.json")
+    second = table.log / f"{4:020d}.checkpoint.ffffffff-0000-4000-8000-000000000000.json"
+    second.write_text(first.read_text(encoding="utf-8").replace("one.parquet", "two.parquet"), encoding="utf-8")
+    shutil.copy(table.log / "_sidecars" / "one.parquet", table.log / "_sidecars" / "two.parquet")
+    table.age(OLD)
+    assert cleaned(table).kept_from == 4
+    assert {name for name in table.names() if name.startswith("_sidecars")} == {
+        "_sidecars/one.parquet", "_sidecars/two.parquet",
+    }  # fmt: skip
+
+
+def test_a_plan_is_refused_if_a_checkpoint_names_a_sidecar_of_it_meanwhile(tmp_path: Path) -> None:
+    table = aged(tmp_path, [OLD] * 5 + [YOUNG])
+    for version in (1, 4):
+        table.checkpoint(version, pointed=False)
+    v2_checkpoint(table, 1, "shared.parquet")
+    table.age(OLD)
+    plan = planned(table)
+    assert "_sidecars/shared.parquet" in plan.files
+    table.checkpoint(5, pointed=False)
+    v2_checkpoint(table, 5, "shared.parquet")
+    before = table.names()
+    with pytest.raises(PlanOutdatedError, match="sidecar"):
+        clean_log(plan, table.write_checkpoint)
+    assert table.names() == before
 
 
 @pytest.mark.parametrize("written", [False, True], ids=["by a checkpoint of the log", "by a written one"])
@@ -321,6 +383,21 @@ def test_the_entries_between_the_reading_of_cursors_and_their_commit_are_kept_to
     assert verdict(source, consumer) == before == "changes (2, 2)"
 
 
+def test_the_cursors_of_a_version_that_can_be_restored_are_kept(tmp_path: Path) -> None:
+    source, consumer = aged(tmp_path, [OLD] * 4), AgedTable(tmp_path, "consumer")
+    consumer.append(0, days=OLD)
+    consumer.consume(source, 1, days=OLD, read_at=0)
+    for _ in range(3):
+        consumer.append(0, days=OLD)
+    consumer.consume(source, 3, days=YOUNG, read_at=4)
+    for version in (1, 4, 5):
+        consumer.checkpoint(version)
+    plan = cleaned(consumer)
+    assert (plan.kept_from, needs(plan)) == (1, [("cursors", "consumer", 1)])
+    consumer.restore(4, days=YOUNG)
+    assert verdict(source, consumer) == "changes (2, 3)"
+
+
 def restored(tmp_path: Path, properties: dict[str, str] | None = None) -> AgedTable:
     """A table to which a writer has written epochs 1 to 5, and whose version 2 was restored; all of it is old."""
     table = AgedTable(tmp_path)
@@ -398,8 +475,10 @@ def test_the_newest_batch_of_each_stream_and_the_newest_change_of_rows_are_kept(
          ("property", "delta.enableExpiredLogCleanup", 0)),
         ({"protocol": {"minReaderVersion": 3, "minWriterVersion": 7, "readerFeatures": ["catalogManaged"],
                        "writerFeatures": ["catalogManaged"]}}, ("feature", "catalogManaged", 0)),
+        ({"protocol": {"minReaderVersion": 1, "minWriterVersion": 7, "writerFeatures": ["unheardOf"]}},
+         ("feature", "unheardOf", 0)),
     ],
-    ids=["a property", "a catalog"],
+    ids=["a property", "a catalog", "an unknown feature"],
 )  # fmt: skip
 def test_a_table_may_keep_every_entry(tmp_path: Path, changed: dict[str, Any], need: tuple[str, str, int]) -> None:
     table = aged(tmp_path, [OLD] * 4)
@@ -428,6 +507,18 @@ def test_a_protected_history_is_removed_in_one_step_or_not_at_all(
     plan = planned(table)
     assert (plan.kept_from, plan.checkpoint) == (kept_from, checkpoint)
     assert needs(plan) == ([("feature", "checkpointProtection", 0)] if kept_from == 0 else [])
+
+
+def test_the_commit_by_which_a_first_load_is_identified_is_kept(tmp_path: Path) -> None:
+    """It is the newest one of certain operations; other operations may change rows after it."""
+    table = aged(tmp_path, [OLD] * 6)
+    for version in (3, 4):
+        table.edit(version, commitInfo={"operation": "CONVERT"})
+    table.edit(5, commitInfo={"operation": "SET TBLPROPERTIES"})
+    for version in range(6):
+        table.checkpoint(version)
+    plan = planned(table)
+    assert (plan.kept_from, needs(plan)) == (2, [("rows", "WRITE", 2), ("rows", "CONVERT", 4)])
 
 
 def test_a_need_says_what_it_is_and_from_which_version_on() -> None:
@@ -506,3 +597,20 @@ def test_a_plan_of_a_table_that_was_replaced_since_removes_nothing_and_a_new_pla
     assert ("another table" in error.reason) is (replaced == "by another table")
     assert table.names() == before
     assert cleaned(table).files
+
+
+def test_a_plan_of_a_table_that_was_restored_since_removes_nothing(tmp_path: Path) -> None:
+    """Repeated writes are recognised by the version that the restore has brought back."""
+    table = AgedTable(tmp_path)
+    for epoch in range(1, 6):
+        table.append(epoch, days=OLD, epoch=("pipeline/0/writer", epoch))
+    table.checkpoint(4)
+    plan = planned(table)
+    assert plan.files
+    table.restore(1, days=YOUNG)
+    before, answers = table.names(), replays(table, "writer", range(1, 6))
+    with pytest.raises(PlanOutdatedError, match="version 5 is a restore"):
+        clean_log(plan, table.write_checkpoint)
+    assert table.names() == before
+    cleaned(table)
+    assert replays(table, "writer", range(1, 6)) == answers

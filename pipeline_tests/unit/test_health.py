@@ -17,6 +17,7 @@ from pipeline.delta.inspect.doctor import examine
 from pipeline.delta.log.commits import CREATION_SECONDS
 from pipeline.delta.maintain.health import health_findings
 from pipeline.delta.maintain.repair import RepairPlan, plan_repair, repair
+from pipeline.errors import StorageError
 from pipeline_tests.unit.aged_table import NOW, SCHEMA, AgedTable
 
 OLD, YOUNG = 40.0, 1.0
@@ -178,6 +179,18 @@ def test_a_damaged_checkpoint_whose_state_the_entries_have_is_removed_with_its_p
     assert table.rows() == [0, 1, 2]
 
 
+def test_a_part_of_another_checkpoint_of_a_version_is_removed_and_the_complete_one_is_kept(tmp_path: Path) -> None:
+    """A process was killed while it wrote parts of a version that has a checkpoint of one file."""
+    table = made(tmp_path)
+    part = table.log / f"{1:020d}.checkpoint.{1:010d}.{3:010d}.parquet"
+    part.write_bytes(b"x")
+    (table.log / f"{0:020d}.json").unlink()
+    table.age(YOUNG + 1)
+    assert examine("rows", table.location).healthy
+    assert [step.path for step in repaired(table).steps] == [f"_delta_log/{part.name}"]
+    assert table.rows() == [0, 1, 2]
+
+
 def test_a_damaged_checkpoint_without_its_entries_is_left_for_a_backup(tmp_path: Path) -> None:
     table = made(tmp_path)
     (table.log / f"{1:020d}.checkpoint.parquet").write_bytes(b"no parquet")
@@ -189,18 +202,46 @@ def test_a_damaged_checkpoint_without_its_entries_is_left_for_a_backup(tmp_path:
 def test_an_empty_log_of_a_killed_first_write_is_removed_and_any_other_is_left(tmp_path: Path) -> None:
     log = tmp_path / "rows" / "_delta_log"
     (log / "_staged_commits").mkdir(parents=True)
+    location, before = str(log.parent), (time.time() - CREATION_SECONDS - 1,) * 2
+    assert plan_repair("rows", location).steps == (), "the first write may still run"
     part = log / f".{0:020d}.json.0a1b2c3d-0000-4000-8000-000000000000.tmp"
     part.write_text("{}", encoding="utf-8")
-    location = str(log.parent)
-    assert plan_repair("rows", location).steps == (), "the first write may still run"
-    os.utime(part, (time.time() - CREATION_SECONDS - 1,) * 2)
+    os.utime(log, before)
+    assert plan_repair("rows", location).steps == (), "its commit may be written now"
+    os.utime(part, before)
     (log / "other").write_text("x", encoding="utf-8")
+    os.utime(log, before)
     assert plan_repair("rows", location).steps == ()
     (log / "other").unlink()
+    os.utime(log, before)
     plan = plan_repair("rows", location)
     assert [step.path for step in plan.steps] == ["_delta_log"]
     repair(plan, lambda version: pytest.fail(f"a checkpoint of {version}"))
     assert not log.exists()
+
+
+def test_an_empty_log_is_left_while_a_first_write_adds_files(tmp_path: Path) -> None:
+    log = tmp_path / "rows" / "_delta_log"
+    log.mkdir(parents=True)
+    os.utime(log, (time.time() - CREATION_SECONDS - 1,) * 2)
+    data = log.parent / "day=1" / "part-0.parquet"
+    data.parent.mkdir()
+    data.write_bytes(b"x")
+    assert plan_repair("rows", str(log.parent)).steps == ()
+    os.utime(data, (time.time() - 2 * 3_600,) * 2)
+    assert [step.path for step in plan_repair("rows", str(log.parent)).steps] == ["_delta_log"]
+
+
+def test_the_repair_of_an_empty_log_that_got_a_commit_meanwhile_is_refused(tmp_path: Path) -> None:
+    table = AgedTable(tmp_path)
+    table.log.mkdir(parents=True)
+    os.utime(table.log, (time.time() - CREATION_SECONDS - 1,) * 2)
+    plan = plan_repair("rows", table.location)
+    assert len(plan.steps) == 1
+    table.append(1, days=YOUNG)
+    with pytest.raises(StorageError, match="another process"):
+        repair(plan, lambda version: pytest.fail(f"a checkpoint of {version}"))
+    assert table.rows() == [1]
 
 
 # --- the command line -------------------------------------------------------------------------------------------------
@@ -234,3 +275,18 @@ def test_the_doctor_names_the_repair_and_makes_it_on_request(tmp_path: Path, mon
     assert not pointer(table).exists()
     assert run("--repair", "rows").splitlines() == ["There is nothing to repair."]
     assert "--apply needs --repair" in CliRunner().invoke(main, ["doctor", "--apply"], env=environment).output
+
+
+def test_a_table_that_can_not_be_read_hides_no_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    environment = {"PIPELINE_ROOT": str(tmp_path), "PIPELINE_DATASETS": f"{__name__}:LOOPED", "JAVA_HOME": "/nowhere"}
+    no_json(made(tmp_path))
+    loop = tmp_path / "looped"
+    loop.symlink_to(loop)
+    shown = CliRunner().invoke(main, ["doctor"], env=environment)
+    assert (shown.exit_code, "wrong pointer" in shown.stdout, "looped" in shown.stderr) == (1, True, True)
+    mended = CliRunner().invoke(main, ["doctor", "--repair", "--apply"], env=environment)
+    assert (mended.exit_code, "removed: _delta_log/_last_checkpoint" in mended.stdout) == (1, True)
+
+
+LOOPED = (Dataset(name="looped", schema=SCHEMA), Dataset(name="rows", schema=SCHEMA))

@@ -7,6 +7,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+import deltalake
 import pytest
 from click.testing import CliRunner
 from pyspark.sql import SparkSession
@@ -20,7 +21,7 @@ from pipeline.delta.maintain.checkpoint import Checkpoints
 from pipeline.delta.maintain.routine import Maintained, maintain_table
 from pipeline.delta.maintain.sizes import table_sizes
 from pipeline.delta.table.open_table import require_table
-from pipeline.errors import DeclarationError, RecordError, TableNotFoundError
+from pipeline.errors import CursorUnreadableError, DeclarationError, RecordError, TableNotFoundError
 from pipeline_tests.unit.aged_table import NOW, SCHEMA, AgedTable
 
 OLD, YOUNG = 40.0, 1.0
@@ -78,6 +79,8 @@ def test_a_table_that_was_never_written_is_not_found(tmp_path: Path) -> None:
         ("overwrite 20, vacuum 10, append 3", False),
         ("overwrite 20, vacuum 10, set 9", False),
         ("overwrite 20, append 19, vacuum 10, optimize 9", True),
+        ("overwrite 20, vacuum 10, stopped 10", True),
+        ("overwrite 20, vacuum 10, failed 10", True),
     ],
 )
 def test_a_vacuum_is_due_if_a_commit_since_the_last_one_may_have_left_files_that_are_old_now(
@@ -94,6 +97,10 @@ def test_a_vacuum_is_due_if_a_commit_since_the_last_one_may_have_left_files_that
             table.append(1, days=float(days), mode="overwrite")
         elif name == "optimize":
             table.change(lambda delta: delta.optimize.compact(), days=float(days))
+        elif name == "stopped":
+            (table.log / f"{table.newest:020d}.json").unlink()
+        elif name == "failed":
+            table.edit(table.newest, commitInfo={"operationParameters": {"status": "FAILED"}})
         elif name == "set":
             table.set("any", "value", days=float(days))
         else:
@@ -177,6 +184,52 @@ def test_a_log_is_cleaned_without_spark_as_the_plan_says(tmp_path: Path) -> None
     assert (done.log_files_removed, done.bytes_reclaimed, done.is_idle) == (4, reclaimed, False)
     assert (done.sizes.log_entries, done.sizes.oldest_readable, table.entries()) == (2, 4, [4, 5])
     assert maintained(table, apply=True).is_idle
+
+
+class CheckpointsOfDeltaRs(Checkpoints):
+    """Writes checkpoints by delta-rs, with the pointer to one of the newest version, as Delta on Spark does."""
+
+    def write(self, location: str, keep: int | None, version: int | None = None) -> tuple[int, bool]:
+        pointer = Path(location) / "_delta_log" / "_last_checkpoint"
+        before = pointer.read_bytes()
+        newest = deltalake.DeltaTable(location).version()
+        deltalake.DeltaTable(location, version=version).create_checkpoint()
+        if version not in (None, newest):
+            pointer.write_bytes(before)
+        return newest if version is None else version, True
+
+
+def test_the_log_is_cleaned_as_the_dry_run_says_although_a_checkpoint_was_written_before(tmp_path: Path) -> None:
+    """The new checkpoint takes the place of the one by which older entries were kept; the next maintenance has it."""
+    policy = MaintenancePolicy(small_file_ratio=None, vacuum=False)
+    table = AgedTable(tmp_path, maintenance=policy)
+    for number in range(14):
+        table.append(number, days=OLD)
+    table.checkpoint(2, days=OLD)
+    table.append(14, days=YOUNG)
+    dry = maintained(table)
+    assert (dry.checkpoint, dry.log_files_removed) == (14, 2)
+    with CheckpointsOfDeltaRs(no_spark) as checkpoints:
+        done = maintain_table(table.ref, checkpoints, apply=True, run_id="run", now=NOW)
+        assert (done.checkpoint, done.log_files_removed, done.bytes_reclaimed) == (14, 2, dry.bytes_reclaimed)
+        assert table.entries() == [*range(2, 15)]
+        assert maintain_table(table.ref, checkpoints, apply=True, run_id="run", now=NOW).log_files_removed > 0
+        assert table.entries() == [13, 14]
+    assert table.rows() == [*range(15)]
+
+
+def test_the_other_steps_are_made_if_the_log_can_not_be_cleaned(tmp_path: Path) -> None:
+    policy = MaintenancePolicy(small_file_ratio=None, vacuum=False)
+    table, consumer = AgedTable(tmp_path, maintenance=policy), AgedTable(tmp_path, "copy")
+    for number in range(11):
+        table.append(number, days=OLD)
+    table.checkpoint(0, days=OLD)
+    consumer.consume(table, 3, days=OLD)
+    (consumer.log / f"{0:020d}.json").write_text("cut", encoding="utf-8")
+    with CheckpointsOfDeltaRs(no_spark) as checkpoints, pytest.raises(CursorUnreadableError):
+        maintain_table(table.ref, checkpoints, consumers=[consumer.ref], apply=True, run_id="run", now=NOW)
+    assert f"{10:020d}.checkpoint.parquet" in table.names()
+    assert table.entries() == [*range(11)]
 
 
 def test_what_a_consumer_needs_is_kept_and_said(tmp_path: Path) -> None:

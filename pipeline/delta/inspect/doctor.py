@@ -99,17 +99,18 @@ def examine(name: str, location: str, *, consumers: Sequence[TableRef] = (), dee
         dataset=name,
         location=location,
         version=replayed.version,
-        readable_from=_readable_from(location),
+        readable_from=_readable_from(location, replayed),
         files=len(replayed.files),
         bytes=sum(action.get("size") or 0 for action in replayed.files.values()),
         findings=tuple(findings),
     )
 
 
-def _readable_from(location: str) -> int | None:
+def _readable_from(location: str, replayed: Replay) -> int | None:
     """The oldest version that can be read. If damage of the log hides it, None."""
+    is_damaged = any(fault.kind is FaultKind.COMMIT for fault in replayed.faults)
     try:
-        readable = readable_versions(location)
+        readable = readable_versions(location, removals=None if is_damaged else replayed.removals)
     except (OSError, ValueError, DamagedTableError):
         return None
     return None if readable is None else readable.with_files

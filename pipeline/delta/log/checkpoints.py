@@ -28,6 +28,7 @@ from pipeline.delta.storage.file_system import (
 LOG = "_delta_log"
 _COMMIT_NAME = re.compile(r"(\d{20})\.json")
 _CHECKPOINT_NAME = re.compile(r"(\d{20})\.checkpoint(?:\.[\w-]+)?(?:\.\d{10}\.(\d{10}))?\.(?:parquet|json)")
+_CLASSIC_DOTS = 2  # as in `<version>.checkpoint.parquet`
 _COMPACTED_NAME = re.compile(r"(\d{20})\.(\d{20})\.compacted\.json")
 CHECKSUM = ".crc"
 SIDECARS = "_sidecars"
@@ -172,13 +173,44 @@ def usable_checkpoints(files: Iterable[File]) -> dict[int, tuple[str, ...]]:
 
 
 def complete_checkpoints(names: Iterable[str]) -> dict[int, tuple[str, ...]]:
-    """The files of each checkpoint among these, by version. A checkpoint with a missing part does not count."""
-    parts: dict[int, list[tuple[str, int]]] = {}
+    """The files of each checkpoint among these, by version. A checkpoint with a missing part does not count.
+
+    A version may have several checkpoints, each complete by itself (Delta protocol, "Checkpoints"). Then it is the one
+    that Delta on Spark reads (`CheckpointInstance`): one with sidecars, or else the one with the most parts.
+    """
+    checkpoints: dict[int, tuple[str, ...]] = {}
+    for (version, _, parts, _), of in sorted(_by_checkpoint(names).items()):
+        if len(of) >= parts:
+            checkpoints[version] = tuple(sorted(of))
+    return checkpoints
+
+
+def incomplete_parts(names: Iterable[str]) -> dict[int, tuple[str, ...]]:
+    """The files among these, by version, that are parts of a checkpoint whose other parts are missing."""
+    incomplete: dict[int, tuple[str, ...]] = {}
+    for (version, _, parts, _), of in sorted(_by_checkpoint(names).items()):
+        if len(of) < parts:
+            incomplete[version] = (*incomplete.get(version, ()), *sorted(of))
+    return incomplete
+
+
+def is_checkpoint_file(name: str) -> bool:
+    """Whether a file of the log is a checkpoint, or a part of one."""
+    return _CHECKPOINT_NAME.fullmatch(name) is not None
+
+
+def _by_checkpoint(names: Iterable[str]) -> dict[tuple[int, bool, int, str], list[str]]:
+    """The files of each checkpoint. Of two checkpoints of one version the greater key is of that which Delta reads.
+
+    A key has the version, whether the file has an own name ("V2 Spec"), the number of parts, and that name.
+    """
+    files: dict[tuple[int, bool, int, str], list[str]] = {}
     for name in names:
         match = _CHECKPOINT_NAME.fullmatch(name)
         if match:
-            parts.setdefault(int(match[1]), []).append((name, int(match[2] or 1)))
-    return {v: tuple(sorted(n for n, _ in of)) for v, of in parts.items() if len(of) >= max(total for _, total in of)}
+            own = name if match[2] is None and name.count(".") > _CLASSIC_DOTS else ""
+            files.setdefault((int(match[1]), bool(own), int(match[2] or 0), own), []).append(name)
+    return files
 
 
 def checkpoint_actions(

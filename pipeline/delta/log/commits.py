@@ -26,6 +26,7 @@ _EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.timezone.utc)
 CREATION_SECONDS = 30.0
 # Temporary names of the first commit, from Delta's log store and from Hadoop's local file system.
 _UNNAMED = re.compile(r"\.{1,2}\d{20}\.json\.[0-9a-f-]{36}\.tmp(?:\.crc)?")
+_STAGED = "_staged_commits"
 _KIND_LENGTH = 16  # the characters of a line that contain its action's name
 _IDENTITY_LENGTH = 32
 
@@ -329,13 +330,16 @@ def _remove_unnamed_commits(folder: str) -> None:
 
 
 def is_empty_log(location: str) -> bool:
-    """Whether `remove_empty_log` would remove the log's folder."""
+    """Whether `remove_empty_log` would remove the log's folder, and it is unchanged for `CREATION_SECONDS`."""
     system, path = file_system(location)
     log = f"{path}/{LOG}"
-    if system.type_name != "local" or not os.path.isdir(log):
+    if system.type_name != "local" or not os.path.isdir(log) or time.time() - os.stat(log).st_mtime < CREATION_SECONDS:
         return False
     with os.scandir(log) as entries:
-        return all(not os.listdir(entry.path) if entry.is_dir() else _is_unnamed_commit(entry) for entry in entries)
+        return all(
+            entry.name == _STAGED and not os.listdir(entry.path) if entry.is_dir() else _is_unnamed_commit(entry)
+            for entry in entries
+        )
 
 
 def remove_empty_log(location: str) -> bool:
@@ -352,8 +356,8 @@ def remove_empty_log(location: str) -> bool:
         return False
     try:
         _remove_unnamed_commits(log)
-        if os.path.isdir(f"{log}/_staged_commits"):
-            os.rmdir(f"{log}/_staged_commits")
+        if os.path.isdir(f"{log}/{_STAGED}"):
+            os.rmdir(f"{log}/{_STAGED}")
         os.rmdir(log)
     except OSError:
         return False

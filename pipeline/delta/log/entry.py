@@ -211,11 +211,14 @@ def _contradiction(actions: Sequence[Action], *, is_closed: bool) -> str | None:
         return None
     for metric, kinds in _COUNTED.items():
         counted = as_count(metrics.get(metric))
+        if counted is None:
+            continue
         present = sum(any(action.get(kind) for kind in kinds) for action in actions)
-        if counted is not None and counted > present:
+        if counted > present:
             return f"its commit has {counted} {' and '.join(kinds)} actions ({metric}), but the entry has {present}"
-    rows, counted = _rows(actions), as_count(metrics.get("numOutputRows"))
-    if info.get("operation") in _WRITES and rows is not None and counted is not None and counted > rows:
+    counted = as_count(metrics.get("numOutputRows")) if info.get("operation") in _WRITES else None
+    rows = None if counted is None else _rows(actions)
+    if rows is not None and counted is not None and counted > rows:
         return f"its commit has {counted} rows (numOutputRows), but the files that it adds have {rows}"
     return None
 

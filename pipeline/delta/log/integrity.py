@@ -361,11 +361,12 @@ def contradictions(
 
 def _checksum(location: str, files: Mapping[str, File], number: int) -> Checksum | None:
     file = files.get(checksum_name(number))
-    return None if file is None else _checksum_of(location, file)
+    return None if file is None else checksum_of(location, file)
 
 
 @lru_cache(maxsize=_CACHED_FILES)
-def _checksum_of(location: str, file: File) -> Checksum | None:
+def checksum_of(location: str, file: File) -> Checksum | None:
+    """The content of a checksum file that was listed. If it can't be parsed, None. It is read once in a process."""
     return checksum_in(_content(location, file))
 
 

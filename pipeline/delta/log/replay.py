@@ -24,7 +24,7 @@ from pipeline.delta.log.checkpoints import (
 )
 from pipeline.delta.log.commits import commit_file
 from pipeline.delta.log.entry import MANY, Action, actions_of
-from pipeline.delta.log.integrity import Checksum, checksum_in
+from pipeline.delta.log.integrity import Checksum, checksum_of
 from pipeline.delta.storage.access import StoreError
 from pipeline.delta.storage.file_system import File, read_listed
 from pipeline.errors import DamagedTableError
@@ -57,13 +57,15 @@ class Replay:
     """The replay of a version: its files by decoded path below the table, with the actions that added them.
 
     `changes` are the files of the change feed that entries in the log name, and `mentioned` are all files that they
-    name. `faults` are the parts that could not be read; with a fault `files` may be wrong.
+    name. `removals` are the `remove` actions of each entry. `faults` are the parts that could not be read; with a fault
+    `files` may be wrong.
     """
 
     version: int
     files: Mapping[str, Action]
     changes: Mapping[str, Action]
     mentioned: frozenset[str]
+    removals: Mapping[int, Sequence[Action]] = field(default_factory=dict)
     faults: tuple[LogFault, ...] = ()
 
 
@@ -110,7 +112,8 @@ def replay(location: str, version: int | None = None) -> Replay | None:
         log.find_lost_commits()
     return Replay(
         version=number, files=log.state.files, changes=log.state.changes,
-        mentioned=frozenset(log.state.mentioned | set(log.state.files)), faults=tuple(log.faults),
+        mentioned=frozenset(log.state.mentioned | set(log.state.files)), removals=log.removals,
+        faults=tuple(log.faults),
     )  # fmt: skip
 
 
@@ -122,6 +125,7 @@ class _Log:
         self._listed = {file.name: file for file in listed}
         self._chain = Chain()
         self.state = _State()
+        self.removals: dict[int, list[Action]] = {}
         self.faults: list[LogFault] = []
 
     def read(self, number: int) -> None:
@@ -135,6 +139,7 @@ class _Log:
                 self._fault(FaultKind.GAP, commit, detail, hides_files=not is_below)
                 continue
             actions = self._entry(commit, is_below=is_below)
+            self.removals[commit] = [action["remove"] for action in actions if action.get("remove")]
             if is_below:  # a checkpoint does not have the files of the change feed
                 self.state.mention(actions)
             else:
@@ -194,8 +199,8 @@ class _Log:
         return actions
 
     def _checksum(self, number: int) -> Checksum | None:
-        name = checksum_name(number)
-        return checksum_in(self._content(name)) if name in self._listed else None
+        file = self._listed.get(checksum_name(number))
+        return None if file is None else checksum_of(self._location, file)
 
     def _content(self, name: str) -> bytes:
         """A file of the log. A small one in a bucket is read once in a process, also by other readers of the log."""

@@ -30,14 +30,21 @@ _UNITS = {
     "week": dt.timedelta(weeks=1), "day": dt.timedelta(days=1), "hour": dt.timedelta(hours=1),
     "minute": dt.timedelta(minutes=1), "second": dt.timedelta(seconds=1),
 }  # fmt: skip
+_FOR_EVER_SECONDS = 1_000 * 365 * 86_400
 _INTERVAL_PART = re.compile(rf"(\d+) +({'|'.join(_UNITS)})s?\b")
 
 
 def interval(properties: Mapping[str, str], name: str) -> dt.timedelta | None:
-    """The interval of time in a table property, as Delta reads it. If it is not set or can't be parsed, None."""
+    """The interval of time in a table property, as Delta reads it. If it is not set or can't be parsed, None.
+
+    One of more than a thousand years is shortened to that, so that a time that lies so far back has a date.
+    """
     value = next((value for key, value in properties.items() if key.lower() == name.lower()), "")
     parts = _INTERVAL_PART.findall(value.lower())
-    return sum((int(count) * _UNITS[unit] for count, unit in parts), dt.timedelta()) if parts else None
+    if not parts:
+        return None
+    seconds = sum(int(count) * int(_UNITS[unit].total_seconds()) for count, unit in parts)
+    return dt.timedelta(seconds=min(seconds, _FOR_EVER_SECONDS))
 
 
 def log_retention(properties: Mapping[str, str]) -> dt.timedelta:

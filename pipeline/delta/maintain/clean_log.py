@@ -22,13 +22,15 @@ from pipeline.delta.log.checkpoints import (
     SIDECARS,
     all_files,
     first_compacted,
+    incomplete_parts,
+    is_checkpoint_file,
     last_checkpoint,
     log_files,
     usable_checkpoints,
     version_in_name,
     version_of_commit,
 )
-from pipeline.delta.log.commits import commit_file
+from pipeline.delta.log.commits import commit_file, commit_info
 from pipeline.delta.log.counts import TableFiles, table_files
 from pipeline.delta.log.entry import as_count, damaged_file, of_dataset
 from pipeline.delta.log.integrity import require_sound, require_sound_entries, sidecars_of
@@ -36,6 +38,7 @@ from pipeline.delta.log.snapshot import table_facts
 from pipeline.delta.log.timestamps import FILE_RETENTION, TimedCommit, interval, log_retention, timed_commits
 from pipeline.delta.maintain.log_needs import LogNeed, log_needs
 from pipeline.delta.read.readable import readable_versions
+from pipeline.delta.read.restores import RESTORE
 from pipeline.delta.spark.doors import door
 from pipeline.delta.storage.file_system import File, list_files, remove_file
 from pipeline.delta.table.open_table import TableState, require_table
@@ -122,7 +125,7 @@ def plan_clean_log(
         expired = _newest_expired(commits, listed, cut)
         if expired is None or expired <= commits[0].version:
             return plan
-        needs = log_needs(table, state, commits, consumers, now=time, force=force)
+        needs = log_needs(table, state, commits, consumers, expired=expired, now=time, force=force)
         return _Log(state, listed, plan).planned(expired, needs)
 
 
@@ -135,13 +138,14 @@ def _cut(properties: Mapping[str, str], now: dt.datetime) -> dt.datetime:
 def _newest_expired(commits: Sequence[TimedCommit], listed: Iterable[File], cut: dt.datetime) -> int | None:
     """The newest of the oldest commits that are past the retention, by both of their times. If there is none, None.
 
-    A copied table keeps its in-commit timestamps, and its files have new modification times.
+    A copied table keeps its in-commit timestamps, and its files have new modification times, or none, which is 1970.
     """
     limit = cut.timestamp() * 1000
     changed = {version_of_commit(file.name): file.changed_nanoseconds // _MILLISECOND for file in listed}
     newest = None
     for commit in commits:
-        if max(commit.milliseconds, changed.get(commit.version, 0)) > limit:
+        modified = changed.get(commit.version, 0)
+        if not modified or max(commit.milliseconds, modified) > limit:
             break
         newest = commit.version
     return newest
@@ -232,11 +236,22 @@ class _Log:
         sidecars = [file for file in list_files(f"{location}/{LOG}/{SIDECARS}") if _is_old(file, self._plan.cut)]
         if not sidecars:
             return
-        left = {name for number, names in self._checkpoints.items() if number >= start for name in names}
-        used = {name for file in self._listed if file.name in left for name in sidecars_of(location, file)}
+        used = _used_sidecars(location, start, self._listed)
         for file in sidecars:
             if _visible(file.name) not in used:
                 yield File(f"{SIDECARS}/{file.name}", file.size, file.changed_nanoseconds)
+
+
+def _used_sidecars(location: str, start: int, listed: Iterable[File]) -> set[str]:
+    """The sidecar files that checkpoints from a version on name. One version may have several checkpoints."""
+    files = {file.name: file for file in listed if file.size}
+    parts = {name for names in incomplete_parts(files).values() for name in names}
+    return {
+        sidecar
+        for name, file in files.items()
+        if is_checkpoint_file(name) and name not in parts and (version_in_name(name) or 0) >= start
+        for sidecar in sidecars_of(location, file)
+    }
 
 
 def _order(file: File) -> tuple[int, bool, str]:
@@ -270,7 +285,7 @@ def clean_log(plan: CleanLogPlan, write_checkpoint: Callable[[int], object]) -> 
         return CleanLogResult(plan=plan, applied=True)
     with of_dataset(plan.dataset):
         _refuse_outdated(plan)
-        if plan.checkpoint is not None:
+        if plan.checkpoint is not None and plan.checkpoint not in usable_checkpoints(all_files(plan.location)):
             write_checkpoint(plan.checkpoint)
         listed = all_files(plan.location)
         if plan.kept_from not in usable_checkpoints(listed):
@@ -278,6 +293,9 @@ def clean_log(plan: CleanLogPlan, write_checkpoint: Callable[[int], object]) -> 
         require_sound(plan.location, plan.kept_from, listed)
         if plan.checkpoint is not None:
             _refuse_other_files(plan.location, plan.checkpoint, listed)
+        used = {f"{SIDECARS}/{name}" for name in _used_sidecars(plan.location, plan.kept_from, listed)}
+        if not used.isdisjoint(plan.files):
+            raise _outdated(plan, "a checkpoint names a sidecar file that was to be removed")
     for name in plan.files:
         remove_file(f"{plan.location}/{LOG}/{name}")
     return CleanLogResult(plan=plan, applied=True)
@@ -302,7 +320,10 @@ def _names_of(table: TableFiles) -> Counter[tuple[str, str]]:
 
 
 def _refuse_outdated(plan: CleanLogPlan) -> None:
-    """Refuse a plan of another table, or of a table that was replaced by an older copy since."""
+    """Refuse a plan of another table, or of a table that was replaced by an older copy or restored since.
+
+    By the versions that a restore brings back, repeated writes are recognised and cursors are known.
+    """
     listed = all_files(plan.location)
     newest = log_files(plan.location, listed).latest
     facts = None if newest is None else table_facts(plan.location, newest, listed)
@@ -310,6 +331,9 @@ def _refuse_outdated(plan: CleanLogPlan) -> None:
         raise _outdated(plan, "another table is in its place")
     if newest < plan.version:
         raise _outdated(plan, f"the newest version is {newest}")
+    for number in range(plan.version + 1, newest + 1):
+        if (commit_info(plan.location, number) or {}).get("operation") == RESTORE:
+            raise _outdated(plan, f"version {number} is a restore")
 
 
 def _outdated(plan: CleanLogPlan, reason: str) -> PlanOutdatedError:

@@ -17,22 +17,21 @@ from pipeline.delta.log.checkpoints import (
     LOG,
     all_files,
     checksum_version,
-    complete_checkpoints,
+    incomplete_parts,
     last_checkpoint,
     usable_checkpoints,
-    version_in_name,
 )
 from pipeline.delta.log.commits import instant
-from pipeline.delta.log.integrity import checksum_in
+from pipeline.delta.log.integrity import checksum_of
 from pipeline.delta.log.timestamps import FILE_RETENTION, LOG_RETENTION, interval, log_retention, timed_commits
 from pipeline.delta.maintain.log_needs import CLEANUP
 from pipeline.delta.maintain.retention import unread_files
-from pipeline.delta.maintain.sizes import TableSizes, table_sizes
+from pipeline.delta.maintain.sizes import joinable_files
 from pipeline.delta.spark.doors import door
-from pipeline.delta.storage.file_system import File, read_listed
+from pipeline.delta.storage.file_system import File
 from pipeline.delta.table.compatibility import CLIENTS, READER_FEATURES
 from pipeline.delta.table.open_table import TableState, state_from_log
-from pipeline.errors import CursorUnreadableError, DamagedTableError, StorageError
+from pipeline.errors import CursorUnreadableError, DamagedTableError
 
 POINTER = "_last_checkpoint"
 # Delta's default of `delta.deletedFileRetentionDuration`.
@@ -76,13 +75,8 @@ def health_findings(
 
 def incomplete_checkpoints(listed: Sequence[File]) -> dict[int, list[File]]:
     """The files of checkpoints that have a missing part, by version. Readers skip them."""
-    complete = complete_checkpoints(file.name for file in listed)
-    incomplete: dict[int, list[File]] = {}
-    for file in listed:
-        version = version_in_name(file.name)
-        if file.name[20:].startswith(".checkpoint") and version is not None and version not in complete:
-            incomplete.setdefault(version, []).append(file)
-    return incomplete
+    by_name = {file.name: file for file in listed}
+    return {version: [by_name[name] for name in names] for version, names in incomplete_parts(by_name).items()}
 
 
 def pointer_problem(location: str, listed: Sequence[File]) -> str | None:
@@ -98,7 +92,7 @@ def pointer_problem(location: str, listed: Sequence[File]) -> str | None:
 def wrong_checksums(location: str, listed: Sequence[File]) -> list[File]:
     """The checksum files that can't be parsed. Delta ignores them."""
     checksums = [file for file in listed if checksum_version(file.name) is not None]
-    return [file for file in checksums if checksum_in(read_listed(f"{location}/{LOG}", file)) is None]
+    return [file for file in checksums if checksum_of(location, file) is None]
 
 
 def _of_checkpoints(name: str, location: str, listed: Sequence[File]) -> Iterator[Finding]:
@@ -182,20 +176,12 @@ def _of_consumers(
 
 
 def _of_small_files(name: str, state: TableState, declared: Dataset | None) -> Iterator[Finding]:
-    sizes = _sizes(state, declared)
-    if sizes is None or sizes.joinable < MANY_FILES_PER_PARTITION or sizes.small_file_ratio < _MANY:
+    counted = None if declared is None else joinable_files(state)
+    if counted is None:
         return
-    yield _finding(
-        "small files", state.location, f"{sizes.joinable} of {sizes.files} files are small and could be joined",
-        f"pipeline maintain optimize {name}",
-    )  # fmt: skip
-
-
-def _sizes(state: TableState, declared: Dataset | None) -> TableSizes | None:
-    """The sizes of a declared table. If they are not known without Spark, None."""
-    if declared is None:
-        return None
-    try:
-        return table_sizes(TableRef(declared, state.location), state)
-    except StorageError:
-        return None
+    joinable, files = counted
+    if joinable >= MANY_FILES_PER_PARTITION and joinable >= _MANY * files:
+        yield _finding(
+            "small files", state.location, f"{joinable} of {files} files are small and could be joined",
+            f"pipeline maintain optimize {name}",
+        )  # fmt: skip

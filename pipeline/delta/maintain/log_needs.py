@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import datetime as dt
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from pipeline.dataset import TableRef
@@ -24,12 +24,21 @@ from pipeline.delta.maintain.retention import unread_files
 from pipeline.delta.read.cursors import effective_cursors
 from pipeline.delta.read.restores import RESTORE, commits_in_force, restored_version
 from pipeline.delta.table.open_table import TableState
-from pipeline.delta.write.transaction import INCARNATION, OUR_IDENTIFIERS
+from pipeline.delta.write.transaction import CHANGES_ROWS, INCARNATION, OUR_IDENTIFIERS
 
 By = Literal["consumer", "cursors", "restore", "stream", "rows", "pointer", "property", "feature"]
 
-# The features with which a catalog, and not the log's folder, has the newest commits.
-_OF_CATALOGS = ("catalogManaged", "catalogOwned-preview", "coordinatedCommits-preview")
+# The features with which a log may be cleaned. With any other one it is left: the feature may be one with which a
+# catalog, and not the log's folder, has the newest commits, as `catalogManaged`.
+_CLEANED = frozenset(
+    {
+        "allowColumnDefaults", "appendOnly", "changeDataFeed", "checkConstraints", "checkpointProtection", "clustering",
+        "collations", "columnMapping", "deletionVectors", "domainMetadata", "generatedColumns", "geospatial",
+        "icebergCompatV1", "icebergCompatV2", "icebergCompatV3", "icebergWriterCompatV1", "icebergWriterCompatV3",
+        "identityColumns", "inCommitTimestamp", "invariants", "materializePartitionColumns", "rowTracking",
+        "timestampNtz", "typeWidening", "v2Checkpoint", "vacuumProtocolCheck", "variantShredding", "variantType",
+    }
+)  # fmt: skip
 CLEANUP = "delta.enableExpiredLogCleanup"
 
 
@@ -63,12 +72,13 @@ class LogNeed:
 
 def log_needs(
     table: TableRef, state: TableState, commits: Sequence[TimedCommit], consumers: Sequence[TableRef], *,
-    now: dt.datetime, force: bool,
+    expired: int, now: dt.datetime, force: bool,
 ) -> tuple[LogNeed, ...]:  # fmt: skip
     """The needs of old entries of a table's log.
 
     Args:
         commits: all commits of the log, the oldest first.
+        expired: the newest version that is past the retention. It and all later ones can be restored.
         consumers: the consumers of the table's changes.
         force: leave out the consumers of the table's changes, and its own cursors.
 
@@ -81,26 +91,34 @@ def log_needs(
     if not force:
         unread = unread_files(None, table, consumers)
         needs += [LogNeed(by="consumer", name=consumer.consumer, version=consumer.version) for consumer in unread]
-        needs += _of_cursors(table, state)
+        needs += _of_cursors(table, state, expired)
     return tuple(needs)
 
 
 def _of_table(state: TableState) -> Iterator[LogNeed]:
     for feature in state.features:
-        if feature in _OF_CATALOGS:
+        if feature.removesuffix("-preview") not in _CLEANED:
             yield LogNeed(by="feature", name=feature, version=0)
     for name, value in state.properties.items():
         if name.lower() == CLEANUP.lower() and value.lower() == "false":
             yield LogNeed(by="property", name=CLEANUP, version=0)
 
 
-def _of_cursors(table: TableRef, state: TableState) -> Iterator[LogNeed]:
-    """The need of the table's own cursors. A table that is no consumer has none."""
+def _of_cursors(table: TableRef, state: TableState, expired: int) -> Iterator[LogNeed]:
+    """The needs of the table's own cursors, and of those of the versions to which it can be restored.
+
+    A table that is no consumer has none.
+    """
     in_force = effective_cursors(None, state)
-    if in_force.needs_spark and table.dataset.reads_changes_of:
+    if not in_force.sources and not table.dataset.reads_changes_of:
+        return
+    if in_force.needs_spark:
         yield LogNeed(by="cursors", name=table.name, version=0)
-    elif in_force.oldest is not None and (in_force.sources or table.dataset.reads_changes_of):
+    elif in_force.oldest is not None:
         yield LogNeed(by="cursors", name=table.name, version=in_force.oldest)
+    earlier = effective_cursors(None, replace(state, version=expired))
+    if earlier.oldest is not None and earlier.sources:
+        yield LogNeed(by="cursors", name=table.name, version=earlier.oldest)
 
 
 def _of_restores(state: TableState, commits: Sequence[TimedCommit], now: dt.datetime) -> Iterator[LogNeed]:
@@ -155,8 +173,9 @@ def _stream_of(user_metadata: str | None) -> str | None:
 
 
 def _of_rows(commits: Sequence[TimedCommit]) -> Iterator[LogNeed]:
-    """The need of the newest commit that changes rows: a first load, for one, is identified by it."""
-    for commit in reversed(commits):
-        if commit.info.get("operation") not in ROWS_KEPT:
-            yield LogNeed(by="rows", name=str(commit.info.get("operation") or ""), version=commit.version)
-            return
+    """The needs of the newest commit that may change rows, and of the one by which a first load is identified."""
+    operations = [(commit.version, str(commit.info.get("operation") or "")) for commit in reversed(commits)]
+    newest = next((one for one in operations if one[1] not in ROWS_KEPT), None)
+    identifying = next((one for one in operations if one[1] in CHANGES_ROWS), None)
+    for version, operation in {one for one in (newest, identifying) if one is not None}:
+        yield LogNeed(by="rows", name=operation, version=version)

@@ -7,7 +7,9 @@ its remedy in the findings of `doctor`.
 from __future__ import annotations
 
 import datetime as dt
+import os
 from collections.abc import Callable, Container, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 
 from pipeline.delta.log.checkpoints import LOG, all_files, complete_checkpoints, log_files, version_in_name
@@ -15,10 +17,14 @@ from pipeline.delta.log.commits import is_empty_log, remove_empty_log
 from pipeline.delta.log.replay import FaultKind, Replay, replay
 from pipeline.delta.maintain.health import POINTER, incomplete_checkpoints, pointer_problem, wrong_checksums
 from pipeline.delta.spark.doors import door
-from pipeline.delta.storage.file_system import File, remove_file
+from pipeline.delta.storage.file_system import File, local_folder, remove_file
+from pipeline.errors import StorageError
 
+_NOT_EMPTY = "another process has begun to write its log"
 # A checkpoint with a missing part may be one that another process is writing.
 _WRITTEN = dt.timedelta(days=1)
+# A log without a commit may be that of a first write that is still writing its files.
+_LOADED = dt.timedelta(hours=1)
 
 
 @dataclass(frozen=True)
@@ -55,7 +61,10 @@ def plan_repair(name: str, location: str, *, now: dt.datetime | None = None) -> 
     Raises:
         StorageError: the storage can't be read.
     """
+    time = now or dt.datetime.now(dt.timezone.utc)
     if is_empty_log(location):
+        if _has_young_files(location, time):  # of a first write that has not committed yet
+            return RepairPlan(dataset=name, location=location)
         return RepairPlan(
             dataset=name, location=location, steps=(RepairStep(LOG, "it has no entry: a first write was killed"),)
         )
@@ -63,13 +72,28 @@ def plan_repair(name: str, location: str, *, now: dt.datetime | None = None) -> 
     if replayed is None:
         return RepairPlan(dataset=name, location=location)
     damaged = _damaged(replayed)
-    before = (now or dt.datetime.now(dt.timezone.utc)) - _WRITTEN
-    removed = dict([*_pointer(location, listed, damaged), *_checkpoints(listed, damaged), *_incomplete(listed, before)])
+    incomplete = _incomplete(listed, time - _WRITTEN)
+    removed = dict([*_pointer(location, listed, damaged), *_checkpoints(listed, damaged), *incomplete])
     removed |= {file.name: "it can't be parsed" for file in wrong_checksums(location, listed)}
     return RepairPlan(
         dataset=name, location=location, steps=tuple(_steps(removed, {file.name for file in listed})),
         checkpoint=replayed.version if damaged else None,
     )  # fmt: skip
+
+
+def _has_young_files(location: str, now: dt.datetime) -> bool:
+    """Whether a data file was written so recently that its write may still run."""
+    limit = (now - _LOADED).timestamp()
+    folder = local_folder(location)
+    if folder is None:
+        return False
+    for parent, folders, names in os.walk(folder):
+        folders[:] = [name for name in folders if name != LOG]
+        for name in names:
+            with suppress(FileNotFoundError):
+                if os.stat(f"{parent}/{name}").st_mtime > limit:
+                    return True
+    return False
 
 
 def _steps(removed: Mapping[str, str], present: Container[str]) -> Iterator[RepairStep]:
@@ -114,11 +138,12 @@ def repair(plan: RepairPlan, write_checkpoint: Callable[[int], object]) -> Repai
         write_checkpoint: writes a checkpoint of a version of the table. It is called if the plan has one.
 
     Raises:
-        StorageError: a file can't be removed; the steps before it are made.
+        StorageError: a file can't be removed, or an empty log is no longer empty; the steps before it are made.
     """
     for step in plan.steps:
         if step.path == LOG:
-            remove_empty_log(plan.location)
+            if not remove_empty_log(plan.location):
+                raise StorageError(dataset=plan.dataset, location=plan.location, reason=_NOT_EMPTY)
         else:
             remove_file(f"{plan.location}/{step.path}")
     newest = log_files(plan.location).latest

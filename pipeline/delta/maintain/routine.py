@@ -8,7 +8,7 @@ changes still has to read: the step waits for it, and the others are made.
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -20,18 +20,19 @@ from pipeline.delta.log.entry import as_count
 from pipeline.delta.log.mark import CommitNote, Mark
 from pipeline.delta.log.timestamps import FILE_RETENTION, TimedCommit, interval, timed_commits
 from pipeline.delta.maintain.checkpoint import Checkpoints
-from pipeline.delta.maintain.clean_log import clean_log, plan_clean_log
+from pipeline.delta.maintain.clean_log import CleanLogPlan, clean_log, plan_clean_log
 from pipeline.delta.maintain.maintain import checkpoint_at, optimize, record_incarnation, vacuum
 from pipeline.delta.maintain.sizes import TableSizes, small_file_bytes, table_sizes
 from pipeline.delta.read.restores import RESTORE
 from pipeline.delta.spark.doors import door
 from pipeline.delta.table.open_table import TableState, require_table
 from pipeline.delta.write.transaction import INCARNATION
+from pipeline.errors import PipelineError
 
 DEFAULT_POLICY = MaintenancePolicy()
 # Delta's default of `delta.deletedFileRetentionDuration`.
 _FILE_RETENTION = dt.timedelta(days=7)
-_VACUUM = "VACUUM START"
+_VACUUM, _VACUUM_END = "VACUUM START", "VACUUM END"
 # Operations that change no rows and yet leave files behind.
 _REWRITES = frozenset({"OPTIMIZE", "REORG", "ROW TRACKING BACKFILL"})
 
@@ -122,11 +123,12 @@ class _Routine:
         state = require_table(None, self._table)
         sizes = table_sizes(self._table, state)
         fields: dict[str, Any] = {}
+        cleaning = self._planned_clean_log()
         if self._policy.checkpoint and _lags(sizes, state):
             fields["checkpoint"] = self._write_checkpoint(state, apply=apply)
         # Before any commit: one that completes Delta's interval of checkpoints lets Delta clean the log by itself.
-        if self._policy.clean_log:
-            fields["log_files_removed"] = self._clean_log(apply=apply)
+        if cleaning is not None:
+            fields["log_files_removed"] = self._clean_log(cleaning, apply=apply)
         if self._is_scattered(sizes):
             fields["files_joined"] = self._join(state, sizes, apply=apply)
         if self._policy.vacuum and _vacuum_is_due(self._table.location, state, self._now):
@@ -140,9 +142,10 @@ class _Routine:
 
     def _write_checkpoint(self, state: TableState, *, apply: bool) -> int:
         """Write a checkpoint of the newest version. Before it, a restore that no property records is recorded."""
+        is_unrecorded = _has_unrecorded_restore(state)
         if not apply:
-            return state.version
-        if _has_unrecorded_restore(state):
+            return state.version + is_unrecorded
+        if is_unrecorded:
             record_incarnation(self._checkpoints.session, self._table)
         version = require_table(None, self._table).version
         checkpoint_at(self._table, version, self._checkpoints)
@@ -171,8 +174,18 @@ class _Routine:
         self._reclaimed += result.bytes
         return len(result.files)
 
-    def _clean_log(self, *, apply: bool) -> int:
-        plan = plan_clean_log(self._table, consumers=self._consumers, now=self._now)
+    def _planned_clean_log(self) -> CleanLogPlan | PipelineError | None:
+        """The plan before any other step, so that it is that of a dry run; or why there is none."""
+        if not self._policy.clean_log:
+            return None
+        try:
+            return plan_clean_log(self._table, consumers=self._consumers, now=self._now)
+        except PipelineError as error:  # the other steps are made first
+            return error
+
+    def _clean_log(self, plan: CleanLogPlan | PipelineError, *, apply: bool) -> int:
+        if isinstance(plan, PipelineError):
+            raise plan
         if apply:
             clean_log(plan, lambda version: checkpoint_at(self._table, version, self._checkpoints))
         self._waits += [str(need) for need in plan.needed if need.by not in ("rows", "pointer")]
@@ -194,20 +207,32 @@ def _has_unrecorded_restore(state: TableState) -> bool:
 
 
 def _vacuum_is_due(location: str, state: TableState, now: dt.datetime) -> bool:
-    """Whether a commit since the newest vacuum, or since the start of the log, may have left files that are now old.
+    """Whether a commit since the newest complete vacuum, or since the start of the log, may have left files to remove.
 
     A commit that only adds files counts too, since a writer that was killed meanwhile has left files without a commit.
     """
     retention = interval(state.properties, FILE_RETENTION)
     kept = _FILE_RETENTION if retention is None else retention
     commits = timed_commits(location) or ()
-    vacuums = [commit for commit in commits if commit.info.get("operation") == _VACUUM]
-    searched = instant(vacuums[-1].milliseconds) - kept if vacuums else None
+    begun = _complete_vacuum(commits)
+    searched = None if begun is None else instant(begun.milliseconds) - kept
     return any(
         _leaves_files(commit) and instant(commit.milliseconds) <= now - kept
         and (searched is None or instant(commit.milliseconds) > searched)
         for commit in commits
     )  # fmt: skip
+
+
+def _complete_vacuum(commits: Iterable[TimedCommit]) -> TimedCommit | None:
+    """The commit with which the newest vacuum began that has come to its end. If there is none, None."""
+    begun = newest = None
+    for commit in commits:
+        operation, parameters = commit.info.get("operation"), commit.info.get("operationParameters") or {}
+        if operation == _VACUUM:
+            begun = commit
+        elif operation == _VACUUM_END and str(parameters.get("status")).upper() != "FAILED":
+            begun, newest = None, begun or newest
+    return newest
 
 
 def _leaves_files(commit: TimedCommit) -> bool:

@@ -77,6 +77,15 @@ def table_sizes(table: TableRef, state: TableState) -> TableSizes:
     )  # fmt: skip
 
 
+def joinable_files(state: TableState) -> tuple[int, int] | None:
+    """The number of files that an OPTIMIZE of small files joins, and that of all files of a table.
+
+    If the log has a form that only Spark reads, None.
+    """
+    files = table_files(state.location, state.version)
+    return None if files is None else (_joinable(files, state.properties), len(files.files))
+
+
 def _joinable(table: TableFiles, properties: Mapping[str, str]) -> int:
     """The number of files that an OPTIMIZE of small files joins."""
     limit = small_file_bytes(properties)

@@ -32,11 +32,16 @@ class ReadableVersions:
     newest: int
 
 
-def readable_versions(location: str, listed: Sequence[File] | None = None) -> ReadableVersions | None:
+def readable_versions(
+    location: str,
+    listed: Sequence[File] | None = None,
+    removals: Mapping[int, Sequence[Mapping[str, Any]]] | None = None,
+) -> ReadableVersions | None:
     """The readable versions of a table. If the log does not have the state of its newest version, None.
 
     Args:
         listed: all files of the log. If None, they are listed.
+        removals: the `remove` actions of entries that were read already. The others are read.
 
     Raises:
         OSError, ValueError: the storage can't be read.
@@ -48,7 +53,7 @@ def readable_versions(location: str, listed: Sequence[File] | None = None) -> Re
     if first is None or newest is None:
         return None
     by_name = {file.name: file for file in files}
-    removed = _removed_files(location, by_name, range(first + 1, newest + 1))
+    removed = _removed_files(location, by_name, range(first + 1, newest + 1), removals or {})
     missing = {*missing_files(location, dict.fromkeys(path for paths in removed.values() for path in paths))}
     lost = (version for version, paths in removed.items() if not missing.isdisjoint(paths))
     return ReadableVersions(in_log=first, with_files=max(lost, default=first), newest=newest)
@@ -74,13 +79,17 @@ def oldest_in_log(listed: Iterable[File]) -> int | None:
     return 0 if first == 0 and 0 in commits else min(starts, default=None)
 
 
-def _removed_files(location: str, files: Mapping[str, File], versions: range) -> dict[int, list[str]]:
+def _removed_files(
+    location: str, files: Mapping[str, File], versions: range, known: Mapping[int, Sequence[Mapping[str, Any]]]
+) -> dict[int, list[str]]:
     """The files that each of these commits removes and that are below the table, with their deletion vectors."""
-    removed: dict[int, list[str]] = {}
+    removed = {
+        number: [path for one in known[number] for path in _paths(one)] for number in versions if number in known
+    }
     entry = partial(_entry, location, files)
     for start in range(versions.start, versions.stop, _ENTRIES_AT_ONCE):
         portion = range(start, min(start + _ENTRIES_AT_ONCE, versions.stop))
-        numbers = [number for number in portion if commit_name(number) in files]
+        numbers = [number for number in portion if number not in known and commit_name(number) in files]
         for number, actions in zip(numbers, side_by_side(entry, numbers, location), strict=True):
             removed[number] = [path for action in actions for path in _paths(action.get("remove"))]
     return removed

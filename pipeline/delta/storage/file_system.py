@@ -29,6 +29,7 @@ _T = TypeVar("_T")
 _R = TypeVar("_R")
 
 
+@lru_cache(maxsize=KEPT_FILES)
 def local_folder(uri: str) -> Path | None:
     """The folder that a plain path or a `file:` URI names. For any other storage, None."""
     if uri.startswith("file:"):

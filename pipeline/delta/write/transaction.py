@@ -32,7 +32,8 @@ INCARNATION = "pipeline.incarnation"
 OUR_IDENTIFIERS = "pipeline/"
 _APP_ID = "spark.databricks.delta.write.txnAppId"
 _VERSION = "spark.databricks.delta.write.txnVersion"
-_CHANGES_ROWS = ("WRITE", "MERGE", "UPDATE", "DELETE", "TRUNCATE", RESTORE, "STREAMING UPDATE", "COPY INTO")
+# The operations by the newest of which a first load is identified.
+CHANGES_ROWS = ("WRITE", "MERGE", "UPDATE", "DELETE", "TRUNCATE", RESTORE, "STREAMING UPDATE", "COPY INTO")
 # How far each session has searched each log, by location and table id. The oldest searches are dropped.
 _SEARCHED: WeakKeyDictionary[SparkSession, dict[tuple[str, str], _Searched]] = WeakKeyDictionary()
 _SEARCHED_LOGS = 1_000
@@ -208,7 +209,7 @@ def first_load(session: SparkSession, state: TableState, mark: Mark) -> Identifi
         version = None if mark.epoch is None else _version_of_epoch(state.location, mark)
         return Occupied() if version is None else Written(version)
     # A table that was emptied may be loaded again: the commit that emptied it changes the identifier.
-    changes = (number for number, info in newest_infos(state.location) if info.get("operation") in _CHANGES_ROWS)
+    changes = (number for number, info in newest_infos(state.location) if info.get("operation") in CHANGES_ROWS)
     return Identifier(_application(incarnation(session, state), f"first load after {next(changes, 0)}"), 0)
 
 
