@@ -35,7 +35,7 @@ from pipeline.delta.migrate.compare import Comparison, compare
 from pipeline.delta.migrate.files import list_source
 from pipeline.delta.migrate.plan import MigrationPlan, PlannedFile
 from pipeline.delta.migrate.report import Migrated, replaced_text, to_json, to_markdown
-from pipeline.delta.migrate.source import rows_by_file, source_frame, source_session, undeclared_names
+from pipeline.delta.migrate.source import line_problems, rows_by_file, source_frame, source_session, undeclared_names
 from pipeline.delta.migrate.taken import FOLDER, Record, report_path, seal, write_record, writer
 from pipeline.delta.read.version import ReadOptions
 from pipeline.delta.spark.doors import door, door_of_write
@@ -158,7 +158,7 @@ def _as_written(plan: MigrationPlan) -> Dataset:
 
 
 def _refuse_other_rows(own: SparkSession, plan: MigrationPlan, files: Sequence[PlannedFile]) -> None:
-    """Compare the numbers of rows in the footers with those that Spark reads; of NDJSON, the names in the lines.
+    """Compare the numbers of rows in the footers with those that Spark reads; of texts, their lines and names.
 
     Raises:
         MigrationRefusedError: they are not the same.
@@ -170,7 +170,9 @@ def _refuse_other_rows(own: SparkSession, plan: MigrationPlan, files: Sequence[P
             f"{file.path}: its footer has {file.rows} rows, but Spark reads {counted.get(file.path, 0)}"
             for file in files if file.rows != counted.get(file.path, 0)
         ]  # fmt: skip
-    elif plan.format == "ndjson" and files:
+    elif files:
+        problems += line_problems(own, plan, files)
+    if plan.format == "ndjson" and files:
         names = undeclared_names(own, plan, files)
         problems += [f"lines have the name {name!r}, which is not declared" for name in names]
     if problems:
