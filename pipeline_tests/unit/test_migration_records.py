@@ -13,10 +13,10 @@ from pyspark.sql.types import LongType, StructField, StructType
 
 from pipeline.dataset import Append, Dataset, TableRef
 from pipeline.delta.log.commits import FORMAT
+from pipeline.delta.log.mark import MIGRATION, MIGRATION_WRITER
 from pipeline.delta.migrate.files import DataFile
 from pipeline.delta.migrate.folders import source_folders
 from pipeline.delta.migrate.taken import (
-    PROPERTY,
     Record,
     Selection,
     Taken,
@@ -44,7 +44,7 @@ def record(token: str, number: int, after: str | None, *names: str, **facts: Any
     return Record(token=token, number=number, after=after, source="/lake", mode="copy", files=files, **facts)
 
 
-def commit(table: TableRef, token: str, writer: str = "t/migrate") -> None:
+def commit(table: TableRef, token: str, writer: str = MIGRATION_WRITER) -> None:
     """Rows under a mark with that token, as version 1, 2, …"""
     note = json.dumps({"pipeline": FORMAT, "mark": {"writer": writer, "epoch": 1, "attempt": 1, "token": token}})
     deltalake.write_deltalake(
@@ -57,7 +57,7 @@ def verify(table: TableRef, token: str, version: int, *, seal: bool = True) -> N
     Path(report_path(table, token)).write_text(json.dumps({"version": version}), encoding="utf-8")
     if seal:
         deltalake.DeltaTable(table.location).alter.set_table_properties(
-            {PROPERTY: token}, raise_if_not_exists=False
+            {MIGRATION: token}, raise_if_not_exists=False
         )  # fmt: skip
 
 
@@ -155,13 +155,29 @@ def test_new_changed_and_vanished_files_are_told_apart(table: TableRef) -> None:
 
 def test_without_partitions_the_whole_table_is_replaced_if_all_its_rows_are_of_the_files(table: TableRef) -> None:
     done = Taken(records=(record(FIRST, 1, None, "a", "b"),))
-    for _ in range(6):
-        deltalake.write_deltalake(table.location, pa.table({"n": [1]}), mode="append")
+    commit(table, FIRST)
     chosen = selected({"a": 9, "d": 1}, done, accept_changed=True, table=table)
     assert ([f.path for f in chosen.files], chosen.replaces, chosen.within) == (["a", "d"], True, None)
     assert chosen.problems == ()
-    deltalake.write_deltalake(table.location, pa.table({"n": [1]}), mode="append")
+    deltalake.DeltaTable(table.location).optimize.compact()
+    assert selected({"a": 9}, done, accept_changed=True, table=table).problems == ()
+    deltalake.DeltaTable(table.location).update({"n": "5"})
     (problem,) = selected({"a": 9}, done, accept_changed=True, table=table).problems
-    assert "has 7 rows where migrations have taken 6" in problem
+    assert "version 2 (UPDATE), which is of another writer, changed rows" in problem
     other = Taken(records=(*done.records, record(SECOND, 2, FIRST, "a")))
     assert selected({"a": 1, "b": 1}, other, accept_changed=True, table=table).replaces is False
+
+
+def test_after_a_clean_up_of_the_log_the_number_of_rows_decides_what_may_be_replaced(table: TableRef) -> None:
+    done = Taken(records=(record(FIRST, 1, None, "a"),))
+    commit(table, FIRST)
+    deltalake.DeltaTable(table.location).alter.set_table_properties({"a": "b"}, raise_if_not_exists=False)
+    deltalake.DeltaTable(table.location).create_checkpoint()
+    for version in (0, 1):
+        (Path(table.location) / "_delta_log" / f"{version:020d}.json").unlink()
+    (problem,) = selected({"a": 9}, done, accept_changed=True, table=table).problems
+    assert "has 1 rows where migrations have taken 3" in problem
+    for _ in range(2):
+        deltalake.write_deltalake(table.location, pa.table({"n": [1]}), mode="append")
+    (problem,) = selected({"a": 9}, done, accept_changed=True, table=table).problems
+    assert "of another writer" in problem
