@@ -21,12 +21,18 @@ COLUMNS = "n BIGINT, d DECIMAL(10,2), day DATE, x DOUBLE, f FLOAT, t TIMESTAMP, 
 LINES = "n BIGINT, d DECIMAL(38,10), x DOUBLE, text STRING, s STRUCT<a: INT, t: STRUCT<b: INT>>"
 
 
+def schema(columns: str) -> StructType:
+    parsed = StructType.fromDDL(columns)
+    assert isinstance(parsed, StructType)
+    return parsed
+
+
 def migrated(session: SparkSession, folder: Path, name: str, content: bytes, columns: str) -> list[dict[str, Any]]:
     """The rows of a table of one file, by n."""
     folder.mkdir()
     (folder / name).write_bytes(content)
     location = f"{folder}-table"
-    plan = plan_migration(str(folder), Target(name="t", location=location, schema=StructType.fromDDL(columns)))
+    plan = plan_migration(str(folder), Target(name="t", location=location, schema=schema(columns)))
     copy(session, plan, "run")
     return sorted(deltalake.DeltaTable(location).to_pyarrow_table().to_pylist(), key=lambda row: row["n"])
 
@@ -59,7 +65,7 @@ def test_values_that_a_type_has_in_full_are_taken_in_each_spelling(classic: Spar
 def test_a_value_that_would_be_rounded_or_cut_off_is_refused(
     classic: SparkSession, tmp_path: Path, column: str, text: str
 ) -> None:
-    kind = StructType.fromDDL(COLUMNS)[column].dataType.simpleString()
+    kind = schema(COLUMNS)[column].dataType.simpleString()
     with pytest.raises(Exception, match="can't be computed"):
         migrated(classic, tmp_path / "lake", "a.csv", f"n,{column}\n1,{text}\n".encode(), f"n BIGINT, {column} {kind}")
     assert deltalake.DeltaTable(str(tmp_path / "lake-table")).to_pyarrow_table().num_rows == 0

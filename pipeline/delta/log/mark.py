@@ -42,7 +42,7 @@ HISTORY_LIMIT = 100
 MIGRATION = "pipeline.migration"
 # The writer of the commits of migrations. It does not depend on the name of the table, so that Delta accepts one commit
 # of each number even if two migrations name the table differently.
-MIGRATION_WRITER = "pipeline/migrate"
+MIGRATION_WRITER = "migrate/files"
 _USER_METADATA = "spark.databricks.delta.commitInfo.userMetadata"
 # The last commit of the session to any table, kept until it is unset: exact only in a session with one writer.
 _LAST_COMMIT = "spark.databricks.delta.lastCommitVersionInSession"

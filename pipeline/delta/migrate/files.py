@@ -113,8 +113,10 @@ def _broken_links(source: str) -> Iterator[str]:
 def _repeated(source: str, paths: Iterable[str]) -> Iterator[str]:
     """Messages about files on this machine that are listed under several paths: their rows would be taken twice."""
     folder = local_folder(source)
+    if folder is None:
+        return
     first: dict[tuple[int, int], str] = {}
-    for path in () if folder is None else paths:
+    for path in paths:
         with suppress(FileNotFoundError):
             facts = (folder / path).stat()
             other = first.setdefault((facts.st_dev, facts.st_ino), path)
