@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import deltalake
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from pyspark.sql.types import LongType, StructField, StructType
 
@@ -16,6 +18,7 @@ from pipeline.delta.log.commits import FORMAT
 from pipeline.delta.log.mark import MIGRATION, MIGRATION_WRITER
 from pipeline.delta.migrate.files import DataFile
 from pipeline.delta.migrate.folders import source_folders
+from pipeline.delta.migrate.plan import Target, plan_migration
 from pipeline.delta.migrate.taken import (
     Record,
     Selection,
@@ -133,6 +136,36 @@ def test_after_a_clean_up_of_the_log_the_property_is_enough_and_a_later_record_i
     write_record(table, record(THIRD, 2, FIRST, "c"))
     with pytest.raises(RecordError, match="the log was cleaned"):
         found(table)
+
+
+def test_a_file_that_changed_before_its_rows_were_verified_is_refused_with_the_way_out(
+    table: TableRef, tmp_path: Path
+) -> None:
+    lake = tmp_path / "lake"
+    lake.mkdir()
+    pq.write_table(pa.table({"n": [1]}), lake / "a.parquet")
+    taken_before = TakenFile(path="a.parquet", size=1, changed_nanoseconds=2, rows=3)
+    write_record(table, replace(record(FIRST, 1, None), source=str(lake), files=(taken_before,)))
+    commit(table, FIRST)
+    plan = plan_migration(str(lake), Target(name="t", location=table.location))
+    assert plan.unverified is not None
+    assert plan.unverified.problems == (
+        "a.parquet: it changed or vanished before its rows in version 1 were verified",
+        "pipeline restore t --version 0 removes those rows, to take the files again",
+    )
+    deltalake.DeltaTable(table.location).restore(0)
+    plan = plan_migration(str(lake), Target(name="t", location=table.location))
+    assert ([file.path for file in plan.files], plan.unverified, plan.problems) == (["a.parquet"], None, ())
+
+
+def test_a_commit_without_files_that_replaced_those_of_vanished_ones_can_be_verified(
+    table: TableRef, tmp_path: Path
+) -> None:
+    write_record(table, replace(record(FIRST, 1, None), source=str(tmp_path / "lake"), replaced="all", vanished=("a",)))
+    commit(table, FIRST)
+    plan = plan_migration(str(tmp_path / "lake"), Target(name="t", location=table.location))
+    assert plan.unverified is not None
+    assert (plan.unverified.files, plan.unverified.problems) == ((), ())
 
 
 # --- which files ------------------------------------------------------------------------------------------------------

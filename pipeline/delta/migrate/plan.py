@@ -239,11 +239,14 @@ class _Base:
     mode: Mode
 
 
-def _plan(base: _Base, listing: Listing, folders: SourceFolders, chosen: Selection) -> MigrationPlan:
+def _plan(
+    base: _Base, listing: Listing, folders: SourceFolders, chosen: Selection, *, may_be_empty: bool = False
+) -> MigrationPlan:  # fmt: skip
     declared = base.known.schema if base.known is not None else base.target.schema
     in_files = _in_files(declared, folders.names)
     contents, unreadable = _contents(base.source, chosen.files, listing.format, in_files)
-    problems = (*_of_source(listing, base.mode), *folders.problems, *chosen.problems, *unreadable)
+    empty = () if listing.files or may_be_empty else (f"there are no files of the format {listing.format}",)
+    problems = (*_of_source(listing, base.mode), *empty, *folders.problems, *chosen.problems, *unreadable)
     dataset, columns, further = _dataset(base, contents=contents, folders=folders, problems=problems)
     by_path = {path: found.columns for path, found in contents.items()}
     grouped, misfits = groups(by_path, columns, dataset)
@@ -271,10 +274,14 @@ def _unverified(base: _Base) -> MigrationPlan | None:
     problems = tuple(
         f"{path}: it changed or vanished before its rows in version {version} were verified" for path in lost
     )
+    if lost and version:
+        way = f"pipeline restore {base.target.name} --version {version - 1} removes those rows, to take the files again"
+        problems = (*problems, way)
     folders = source_folders([f.path for f in files], () if base.known is None else base.known.partition_by)
     chosen = Selection(files=files, unchanged=0, problems=problems)
     own = replace(base, source=record.source, mode="in-place" if record.mode == "in-place" else "copy")
-    return _plan(own, replace(listing, files=files, problems=()), folders, chosen)
+    # A commit that only replaced rows of files that had vanished has no files.
+    return _plan(own, replace(listing, files=files, problems=()), folders, chosen, may_be_empty=True)
 
 
 def _state(target: Target) -> TableState | None:
@@ -289,8 +296,6 @@ def _of_source(listing: Listing, mode: Mode) -> Iterator[str]:
     yield from listing.problems
     if mode == "copy" and listing.is_table:
         yield _IS_TABLE
-    if not listing.files:
-        yield f"there are no files of the format {listing.format}"
 
 
 def _in_files(schema: StructType | None, folders: Iterable[str]) -> StructType | None:
