@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-import re
-
 import click
 
 from pipeline.cli.options import project_settings
 from pipeline.cli.output import print_json
-from pipeline.cli.tables import Tables
+from pipeline.cli.tables import Tables, dataset_name
 from pipeline.delta.migrate.adopt import adopt as do_adopt
 from pipeline.delta.table.open_table import state_at_location, state_from_log
 from pipeline.errors import TableNotFoundError
-
-_NOT_IN_NAMES = re.compile(r"[^A-Za-z0-9_.-]+")
 
 
 @click.command()
@@ -31,7 +27,7 @@ def adopt(name: str, dataset: str | None, as_json: bool) -> None:
     state = state_from_log(table.location) or state_at_location(tables.session, table.name, table.location)
     if state is None:
         raise TableNotFoundError(dataset=table.name, location=table.location)
-    adopted = do_adopt(dataset or _dataset_name(table.name), state)
+    adopted = do_adopt(dataset or dataset_name(table.name), state)
     if as_json:
         print_json(
             {
@@ -43,7 +39,3 @@ def adopt(name: str, dataset: str | None, as_json: bool) -> None:
     for message in adopted.not_kept:
         click.echo(f"# {' '.join(message.split())}")
     click.echo(adopted.text, nl=False)
-
-
-def _dataset_name(name: str) -> str:
-    return "/".join(_NOT_IN_NAMES.sub("_", part).lstrip("_.-") or "table" for part in name.split("/"))

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import re
 import uuid
 from collections.abc import Callable
-from pathlib import Path
 
 import click
 from pyspark.sql.types import StructType
@@ -13,7 +11,7 @@ from pyspark.sql.types import StructType
 from pipeline.cli.dagster_instance import report_changes
 from pipeline.cli.options import WIDE, project_settings
 from pipeline.cli.output import count, print_json, print_pairs, print_table, size
-from pipeline.cli.tables import Tables
+from pipeline.cli.tables import Tables, dataset_name, normalized
 from pipeline.delta.inspect.record import write_record
 from pipeline.delta.migrate.convert import convert
 from pipeline.delta.migrate.copy import Copied, copy, refuse
@@ -23,10 +21,7 @@ from pipeline.delta.migrate.report import document, replaced_text
 from pipeline.delta.migrate.taken import report_path
 from pipeline.delta.spark.failures import SPARK_ERRORS, failure_of
 from pipeline.delta.sql import type_name
-from pipeline.delta.storage.file_system import local_folder
 from pipeline.errors.listing import bounded
-
-_NOT_IN_NAMES = re.compile(r"[^A-Za-z0-9_.-]+")
 
 
 @click.command()
@@ -57,7 +52,7 @@ def migrate(
     tables = Tables(project_settings())
     place = _target(tables, target, schema)
     plan = plan_migration(
-        _location(source), place, mode=mode, wanted=form, accept_changed=accept_changed, progress=_show
+        normalized(source), place, mode=mode, wanted=form, accept_changed=accept_changed, progress=_show
     )  # fmt: skip
     if not as_json:
         _print(plan)
@@ -109,13 +104,13 @@ def _target(tables: Tables, name: str, schema: str | None) -> Target:
     is_path = "/" in name or name.startswith(".")
     if not is_path:
         found = tables.find(name)
-        return Target(name=_dataset_name(found.name), location=found.location)
-    location = _location(name)
+        return Target(name=dataset_name(found.name), location=found.location)
+    location = normalized(name)
     for dataset in tables.registry:
-        if _location(dataset.location(tables.settings.root)) == location:
+        if normalized(dataset.location(tables.settings.root)) == location:
             return Target(name=dataset.name, location=location, dataset=dataset)
     columns = None if schema is None else _columns(tables, schema)
-    return Target(name=_dataset_name(location.rpartition("/")[2]), location=location, schema=columns)
+    return Target(name=dataset_name(location.rpartition("/")[2]), location=location, schema=columns)
 
 
 def _columns(tables: Tables, schema: str) -> StructType:
@@ -127,16 +122,6 @@ def _columns(tables: Tables, schema: str) -> StructType:
     if not isinstance(columns, StructType):
         raise click.BadParameter(f"{schema!r} is a single type, not columns", param_hint="--schema")
     return columns
-
-
-def _dataset_name(name: str) -> str:
-    return "/".join(_NOT_IN_NAMES.sub("_", part).lstrip("_.-") or "table" for part in name.split("/"))
-
-
-def _location(name: str) -> str:
-    """A path of this machine in full; any other URI without its last slash."""
-    folder = local_folder(name)
-    return name.rstrip("/") if folder is None else str(Path(folder).resolve())
 
 
 def _print(plan: MigrationPlan) -> None:

@@ -78,9 +78,9 @@ class Tables:
     def _at(self, location: str) -> NamedTable:
         """The table at a location: a dataset's table if it is one, otherwise named by its path below the root."""
         for dataset in self.registry:
-            if _normalized(dataset.location(self.settings.root)) == _normalized(location):
+            if normalized(dataset.location(self.settings.root)) == normalized(location):
                 return self.of(dataset)
-        root, folder = _normalized(self.settings.root), _normalized(location)
+        root, folder = normalized(self.settings.root), normalized(location)
         name = folder.removeprefix(f"{root}/") if folder.startswith(f"{root}/") else folder.rpartition("/")[2]
         return NamedTable(name=name, location=location, declared=None)
 
@@ -114,11 +114,17 @@ class Tables:
         state = state_at_location(self.session, table.name, table.location)
         if state is None:
             raise TableNotFoundError(dataset=table.name, location=table.location)
-        name = "/".join(_NOT_IN_NAMES.sub("_", part).lstrip("_.-") or "table" for part in table.name.split("/"))
-        return TableRef(replace(dataset_of(name, state), checks=(), change_feed=False), table.location)
+        return TableRef(
+            replace(dataset_of(dataset_name(table.name), state), checks=(), change_feed=False), table.location
+        )
 
 
-def _normalized(location: str) -> str:
+def dataset_name(name: str) -> str:
+    """The name of a dataset for a table of this name, which may have any characters."""
+    return "/".join(_NOT_IN_NAMES.sub("_", part).lstrip("_.-") or "table" for part in name.split("/"))
+
+
+def normalized(location: str) -> str:
     """A location in a form that is equal for two spellings of the same location."""
     folder = local_folder(location)
     return location.rstrip("/") if folder is None else str(folder.resolve())

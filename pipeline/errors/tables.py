@@ -338,7 +338,9 @@ class MigrationDifferenceError(TableError):
         )
 
     def remedy(self) -> str:
-        """If the commit was left, the command that undoes it."""
+        """If the commit was left, what undoes it."""
         if self.undone_at is not None:
             return ""
+        if not self.version:
+            return f"Remove {self.location}/_delta_log and the files that the later commits have added there."
         return f"pipeline restore {self.dataset} --version {self.version - 1} undoes it and the commits after it."

@@ -175,6 +175,15 @@ def test_lost_and_foreign_files_in_the_folder_are_put_right(classic: SparkSessio
     refreshed = refresh_export(classic, table, asked)
     assert refreshed.written == ("day=2026-01-01",)
     assert exported_rows(asked.target) == table_rows(TABLE, root)
+    ours = next((Path(asked.target) / "day=2026-01-01").glob("*.parquet"))
+    for name in ("day=2026-01-02", "day=2026-01-09", "other"):
+        (Path(asked.target) / name).mkdir(exist_ok=True)
+        shutil.copy(ours, Path(asked.target) / name / "f.parquet")
+    refreshed = refresh_export(classic, table, asked)
+    assert (refreshed.written, refreshed.rows) == (("day=2026-01-02",), 2)
+    assert (Path(asked.target) / "other" / "f.parquet").exists(), "it is in no folder of a partition"
+    shutil.rmtree(Path(asked.target) / "other")
+    assert exported_rows(asked.target) == table_rows(TABLE, root)
 
 
 @pytest.mark.exhaustive

@@ -21,7 +21,7 @@ import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import SparkSession
-from pyspark.sql.types import DateType, DecimalType, LongType, StringType, StructField, StructType
+from pyspark.sql.types import DateType, DecimalType, LongType, StringType, StructField, StructType, TimestampType
 
 from pipeline.dataset import Append, Check, Dataset, Merge, Replace
 from pipeline.delta.migrate import copy as copy_module
@@ -30,6 +30,7 @@ from pipeline.delta.migrate.copy import Copied, copy
 from pipeline.delta.migrate.plan import MigrationPlan, Target, plan_migration
 from pipeline.delta.migrate.taken import FOLDER
 from pipeline.errors import (
+    CommitConflictError,
     MigrationDifferenceError,
     MigrationRefusedError,
     SourceChangedError,
@@ -240,9 +241,47 @@ def test_a_replacement_is_refused_if_the_table_has_rows_that_are_in_no_file(
     with pytest.raises(MigrationRefusedError) as caught:
         migrated(classic, lake, table, accept_changed=True)
     assert caught.value.problems == (
-        "files changed, and the table has 2 rows where migrations have taken 1: rows of other writers would be lost",
+        "files changed, and version 3 (WRITE), which is of another writer, changed rows, which would be lost",
     )
     assert numbers(table) == [1, 5]
+
+
+@exhaustive
+def test_a_replacement_is_refused_if_another_writer_has_changed_rows_without_changing_their_number(
+    classic: SparkSession, lake: Path, table: str
+) -> None:
+    put(lake, "1.parquet", 1, 2)
+    migrated(classic, lake, table)
+    classic.sql(f"UPDATE delta.`{table}` SET n = 77 WHERE n = 1").collect()
+    put(lake, "1.parquet", 1, 2, 3)
+    with pytest.raises(MigrationRefusedError, match=r"version 3 \(UPDATE\), which is of another writer"):
+        migrated(classic, lake, table, accept_changed=True)
+    assert numbers(table) == [2, 77]
+
+
+@exhaustive
+def test_a_changed_csv_file_is_replaced_although_its_rows_were_not_counted(
+    classic: SparkSession, lake: Path, table: str
+) -> None:
+    lake.mkdir()
+    (lake / "a.csv").write_text("n\n1\n", encoding="utf-8")
+    migrated(classic, lake, table, schema=StructType([StructField("n", LongType())]))
+    (lake / "a.csv").write_text("n\n1\n2\n", encoding="utf-8")
+    migrated(classic, lake, table, accept_changed=True)
+    assert numbers(table) == [1, 2]
+
+
+@exhaustive
+def test_of_two_migrations_at_once_one_takes_the_files_even_if_they_name_the_table_differently(
+    classic: SparkSession, lake: Path, table: str
+) -> None:
+    put(lake, "1.parquet", 1, 2)
+    one, other = (plan_migration(str(lake), Target(name=name, location=table)) for name in ("t", "other"))
+    copy(classic, one, "run")
+    with pytest.raises(CommitConflictError):
+        copy(classic, other, "run")
+    assert numbers(table) == [1, 2]
+    assert migrated(classic, lake, table).done == ()
 
 
 @exhaustive
@@ -394,6 +433,35 @@ def test_a_conversion_that_differs_leaves_the_folder_as_it_was(
     assert not (lake / "_delta_log").exists()
     migrated(classic, lake, str(lake), mode="in-place")
     assert numbers(str(lake)) == [1, 2]
+
+
+@exhaustive
+@pytest.mark.parametrize("text", ["2026-01-31 12%3A00%3A00", "2026-01-31T12%3A00%3A00.123Z"])
+def test_folders_of_instants_can_be_converted_in_place(classic: SparkSession, lake: Path, text: str) -> None:
+    put(lake, f"at={text}/1.parquet", 1)
+    schema = StructType([StructField("n", LongType()), StructField("at", TimestampType())])
+    migrated(classic, lake, str(lake), mode="in-place", schema=schema)
+    (row,) = rows(str(lake))
+    assert row["at"].replace(microsecond=0) == dt.datetime(2026, 1, 31, 12, tzinfo=dt.timezone.utc)
+
+
+@exhaustive
+def test_a_conversion_that_others_have_written_to_is_not_undone(
+    classic: SparkSession, lake: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An OPTIMIZE changes no rows, but its file would be taken for one of the source."""
+    for number in range(2):
+        put(lake, f"{number}.parquet", number)
+    plan = planned(lake, str(lake), mode="in-place")
+    with monkeypatch.context() as patch:
+        stop_before(patch, "compare")
+        with pytest.raises(Stopped):
+            convert(classic, plan, "run")
+    record = planned(lake, str(lake), mode="in-place").taken.newest
+    assert record is not None
+    classic.sql(f"OPTIMIZE delta.`{lake}`").collect()
+    assert copy_module.undo(classic, plan.table, record, 0) is None
+    assert numbers(str(lake)) == [0, 1]
 
 
 # --- killed -----------------------------------------------------------------------------------------------------------

@@ -10,7 +10,9 @@ import pytest
 from pyspark.sql import SparkSession
 from pyspark.sql.types import (
     ArrayType,
+    DataType,
     DoubleType,
+    FloatType,
     LongType,
     MapType,
     StringType,
@@ -120,3 +122,12 @@ def test_a_null_inside_a_value_counts(classic: SparkSession, place: int, value: 
 def test_a_map_has_no_order_and_nan_equals_itself(classic: SparkSession) -> None:
     other = (*NESTED_ROW[:1], {"b": None, "a": 1}, *NESTED_ROW[2:])
     assert differing(classic, NESTED, [NESTED_ROW], [other]) == {}
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("kind", [DoubleType(), FloatType(), ArrayType(DoubleType())], ids=lambda kind: kind.typeName())
+def test_the_sign_of_zero_counts(classic: SparkSession, kind: DataType) -> None:
+    dataset = Dataset(name="zeros", schema=StructType([StructField("x", kind)]), write=Append())
+    one, other = ([(value,)] if not isinstance(kind, ArrayType) else [([value],)] for value in (-0.0, 0.0))
+    assert differing(classic, dataset, one, other) == {"": {"values of column x", ROWS}}
+    assert differing(classic, dataset, one, one) == {}

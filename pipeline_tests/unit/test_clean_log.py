@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from pipeline.delta.log.mark import MIGRATION, MIGRATION_WRITER
 from pipeline.delta.maintain.clean_log import CleanLogPlan, clean_log, plan_clean_log
 from pipeline.delta.maintain.log_needs import LogNeed
 from pipeline.delta.read.cursors import effective_cursors
@@ -466,6 +467,33 @@ def test_the_newest_batch_of_each_stream_and_the_newest_change_of_rows_are_kept(
         table.checkpoint(version)
     plan = cleaned(table)
     assert (plan.kept_from, needs(plan)) == (2, [("stream", "two", 2), ("stream", "one", 3), ("rows", "WRITE", 4)])
+
+
+def test_a_migration_is_kept_until_the_table_names_its_record(tmp_path: Path) -> None:
+    table = aged(tmp_path, [OLD])
+
+    def migrate(token: str) -> int:
+        return table.append(0, days=OLD, note={"mark": {"writer": MIGRATION_WRITER, "epoch": 1, "token": token}})
+
+    assert [migrate("a" * 32), table.set(MIGRATION, "a" * 32, days=OLD), migrate("b" * 32)] == [1, 2, 3]
+    table.append(0, days=OLD)
+    table.set("any", "a", days=OLD)
+    for version in range(6):
+        table.checkpoint(version)
+    plan = cleaned(table)
+    assert (plan.kept_from, needs(plan)) == (3, [("migration", "b" * 32, 3), ("rows", "WRITE", 4)])
+    table.set(MIGRATION, "b" * 32, days=OLD)
+    table.checkpoint(6)
+    assert needs(planned(table)) == [("rows", "WRITE", 4)]
+
+
+def test_a_migration_that_a_restore_has_undone_is_not_kept(tmp_path: Path) -> None:
+    table = aged(tmp_path, [OLD])
+    table.append(0, days=OLD, note={"mark": {"writer": MIGRATION_WRITER, "epoch": 1, "token": "a" * 32}})
+    table.restore(0, days=OLD)
+    table.append(0, days=OLD)
+    table.checkpoint(3)
+    assert "migration" not in {need.by for need in planned(table).needed}
 
 
 @pytest.mark.parametrize(

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import datetime as dt
+import math
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
+import deltalake
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -118,6 +120,42 @@ def test_a_delta_table_is_no_folder_of_parquet_files(lake: Path) -> None:
     (lake / "_delta_log" / f"{0:020d}.json").write_text("{}", encoding="utf-8")
     (problem,) = planned(lake).problems
     assert "pipeline adopt" in problem
+
+
+def test_a_source_that_would_be_mixed_with_the_files_of_a_table_is_refused(lake: Path) -> None:
+    def problems(source: Path, location: Path) -> tuple[str, ...]:
+        return plan_migration(str(source), Target(name="t", location=str(location))).problems
+
+    put(lake, "a.parquet")
+    assert "--mode in-place makes the folder itself a table" in problems(lake, lake)[0]
+    link = lake.parent / "link"
+    link.symlink_to(lake)
+    assert "--mode in-place makes the folder itself a table" in problems(link, lake)[0]
+    assert "a vacuum removes files that no commit names" in problems(lake, lake.parent)[0]
+    assert "its files among those of the source" in problems(lake, lake / "table")[0]
+    put(lake, "_landing/b.parquet")
+    assert problems(lake / "_landing", lake) == ()
+
+
+def test_a_folder_in_a_delta_table_is_refused_since_it_has_removed_rows_too(lake: Path) -> None:
+    rows = pa.table({"p": ["1"], "n": [1]})
+    for _ in range(2):
+        deltalake.write_deltalake(str(lake), rows, partition_by=["p"], mode="overwrite")
+    (problem,) = planned(lake / "p=1").problems
+    assert problem == f"the folder is in that of the Delta table {lake}, whose rows are not those of its files"
+
+
+def test_links_that_lead_nowhere_or_to_a_file_that_is_listed_are_refused(lake: Path) -> None:
+    put(lake, "a.parquet")
+    put(lake.parent / "other", "c.parquet")
+    (lake / "b.parquet").symlink_to(lake / "a.parquet")
+    (lake / "c.parquet").symlink_to(lake.parent / "other" / "c.parquet")
+    (lake / "d.parquet").symlink_to(lake / "nowhere")
+    (lake / "_junk").symlink_to(lake / "nowhere")
+    assert planned(lake).problems == (
+        "d.parquet: it is no file, or a link to a file that does not exist",
+        "b.parquet: it is the same file as a.parquet",
+    )
 
 
 def test_a_large_folder_is_taken_in_several_commits(lake: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -257,6 +295,7 @@ def test_a_column_whose_values_the_footer_does_not_show_is_refused_and_in_place_
         ("2026-01-31 10:00:00", TimestampNTZType(), dt.datetime(2026, 1, 31, 10)),
         ("1.50", DecimalType(5, 2), Decimal("1.50")),
         ("1.5", DoubleType(), 1.5),
+        ("-Infinity", DoubleType(), -math.inf),
     ],
 )
 def test_a_declared_type_parses_the_text_of_a_folder(text: str, data_type: Any, value: Any) -> None:
@@ -265,7 +304,19 @@ def test_a_declared_type_parses_the_text_of_a_folder(text: str, data_type: Any, 
 
 @pytest.mark.parametrize(
     ("text", "data_type"),
-    [("1.234", DecimalType(5, 2)), ("3000000000", IntegerType()), ("31.1.2026", DateType()), ("", LongType())],
+    [
+        ("1.234", DecimalType(5, 2)),
+        ("1_0", DecimalType(5, 2)),
+        ("٣", DecimalType(5, 2)),
+        ("1_0", DoubleType()),
+        ("1e400", DoubleType()),
+        ("3000000000", IntegerType()),
+        ("31.1.2026", DateType()),
+        ("", LongType()),
+        ("2026-01-31 10:00:00.1234567", TimestampType()),
+        ("2026-W05-6", TimestampType()),
+        ("2026-01-31 10:00:00Z", TimestampNTZType()),
+    ],
 )
 def test_a_text_that_a_declared_type_would_change_is_refused(text: str, data_type: Any) -> None:
     with pytest.raises(ValueError):  # noqa: PT011  the text is not asserted
@@ -359,6 +410,19 @@ def test_nested_and_unsigned_columns_have_the_types_that_spark_reads(lake: Path)
 
 
 # --- other formats, other modes ---------------------------------------------------------------------------------------
+
+
+def test_nested_timestamps_of_the_old_form_are_instants_like_those_that_are_not_nested(lake: Path) -> None:
+    lake.mkdir()
+    at = pa.timestamp("us", "UTC")
+    columns = {
+        "a": pa.array([[dt.datetime(2026, 1, 31)]], pa.list_(at)),
+        "s": pa.array([{"n": 1, "at": None}], pa.struct([("n", pa.int64()), ("at", at)])),
+        "at": pa.array([None], at),
+    }
+    pq.write_table(pa.table(columns), lake / "f.parquet", use_deprecated_int96_timestamps=True, store_schema=False)
+    schema = planned(lake).table.dataset.schema
+    assert schema.simpleString() == "struct<a:array<timestamp>,s:struct<n:bigint,at:timestamp>,at:timestamp>"
 
 
 def test_csv_and_ndjson_need_declared_columns(lake: Path) -> None:

@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import deltalake
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from pyspark.sql.types import LongType, StructField, StructType
 
 from pipeline.dataset import Append, Dataset, TableRef
 from pipeline.delta.log.commits import FORMAT
+from pipeline.delta.log.mark import MIGRATION, MIGRATION_WRITER
 from pipeline.delta.migrate.files import DataFile
 from pipeline.delta.migrate.folders import source_folders
+from pipeline.delta.migrate.plan import Target, plan_migration
 from pipeline.delta.migrate.taken import (
-    PROPERTY,
     Record,
     Selection,
     Taken,
@@ -44,7 +47,7 @@ def record(token: str, number: int, after: str | None, *names: str, **facts: Any
     return Record(token=token, number=number, after=after, source="/lake", mode="copy", files=files, **facts)
 
 
-def commit(table: TableRef, token: str, writer: str = "t/migrate") -> None:
+def commit(table: TableRef, token: str, writer: str = MIGRATION_WRITER) -> None:
     """Rows under a mark with that token, as version 1, 2, …"""
     note = json.dumps({"pipeline": FORMAT, "mark": {"writer": writer, "epoch": 1, "attempt": 1, "token": token}})
     deltalake.write_deltalake(
@@ -57,7 +60,7 @@ def verify(table: TableRef, token: str, version: int, *, seal: bool = True) -> N
     Path(report_path(table, token)).write_text(json.dumps({"version": version}), encoding="utf-8")
     if seal:
         deltalake.DeltaTable(table.location).alter.set_table_properties(
-            {PROPERTY: token}, raise_if_not_exists=False
+            {MIGRATION: token}, raise_if_not_exists=False
         )  # fmt: skip
 
 
@@ -135,6 +138,36 @@ def test_after_a_clean_up_of_the_log_the_property_is_enough_and_a_later_record_i
         found(table)
 
 
+def test_a_file_that_changed_before_its_rows_were_verified_is_refused_with_the_way_out(
+    table: TableRef, tmp_path: Path
+) -> None:
+    lake = tmp_path / "lake"
+    lake.mkdir()
+    pq.write_table(pa.table({"n": [1]}), lake / "a.parquet")
+    taken_before = TakenFile(path="a.parquet", size=1, changed_nanoseconds=2, rows=3)
+    write_record(table, replace(record(FIRST, 1, None), source=str(lake), files=(taken_before,)))
+    commit(table, FIRST)
+    plan = plan_migration(str(lake), Target(name="t", location=table.location))
+    assert plan.unverified is not None
+    assert plan.unverified.problems == (
+        "a.parquet: it changed or vanished before its rows in version 1 were verified",
+        "pipeline restore t --version 0 removes those rows, to take the files again",
+    )
+    deltalake.DeltaTable(table.location).restore(0)
+    plan = plan_migration(str(lake), Target(name="t", location=table.location))
+    assert ([file.path for file in plan.files], plan.unverified, plan.problems) == (["a.parquet"], None, ())
+
+
+def test_a_commit_without_files_that_replaced_those_of_vanished_ones_can_be_verified(
+    table: TableRef, tmp_path: Path
+) -> None:
+    write_record(table, replace(record(FIRST, 1, None), source=str(tmp_path / "lake"), replaced="all", vanished=("a",)))
+    commit(table, FIRST)
+    plan = plan_migration(str(tmp_path / "lake"), Target(name="t", location=table.location))
+    assert plan.unverified is not None
+    assert (plan.unverified.files, plan.unverified.problems) == ((), ())
+
+
 # --- which files ------------------------------------------------------------------------------------------------------
 
 
@@ -155,13 +188,29 @@ def test_new_changed_and_vanished_files_are_told_apart(table: TableRef) -> None:
 
 def test_without_partitions_the_whole_table_is_replaced_if_all_its_rows_are_of_the_files(table: TableRef) -> None:
     done = Taken(records=(record(FIRST, 1, None, "a", "b"),))
-    for _ in range(6):
-        deltalake.write_deltalake(table.location, pa.table({"n": [1]}), mode="append")
+    commit(table, FIRST)
     chosen = selected({"a": 9, "d": 1}, done, accept_changed=True, table=table)
     assert ([f.path for f in chosen.files], chosen.replaces, chosen.within) == (["a", "d"], True, None)
     assert chosen.problems == ()
-    deltalake.write_deltalake(table.location, pa.table({"n": [1]}), mode="append")
+    deltalake.DeltaTable(table.location).optimize.compact()
+    assert selected({"a": 9}, done, accept_changed=True, table=table).problems == ()
+    deltalake.DeltaTable(table.location).update({"n": "5"})
     (problem,) = selected({"a": 9}, done, accept_changed=True, table=table).problems
-    assert "has 7 rows where migrations have taken 6" in problem
+    assert "version 2 (UPDATE), which is of another writer, changed rows" in problem
     other = Taken(records=(*done.records, record(SECOND, 2, FIRST, "a")))
     assert selected({"a": 1, "b": 1}, other, accept_changed=True, table=table).replaces is False
+
+
+def test_after_a_clean_up_of_the_log_the_number_of_rows_decides_what_may_be_replaced(table: TableRef) -> None:
+    done = Taken(records=(record(FIRST, 1, None, "a"),))
+    commit(table, FIRST)
+    deltalake.DeltaTable(table.location).alter.set_table_properties({"a": "b"}, raise_if_not_exists=False)
+    deltalake.DeltaTable(table.location).create_checkpoint()
+    for version in (0, 1):
+        (Path(table.location) / "_delta_log" / f"{version:020d}.json").unlink()
+    (problem,) = selected({"a": 9}, done, accept_changed=True, table=table).problems
+    assert "has 1 rows where migrations have taken 3" in problem
+    for _ in range(2):
+        deltalake.write_deltalake(table.location, pa.table({"n": [1]}), mode="append")
+    (problem,) = selected({"a": 9}, done, accept_changed=True, table=table).problems
+    assert "of another writer" in problem

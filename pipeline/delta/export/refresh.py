@@ -27,6 +27,7 @@ from pipeline.delta.export.selection import refuse
 from pipeline.delta.export.target import (
     TargetState,
     Workspace,
+    data_files,
     refuse_place,
     require_empty,
     resolved,
@@ -186,10 +187,23 @@ class _Refresh:
         return None, folders
 
     def damaged(self, state: TargetState) -> set[str]:
-        """The folders of which a file is not that of the manifest."""
+        """The folders of which a file is not that of the manifest, is missing, or is not in it.
+
+        In a bucket, an export that another one has taken over may still write a file.
+        """
         files = () if self.previous is None else self.previous.files
-        sizes = {file.path: file.size for file in state.files}
-        return {posixpath.dirname(file.path) for file in files if sizes.get(file.path) != file.size}
+        expected = {file.path: file.size for file in files}
+        sizes = {
+            file.path: file.size for file in data_files(state.files) if self._is_ours(posixpath.dirname(file.path))
+        }
+        paths = expected.keys() | sizes.keys()
+        return {posixpath.dirname(path) for path in paths if sizes.get(path) != expected.get(path)}
+
+    def _is_ours(self, folder: str) -> bool:
+        """Whether a folder is that of a partition, also of one without rows."""
+        exported = {} if self.previous is None else self.previous.rows_by_folder
+        columns = tuple(part.partition("=")[0] for part in folder.split("/")) if folder else ()
+        return folder in exported or columns == self.plan.partition_by
 
     def unequal(self) -> set[str]:
         """The folders that had other rows in the previous export than in the version."""

@@ -38,6 +38,11 @@ from pipeline.errors import AfterCommitError, CommitOverwrittenError, CommitUnkn
 
 # The number of newest commits that are searched for a mark, if the session's last commit does not have it.
 HISTORY_LIMIT = 100
+# The property that names the record of the newest migration whose rows are verified, by the token of its commit.
+MIGRATION = "pipeline.migration"
+# The writer of the commits of migrations. It does not depend on the name of the table, so that Delta accepts one commit
+# of each number even if two migrations name the table differently.
+MIGRATION_WRITER = "migrate/files"
 _USER_METADATA = "spark.databricks.delta.commitInfo.userMetadata"
 # The last commit of the session to any table, kept until it is unset: exact only in a session with one writer.
 _LAST_COMMIT = "spark.databricks.delta.lastCommitVersionInSession"
@@ -284,6 +289,12 @@ def find_mark(location: str, mark: Mark) -> int | None:
         if commit_token(info.get("userMetadata")) == mark.token and info.get("operation") not in _FOLLOW_UPS:
             return number
     return None
+
+
+def migration_token(user_metadata: str | None) -> str | None:
+    """The token of a commit with which a migration has taken files. Of any other commit, None."""
+    mark: Mapping[str, Any] = (commit_note(user_metadata) or {}).get("mark") or {}
+    return str(mark["token"]) if mark.get("writer") == MIGRATION_WRITER and mark.get("token") else None
 
 
 def notes_of_writes(location: str, asset: str) -> list[Mapping[str, Any]]:

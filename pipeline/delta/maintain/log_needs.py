@@ -18,6 +18,7 @@ from pipeline.dataset import TableRef
 from pipeline.delta.inspect.describe import ROWS_KEPT
 from pipeline.delta.log.commits import commit_note, instant
 from pipeline.delta.log.entry import as_count
+from pipeline.delta.log.mark import MIGRATION, migration_token
 from pipeline.delta.log.snapshot import transaction_versions
 from pipeline.delta.log.timestamps import TRANSACTION_RETENTION, TimedCommit, interval
 from pipeline.delta.maintain.retention import unread_files
@@ -26,7 +27,7 @@ from pipeline.delta.read.restores import RESTORE, commits_in_force, restored_ver
 from pipeline.delta.table.open_table import TableState
 from pipeline.delta.write.transaction import CHANGES_ROWS, INCARNATION, OUR_IDENTIFIERS
 
-By = Literal["consumer", "cursors", "restore", "stream", "rows", "pointer", "property", "feature"]
+By = Literal["consumer", "cursors", "restore", "stream", "migration", "rows", "pointer", "property", "feature"]
 
 # The features with which a log may be cleaned. With any other one it is left: the feature may be one with which a
 # catalog, and not the log's folder, has the newest commits, as `catalogManaged`.
@@ -47,8 +48,9 @@ class LogNeed:
     """The need of the entry of `version` and of all later ones.
 
     `by` and `name` say what needs them: a `consumer` of the table's changes, by name; the `cursors` of the table itself
-    in its sources; a `restore`, by its version; a `stream`, by the folder of its checkpoint; the newest change of
-    `rows`; the `pointer` to the newest checkpoint; a `property` or a `feature` of the table, which keep every entry.
+    in its sources; a `restore`, by its version; a `stream`, by the folder of its checkpoint; a `migration`, by the
+    token of its commit; the newest change of `rows`; the `pointer` to the newest checkpoint; a `property` or a
+    `feature` of the table, which keep every entry.
     """
 
     by: By
@@ -63,6 +65,7 @@ class LogNeed:
             "restore": f"since the restore in version {self.name}, repeated writes are recognised by version "
             f"{self.version}",
             "stream": f"version {self.version} is the newest batch of the stream {self.name}",
+            "migration": f"the rows of the migration in version {self.version} are not verified yet",
             "rows": f"version {self.version} is the newest change of rows",
             "pointer": f"{self.name} names the checkpoint of version {self.version}",
             "property": f"{self.name} is false",
@@ -87,7 +90,7 @@ def log_needs(
         DamagedTableError: an entry is damaged.
     """
     needs = [*_of_table(state), *_of_restores(state, commits, now), *_of_streams(state, commits, now)]
-    needs += _of_rows(commits)
+    needs += [*_of_migration(state, commits), *_of_rows(commits)]
     if not force:
         unread = unread_files(None, table, consumers)
         needs += [LogNeed(by="consumer", name=consumer.consumer, version=consumer.version) for consumer in unread]
@@ -170,6 +173,22 @@ def _stream_of(user_metadata: str | None) -> str | None:
     """The checkpoint of the stream whose batch a commit is. If it is of no stream, None."""
     stream = (commit_note(user_metadata) or {}).get("stream")
     return None if stream is None else str(stream["checkpoint"])
+
+
+def _of_migration(state: TableState, commits: Sequence[TimedCommit]) -> Iterator[LogNeed]:
+    """The need of the newest migration until a property of the table names its record.
+
+    Until then only the commit shows that its files were taken.
+    """
+    sealed = state.properties.get(MIGRATION)
+    if all(migration_token(commit.info.get("userMetadata")) in (None, sealed) for commit in commits):
+        return
+    for version, info in commits_in_force(None, state.location):
+        token = migration_token(info.get("userMetadata"))
+        if token is not None:
+            if token != sealed:
+                yield LogNeed(by="migration", name=token, version=version)
+            return
 
 
 def _of_rows(commits: Sequence[TimedCommit]) -> Iterator[LogNeed]:

@@ -127,12 +127,14 @@ class _Routine:
         if self._policy.checkpoint and _lags(sizes, state):
             fields["checkpoint"] = self._write_checkpoint(state, apply=apply)
         # Before any commit: one that completes Delta's interval of checkpoints lets Delta clean the log by itself.
-        if cleaning is not None:
+        if isinstance(cleaning, CleanLogPlan):
             fields["log_files_removed"] = self._clean_log(cleaning, apply=apply)
         if self._is_scattered(sizes):
             fields["files_joined"] = self._join(state, sizes, apply=apply)
         if self._policy.vacuum and _vacuum_is_due(self._table.location, state, self._now):
             fields["files_vacuumed"] = self._vacuum(apply=apply)
+        if isinstance(cleaning, PipelineError):  # the other steps are made
+            raise cleaning
         if apply and any(value != 0 for value in fields.values()):
             sizes = table_sizes(self._table, require_table(None, self._table))
         return Maintained(
@@ -180,12 +182,10 @@ class _Routine:
             return None
         try:
             return plan_clean_log(self._table, consumers=self._consumers, now=self._now)
-        except PipelineError as error:  # the other steps are made first
+        except PipelineError as error:
             return error
 
-    def _clean_log(self, plan: CleanLogPlan | PipelineError, *, apply: bool) -> int:
-        if isinstance(plan, PipelineError):
-            raise plan
+    def _clean_log(self, plan: CleanLogPlan, *, apply: bool) -> int:
         if apply:
             clean_log(plan, lambda version: checkpoint_at(self._table, version, self._checkpoints))
         self._waits += [str(need) for need in plan.needed if need.by not in ("rows", "pointer")]

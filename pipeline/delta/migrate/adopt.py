@@ -24,14 +24,14 @@ from pipeline.dataset.features import (
     with_required,
 )
 from pipeline.dataset.policy import CODEC, DICTIONARY, TARGET_FILE_BYTES, storage_properties
+from pipeline.delta.log.mark import MIGRATION
 from pipeline.delta.log.snapshot import TableState
-from pipeline.delta.migrate.taken import PROPERTY
 from pipeline.delta.table.plan import CHANGE_FEED, DEFAULT, GENERATION, observed_shape, plan
 from pipeline.delta.write.transaction import INCARNATION
 from pipeline.errors import DeclarationError
 
 # Properties that Delta or this package keeps by itself.
-_OWN = {PROPERTY.lower(), INCARNATION.lower(), "delta.columnmapping.maxcolumnid"}
+_OWN = {MIGRATION.lower(), INCARNATION.lower(), "delta.columnmapping.maxcolumnid"}
 # Features that follow from other parts of a declaration, or from an old writer version.
 _FOLLOWING = frozenset(
     {"appendOnly", "invariants", "checkConstraints", "changeDataFeed", "generatedColumns", "columnMapping",

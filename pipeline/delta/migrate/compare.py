@@ -20,6 +20,8 @@ from pyspark.sql.types import (
     BinaryType,
     CharType,
     DataType,
+    DoubleType,
+    FloatType,
     MapType,
     StructType,
     VariantType,
@@ -107,6 +109,8 @@ def _canonical(expression: str, data_type: DataType, depth: int = 0) -> str:
     name = f"x{depth}"
     if isinstance(data_type, VariantType):
         return f"to_json({expression})"
+    if isinstance(data_type, FloatType | DoubleType) and depth:
+        return f"named_struct('v', {expression}, 'z', {_is_negative_zero(expression)})"
     if isinstance(data_type, CharType):  # Spark pads it when it reads a table
         return f"rtrim({expression})"
     if isinstance(data_type, ArrayType):
@@ -127,6 +131,11 @@ def _canonical(expression: str, data_type: DataType, depth: int = 0) -> str:
     return expression
 
 
+def _is_negative_zero(expression: str) -> str:
+    """The SQL of whether a number is -0.0, which has the hash of 0.0."""
+    return f"({expression} = 0 AND CAST({expression} AS STRING) LIKE '-%')"
+
+
 def _is_nested(data_type: DataType) -> bool:
     return isinstance(data_type, ArrayType | MapType | StructType)
 
@@ -143,7 +152,7 @@ def _queries(
     The smallest and greatest texts have a query of their own: a buffer of fixed width serves all other aggregates,
     which is several times faster.
     """
-    measures, differing = _sums(names, keys)
+    measures, differing = _sums(names, kinds, keys)
     texts: list[str] = []
     texts_differ: list[tuple[str, str]] = []
     for position, (name, kind) in enumerate(zip(names, kinds, strict=True)):
@@ -162,9 +171,11 @@ def _queries(
         yield [*texts, "collect_list(CAST(NULL AS INT)) AS objects"], [*texts_differ, ("size(objects) > 0", "")]
 
 
-def _sums(names: Sequence[str], keys: Sequence[str]) -> tuple[list[str], list[tuple[str, str]]]:
+def _sums(
+    names: Sequence[str], kinds: Sequence[DataType], keys: Sequence[str]
+) -> tuple[list[str], list[tuple[str, str]]]:  # fmt: skip
     """The sums of NULLs and hashes of each column but those of partitions, and of the full rows."""
-    hashes = [f"xxhash64(c{position})" for position in range(len(names))]
+    hashes = [_hash(f"c{position}", kind) for position, kind in enumerate(kinds)]
     measures, differing = [], [("source_rows <> table_rows", "number of rows")]
     for position, name in enumerate(names):
         column = f"c{position}"
@@ -178,6 +189,11 @@ def _sums(names: Sequence[str], keys: Sequence[str]) -> tuple[list[str], list[tu
     measures += _halves(f"xxhash64({rows})", "rows")
     differing.append(("lowrows <> 0 OR highrows <> 0", ROWS))
     return measures, differing
+
+
+def _hash(column: str, data_type: DataType) -> str:
+    sign = f", {_is_negative_zero(column)}" if isinstance(data_type, FloatType | DoubleType) else ""
+    return f"xxhash64({column}{sign})"
 
 
 def _halves(number: str, label: str) -> list[str]:

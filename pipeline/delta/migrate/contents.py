@@ -9,11 +9,12 @@ from __future__ import annotations
 import csv
 import io
 import json
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from pyspark.sql.types import (
+    ArrayType,
     BinaryType,
     BooleanType,
     ByteType,
@@ -24,9 +25,11 @@ from pyspark.sql.types import (
     FloatType,
     IntegerType,
     LongType,
+    MapType,
     NullType,
     ShortType,
     StringType,
+    StructField,
     StructType,
     TimestampNTZType,
     TimestampType,
@@ -166,9 +169,23 @@ def _nested_column(arrow: Any, leaves: list[Any]) -> FileColumn:
                 f"column {leaf.path} has {unit or 'no'} type inside another column, which Spark can't read"
             )
     try:
-        return FileColumn(arrow.name, spark_schema(pa.schema([arrow]), arrow.name)[0].dataType, nullable=arrow.nullable)
+        data_type = spark_schema(pa.schema([arrow]), arrow.name)[0].dataType
+        return FileColumn(arrow.name, _with_instants(data_type, iter(leaves)), nullable=arrow.nullable)
     except FrameMismatchError as error:
         raise ValueError("; ".join(error.differences)) from error
+
+
+def _with_instants(data_type: DataType, leaves: Iterator[Any]) -> DataType:
+    """A nested type in which a timestamp of the old form has Spark's type for it, and not Arrow's."""
+    if isinstance(data_type, ArrayType):
+        return ArrayType(_with_instants(data_type.elementType, leaves), data_type.containsNull)
+    if isinstance(data_type, MapType):
+        key, value = (_with_instants(inner, leaves) for inner in (data_type.keyType, data_type.valueType))
+        return MapType(key, value, data_type.valueContainsNull)
+    if isinstance(data_type, StructType):
+        inner = [(field, _with_instants(field.dataType, leaves)) for field in data_type.fields]
+        return StructType([StructField(field.name, kind, field.nullable) for field, kind in inner])
+    return TimestampType() if next(leaves).physical_type == INT96 else data_type
 
 
 def csv_contents(system: Any, path: str, form: StructType) -> Contents:

@@ -11,17 +11,18 @@ from contextlib import suppress
 from urllib.parse import unquote
 
 from pyspark.sql import SparkSession
+from pyspark.sql.types import DataType, TimestampType
 
 from pipeline.delta import sql
 from pipeline.delta.log.commits import read_entry, remove_empty_log
-from pipeline.delta.log.mark import CommitNote, Mark, find_mark, private_session, write_confs
+from pipeline.delta.log.mark import MIGRATION_WRITER, CommitNote, Mark, find_mark, private_session, write_confs
 from pipeline.delta.migrate.copy import Copied, Progress, copy, new_record, refuse, undo, verified
 from pipeline.delta.migrate.plan import MigrationPlan
 from pipeline.delta.migrate.source import source_session
-from pipeline.delta.migrate.taken import Record, write_record, writer
+from pipeline.delta.migrate.taken import Record, write_record
 from pipeline.delta.spark.doors import door
 from pipeline.delta.spark.failures import SPARK_ERRORS
-from pipeline.errors import CommitConflictError, SourceChangedError
+from pipeline.errors import CommitConflictError, MigrationDifferenceError, SourceChangedError
 
 
 @door
@@ -49,10 +50,13 @@ def convert(session: SparkSession, plan: MigrationPlan, run_id: str, progress: P
     with source_session(session) as own:
         planned = {file.path for file in plan.files}
         added = {unquote(a["add"]["path"]) for a in read_entry(plan.location, version) if a.get("add")}
-        if not added <= planned:
-            undo(own, plan.table, record, version)
+        unplanned = tuple(sorted(added - planned))
+        if unplanned and undo(own, plan.table, record, version) is None:
+            lines = tuple(f"{path} is not in the plan" for path in unplanned)
+            raise plan.table.error(MigrationDifferenceError, version=version, differences=lines, undone_at=None)
+        if unplanned:
             raise SourceChangedError(
-                source=plan.source, location=plan.location, changed=tuple(sorted(added - planned)), vanished=(),
+                source=plan.source, location=plan.location, changed=unplanned, vanished=(),
                 version=version,
             )  # fmt: skip
         progress(f"verifying version {version}")
@@ -62,9 +66,9 @@ def convert(session: SparkSession, plan: MigrationPlan, run_id: str, progress: P
 
 def _converted(session: SparkSession, plan: MigrationPlan, record: Record, run_id: str) -> int:
     """Run Delta's conversion, and return its version."""
-    mark = Mark(writer=writer(plan.table), epoch=record.number, token=record.token)
+    mark = Mark(writer=MIGRATION_WRITER, epoch=record.number, token=record.token)
     note = CommitNote(mark=mark, run_id=run_id)
-    folders = ", ".join(f"{sql.identifier(c.name)} {sql.type_name(c.data_type)}" for c in plan.folders)
+    folders = ", ".join(f"{sql.identifier(c.name)} {_type(c.data_type)}" for c in plan.folders)
     partitioning = f" PARTITIONED BY ({folders})" if folders else ""
     statement = f"CONVERT TO DELTA parquet.{sql.identifier(plan.source.rstrip('/'))}{partitioning}"
     with private_session(session, write_confs(note, session, plan.table.dataset.fingerprint)) as clone:
@@ -79,3 +83,8 @@ def _converted(session: SparkSession, plan: MigrationPlan, record: Record, run_i
     if version is None:
         raise plan.table.error(CommitConflictError, condition="CONVERT")
     return version
+
+
+def _type(data_type: DataType) -> str:
+    """The name of a type. Without quotes, TIMESTAMP is a keyword of another clause in Delta's grammar."""
+    return "`TIMESTAMP`" if isinstance(data_type, TimestampType) else sql.type_name(data_type)

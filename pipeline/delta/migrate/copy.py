@@ -29,14 +29,14 @@ from pipeline.delta import sql
 from pipeline.delta.log.checkpoints import LOG
 from pipeline.delta.log.commits import read_entry
 from pipeline.delta.log.counts import table_files
-from pipeline.delta.log.mark import AfterCommit, CommitNote, Mark, rows_changed
+from pipeline.delta.log.mark import MIGRATION_WRITER, AfterCommit, CommitNote, Mark, rows_changed
 from pipeline.delta.maintain.restore import plan_restore, restore
 from pipeline.delta.migrate.compare import Comparison, compare
 from pipeline.delta.migrate.files import list_source
 from pipeline.delta.migrate.plan import MigrationPlan, PlannedFile
 from pipeline.delta.migrate.report import Migrated, replaced_text, to_json, to_markdown
-from pipeline.delta.migrate.source import rows_by_file, source_frame, source_session, undeclared_names
-from pipeline.delta.migrate.taken import FOLDER, Record, report_path, seal, write_record, writer
+from pipeline.delta.migrate.source import line_problems, rows_by_file, source_frame, source_session, undeclared_names
+from pipeline.delta.migrate.taken import FOLDER, Record, report_path, seal, write_record
 from pipeline.delta.read.version import ReadOptions
 from pipeline.delta.spark.doors import door, door_of_write
 from pipeline.delta.spark.session import forget_log
@@ -133,7 +133,7 @@ def _write(
     own: SparkSession, plan: MigrationPlan, record: Record, files: Sequence[PlannedFile], run_id: str
 ) -> WriteResult:  # fmt: skip
     table = TableRef(_as_written(plan), plan.location)
-    note = CommitNote(mark=Mark(writer=writer(table), epoch=record.number, token=record.token), run_id=run_id)
+    note = CommitNote(mark=Mark(writer=MIGRATION_WRITER, epoch=record.number, token=record.token), run_id=run_id)
     with door_of_write(table.name, table.location):
         _refuse_other_rows(own, plan, files)
         frame = source_frame(own, plan, files)
@@ -158,7 +158,7 @@ def _as_written(plan: MigrationPlan) -> Dataset:
 
 
 def _refuse_other_rows(own: SparkSession, plan: MigrationPlan, files: Sequence[PlannedFile]) -> None:
-    """Compare the numbers of rows in the footers with those that Spark reads; of NDJSON, the names in the lines.
+    """Compare the numbers of rows in the footers with those that Spark reads; of texts, their lines and names.
 
     Raises:
         MigrationRefusedError: they are not the same.
@@ -170,7 +170,9 @@ def _refuse_other_rows(own: SparkSession, plan: MigrationPlan, files: Sequence[P
             f"{file.path}: its footer has {file.rows} rows, but Spark reads {counted.get(file.path, 0)}"
             for file in files if file.rows != counted.get(file.path, 0)
         ]  # fmt: skip
-    elif plan.format == "ndjson" and files:
+    elif files:
+        problems += line_problems(own, plan, files)
+    if plan.format == "ndjson" and files:
         names = undeclared_names(own, plan, files)
         problems += [f"lines have the name {name!r}, which is not declared" for name in names]
     if problems:
@@ -274,10 +276,13 @@ def _added_rows(own: SparkSession, table: TableRef, version: int) -> DataFrame:
 def undo(own: SparkSession, table: TableRef, record: Record, version: int) -> int | None:
     """Undo a commit, unless later commits changed rows. Return the version that the table has then.
 
-    After a conversion in place the log is removed, so that the folder is as it was before.
+    After a conversion in place the log is removed, so that the folder is as it was before. It is left if any commit
+    followed: also one that changes no rows, as of an OPTIMIZE, has files that would be taken for files of the source.
     """
     latest = latest_version(table.location)
     if latest is None or rows_changed(table.location, version, latest):
+        return None
+    if record.mode == "in-place" and latest != version:
         return None
     system, folder = file_system(table.location)
     if record.mode == "in-place":

@@ -6,14 +6,16 @@ of `folders`.
 
 from __future__ import annotations
 
+import os
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
 from pipeline.delta.log.checkpoints import LOG
 from pipeline.delta.storage.access import StoreError
-from pipeline.delta.storage.file_system import file_system, list_folder
+from pipeline.delta.storage.file_system import file_system, list_folder, local_folder
 from pipeline.errors import FileAccessError
 
 Format = Literal["parquet", "csv", "ndjson"]
@@ -67,10 +69,11 @@ def list_source(source: str, wanted: Format | None = None) -> Listing:
     """
     try:
         system, top = file_system(source)
-        infos = [info for info in list_folder(system, top, recursive=True) if info.is_file]
-        by_path = {info.path[len(top) :].strip("/"): info for info in infos}
+        infos = {info.path[len(top) :].strip("/"): info for info in list_folder(system, top, recursive=True)}
+        by_path = {path: info for path, info in infos.items() if info.is_file}
         visible = [path for path in sorted(by_path) if not is_passed_over(path)]
         plain = frozenset(path for path in visible if _has_no_ending(path) and _is_parquet(system, by_path[path]))
+        lost = sorted(path for path in (*_special(infos), *_broken_links(source)) if not is_passed_over(path))
     except StoreError:
         raise
     except (OSError, ValueError) as error:  # pyarrow's own errors are ValueErrors
@@ -79,6 +82,8 @@ def list_source(source: str, wanted: Format | None = None) -> Listing:
     data = [path for path in visible if path.lower().endswith(_ENDINGS[form]) or (form == "parquet" and path in plain)]
     problems = [f"{path}: it is empty (0 bytes)" for path in data if not by_path[path].size]
     problems += [f"{path}: it is not a file of the format {form}" for path in sorted(set(visible) - set(data))]
+    problems += [f"{path}: it is no file, or a link to a file that does not exist" for path in lost]
+    problems += _repeated(source, data)
     return Listing(
         format=form,
         files=tuple(_data_file(path, by_path[path]) for path in data if by_path[path].size),
@@ -86,6 +91,37 @@ def list_source(source: str, wanted: Format | None = None) -> Listing:
         problems=tuple(problems),
         is_table=any(_COMMIT.fullmatch(path) for path in by_path),
     )
+
+
+def _special(infos: Mapping[str, Any]) -> Iterator[str]:
+    """What is neither a file nor a folder: a pipe, a socket or a device."""
+    from pyarrow import fs
+
+    known = (fs.FileType.File, fs.FileType.Directory)
+    return (path for path, info in infos.items() if info.type not in known)
+
+
+def _broken_links(source: str) -> Iterator[str]:
+    """The links on this machine that lead nowhere. A listing leaves them out."""
+    folder = local_folder(source)
+    for parent, folders, names in () if folder is None else os.walk(folder):
+        for path in (os.path.join(parent, name) for name in (*folders, *names)):
+            if os.path.islink(path) and not os.path.exists(path):
+                yield os.path.relpath(path, folder).replace(os.sep, "/")
+
+
+def _repeated(source: str, paths: Iterable[str]) -> Iterator[str]:
+    """Messages about files on this machine that are listed under several paths: their rows would be taken twice."""
+    folder = local_folder(source)
+    if folder is None:
+        return
+    first: dict[tuple[int, int], str] = {}
+    for path in paths:
+        with suppress(FileNotFoundError):
+            facts = (folder / path).stat()
+            other = first.setdefault((facts.st_dev, facts.st_ino), path)
+            if other != path:
+                yield f"{path}: it is the same file as {other}"
 
 
 def is_passed_over(path: str) -> bool:

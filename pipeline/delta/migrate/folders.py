@@ -7,12 +7,13 @@ inferred only if every text is the one that the value of this type would have, s
 from __future__ import annotations
 
 import datetime as dt
+import math
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from decimal import Decimal, InvalidOperation
+from decimal import Decimal
 from types import MappingProxyType
 from typing import Any
 from urllib.parse import unquote
@@ -40,7 +41,11 @@ from pipeline.errors.listing import listed
 # A folder's column and its text. None is NULL.
 FolderValue = tuple[str, str | None]
 _INTEGER = re.compile(r"[+-]?[0-9]+")
+# Python's own parsers take more: `1_000`, other digits, weeks, and fractions that they cut off.
+_NUMBER = re.compile(r"[+-]?([0-9]+(\.[0-9]*)?|\.[0-9]+)([eE][+-]?[0-9]+)?")
+_NO_NUMBER = frozenset({"nan", "inf", "infinity"})
 _DATE = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}")
+_TIME = re.compile(_DATE.pattern + r"([T ][0-9]{2}:[0-9]{2}(:[0-9]{2}(\.[0-9]{1,6})?)?(Z|[+-][0-9]{2}:?[0-9]{2})?)?")
 _INT_RANGE, _LONG_RANGE = range(-(2**31), 2**31), range(-(2**63), 2**63)
 # An escape of a character beyond ASCII, which Spark decodes byte by byte and so to other characters.
 _WIDE_ESCAPE = re.compile(r"%[89A-Fa-f][0-9A-Fa-f]")
@@ -175,10 +180,18 @@ def _integer(text: str) -> int:
 
 
 def _decimal(text: str) -> Decimal:
-    try:
-        return Decimal(text)
-    except InvalidOperation as error:
-        raise ValueError(f"{text!r} is no number") from error
+    if not _NUMBER.fullmatch(text):
+        raise ValueError(f"{text!r} is no number")
+    return Decimal(text)
+
+
+def _float(text: str) -> float:
+    if text.lower().lstrip("+-") in _NO_NUMBER:
+        return float(text)
+    value = float(_decimal(text))
+    if math.isinf(value):
+        raise ValueError(f"{text!r} is out of range")
+    return value
 
 
 def _boolean(text: str) -> bool:
@@ -194,6 +207,8 @@ def _date(text: str) -> dt.date:
 
 
 def _time(text: str) -> dt.datetime:
+    if not _TIME.fullmatch(text):
+        raise ValueError(f"{text!r} is no time as in 2026-01-31 10:00:00")
     whole, dot, rest = text.removesuffix("Z").partition(".")
     fraction, zone = (rest[:6], rest[6:]) if dot else ("", "")
     if not dot or (fraction.isdigit() and not zone):  # Python 3.10 takes three or six digits
@@ -218,7 +233,7 @@ def _without_zone(text: str) -> dt.datetime:
 _PARSERS: tuple[tuple[type[DataType], Callable[[str], Any]], ...] = (
     (IntegralType, _integer),
     (DecimalType, _decimal),
-    (FractionalType, float),
+    (FractionalType, _float),
     (BooleanType, _boolean),
     (DateType, _date),
     (TimestampType, _instant),

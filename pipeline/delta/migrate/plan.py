@@ -8,16 +8,19 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any, Literal
 
 from pyspark.sql.types import StructField, StructType
 
 from pipeline.dataset import Append, Dataset, TableRef
 from pipeline.dataset.schema import casefolded
+from pipeline.delta.export.target import resolved
+from pipeline.delta.log.checkpoints import LOG
 from pipeline.delta.log.replay import replay
 from pipeline.delta.log.snapshot import TableState
 from pipeline.delta.migrate.contents import Contents, csv_contents, ndjson_contents, parquet_contents
-from pipeline.delta.migrate.files import DataFile, Format, Listing, list_source
+from pipeline.delta.migrate.files import DataFile, Format, Listing, is_passed_over, list_source
 from pipeline.delta.migrate.folders import FolderColumn, SourceFolders, parsed, source_folders, value_problems
 from pipeline.delta.migrate.schemas import (
     Columns,
@@ -32,7 +35,7 @@ from pipeline.delta.migrate.taken import Selection, Taken, TakenFile, select_fil
 from pipeline.delta.spark.doors import through_door
 from pipeline.delta.sql.slices import Slice
 from pipeline.delta.storage.access import StoreError
-from pipeline.delta.storage.file_system import file_system, side_by_side
+from pipeline.delta.storage.file_system import file_system, local_folder, side_by_side
 from pipeline.delta.table.open_table import latest_version, state_from_log
 from pipeline.delta.table.undeclared import dataset_of
 from pipeline.errors import DeclarationError, MigrationRefusedError, StorageError
@@ -171,7 +174,34 @@ def plan_migration(
         if mode == "in-place" and state is not None:
             return _converted(base, listing, folders)
         plan = replace(_plan(base, listing, folders, chosen), unverified=_unverified(base))
-        return plan if mode == "copy" else replace(plan, problems=(*plan.problems, *_in_place(plan, target)))
+        further = (*_of_place(plan), *(_in_place(plan, target) if mode == "in-place" else ()))
+        return replace(plan, problems=(*plan.problems, *further))
+
+
+def _of_place(plan: MigrationPlan) -> Iterator[str]:
+    """Messages about a source in whose place a table is, or that would be mixed with the files of the table."""
+    source, table = resolved(plan.source), resolved(plan.location)
+    below = f"{source}/".removeprefix(f"{table}/")
+    if plan.mode == "copy" and source == table:
+        yield "the table would be in the same folder as the files; --mode in-place makes the folder itself a table"
+    elif plan.mode == "copy" and f"{source}/".startswith(f"{table}/") and not is_passed_over(f"{below}file"):
+        yield f"{source} is in the folder of the table, where a vacuum removes files that no commit names"
+    elif plan.mode == "copy" and f"{table}/".startswith(f"{source}/"):
+        yield f"the table would be in the folder {source}, and its files among those of the source"
+    elif around := _table_around(source):
+        yield f"the folder is in that of the Delta table {around}, whose rows are not those of its files"
+
+
+def _table_around(source: str) -> str | None:
+    """The Delta table in whose folder a source is. Of a bucket, only one whose partition the source is."""
+    if local_folder(source) is not None:
+        return next((str(parent) for parent in Path(source).parents if (parent / LOG).is_dir()), None)
+    parent, _, name = source.rpartition("/")
+    while "=" in name:
+        if latest_version(parent) is not None:
+            return parent
+        parent, _, name = parent.rpartition("/")
+    return None
 
 
 def _in_place(plan: MigrationPlan, target: Target) -> Iterator[str]:
@@ -217,12 +247,15 @@ class _Base:
     mode: Mode
 
 
-def _plan(base: _Base, listing: Listing, folders: SourceFolders, chosen: Selection) -> MigrationPlan:
+def _plan(
+    base: _Base, listing: Listing, folders: SourceFolders, chosen: Selection, *, may_be_empty: bool = False
+) -> MigrationPlan:  # fmt: skip
     declared = base.known.schema if base.known is not None else base.target.schema
     in_files = _in_files(declared, folders.names)
     contents, unreadable = _contents(base.source, chosen.files, listing.format, in_files, folders.names)
     by_path, stored = without_folder_columns(contents, folders)
-    problems = (*_of_source(listing, base.mode), *folders.problems, *chosen.problems, *unreadable)
+    empty = () if listing.files or may_be_empty else (f"there are no files of the format {listing.format}",)
+    problems = (*_of_source(listing, base.mode), *empty, *folders.problems, *chosen.problems, *unreadable)
     columns = folders.columns(declared, stored)
     dataset, further = _dataset(base, files=by_path, columns=columns, problems=problems)
     grouped, misfits = groups(by_path, columns, dataset)
@@ -250,10 +283,14 @@ def _unverified(base: _Base) -> MigrationPlan | None:
     problems = tuple(
         f"{path}: it changed or vanished before its rows in version {version} were verified" for path in lost
     )
+    if lost and version:
+        way = f"pipeline restore {base.target.name} --version {version - 1} removes those rows, to take the files again"
+        problems = (*problems, way)
     folders = source_folders([f.path for f in files], () if base.known is None else base.known.partition_by)
     chosen = Selection(files=files, unchanged=0, problems=problems)
     own = replace(base, source=record.source, mode="in-place" if record.mode == "in-place" else "copy")
-    return _plan(own, replace(listing, files=files, problems=()), folders, chosen)
+    # A commit that only replaced rows of files that had vanished has no files.
+    return _plan(own, replace(listing, files=files, problems=()), folders, chosen, may_be_empty=True)
 
 
 def _state(target: Target) -> TableState | None:
@@ -268,8 +305,6 @@ def _of_source(listing: Listing, mode: Mode) -> Iterator[str]:
     yield from listing.problems
     if mode == "copy" and listing.is_table:
         yield _IS_TABLE
-    if not listing.files:
-        yield f"there are no files of the format {listing.format}"
 
 
 def _in_files(schema: StructType | None, folders: Iterable[str]) -> StructType | None:

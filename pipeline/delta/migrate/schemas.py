@@ -9,7 +9,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from pyspark.sql.types import DataType, NullType, StructField, StructType
+from pyspark.sql.types import DataType, NullType, StructField, StructType, TimestampNTZType
 
 from pipeline.dataset import Dataset
 from pipeline.dataset.schema import case_duplicates, casefolded, widens
@@ -209,6 +209,9 @@ def in_place_problems(
     for name, found in kinds.items():
         if len(found) > 1 and not found <= _MERGED_BY_DELTA:
             yield f"column {name}: Delta's conversion does not merge {' and '.join(sorted(found))}; {_COPY}"
+    for folder in folders:
+        if isinstance(folder.data_type, TimestampNTZType):
+            yield f"partition column {folder.name}: Delta's conversion does not have the type TIMESTAMP_NTZ; {_COPY}"
     if is_declared:
         yield from _undeclared(grouped, folders, dataset)
 

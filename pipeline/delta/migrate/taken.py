@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, fields
 from typing import Any
@@ -23,9 +23,17 @@ from pyspark.sql import SparkSession
 from pipeline.dataset import Dataset, TableRef
 from pipeline.dataset.schema import casefolded
 from pipeline.delta import sql
-from pipeline.delta.log.commits import commit_note
+from pipeline.delta.inspect.describe import ROWS_KEPT
 from pipeline.delta.log.counts import table_rows
-from pipeline.delta.log.mark import CommitNote, Mark, private_session, write_confs
+from pipeline.delta.log.mark import (
+    MIGRATION,
+    MIGRATION_WRITER,
+    CommitNote,
+    Mark,
+    migration_token,
+    private_session,
+    write_confs,
+)
 from pipeline.delta.log.snapshot import TableState
 from pipeline.delta.migrate.files import DataFile
 from pipeline.delta.migrate.folders import SourceFolders, folder_values, parsed
@@ -38,8 +46,6 @@ from pipeline.errors import RecordError
 FORMAT = 1
 # Readers and a vacuum skip a folder whose name begins with an underscore.
 FOLDER = "_migration"
-PROPERTY = "pipeline.migration"
-_WRITER = "/migrate"
 _TOKEN = re.compile(r"[0-9a-f]{32}")
 
 
@@ -117,11 +123,6 @@ class Taken:
         return dict.fromkeys(record.source for record in self.records)
 
 
-def writer(table: TableRef) -> str:
-    """The writer in the marks of the table's migrations."""
-    return f"{table.name}{_WRITER}"
-
-
 def write_record(table: TableRef, record: Record) -> None:
     """Write a record. It is in force once a commit with its token is made.
 
@@ -148,7 +149,7 @@ def taken(session: SparkSession | None, table: TableRef, state: TableState | Non
     """
     if state is None:
         return Taken()
-    sealed = state.properties.get(PROPERTY)
+    sealed = state.properties.get(MIGRATION)
     until = -1 if sealed is None else _verified_version(table, sealed)
     head, version, is_complete = _newest_commit(session, table, until)
     records: list[Record] = []
@@ -175,9 +176,9 @@ def _newest_commit(
     for number, info in commits_in_force(session, table.location):
         if number <= until:
             return None, None, True
-        mark: Mapping[str, Any] = (commit_note(info.get("userMetadata")) or {}).get("mark") or {}
-        if str(mark.get("writer") or "").endswith(_WRITER) and mark.get("token"):
-            return str(mark["token"]), number, True
+        token = migration_token(info.get("userMetadata"))
+        if token is not None:
+            return token, number, True
     return None, None, number == 0
 
 
@@ -187,7 +188,11 @@ def _refuse_later_records(table: TableRef, records: Sequence[Record]) -> None:
     names = (file.name.removesuffix(".json") for file in list_files(f"{table.location}/{FOLDER}"))
     for token in sorted(name for name in names if _TOKEN.fullmatch(name) and name not in tokens):
         if _record(table, token).number > len(records):
-            reason = "the log was cleaned, so that nobody knows whether its rows were committed"
+            reason = (
+                "the log was cleaned, so that it does not show whether the rows of the files in it were committed. If "
+                f"the table does not have them, delete the record. If it has them, set the property {MIGRATION} of "
+                f"the table to {token}"
+            )
             raise RecordError(path=f"{table.location}/{FOLDER}/{token}.json", reason=reason)
 
 
@@ -216,8 +221,8 @@ def _record(table: TableRef, token: str) -> Record:
 
 def seal(session: SparkSession, table: TableRef, token: str, fingerprint: str) -> None:
     """Let the table's properties name a verified record, by a commit of its own."""
-    note = CommitNote(mark=Mark(writer=f"{table.name}{_WRITER} record"))
-    value = f"{sql.string(PROPERTY)} = {sql.string(token)}"
+    note = CommitNote(mark=Mark(writer=f"{MIGRATION_WRITER} record"))
+    value = f"{sql.string(MIGRATION)} = {sql.string(token)}"
     statement = f"ALTER TABLE {sql.path_table(table.location)} SET TBLPROPERTIES ({value})"
     with private_session(session, write_confs(note, session, fingerprint)) as clone:
         clone.sql(statement).collect()
@@ -269,6 +274,23 @@ def select_files(
     )  # fmt: skip
 
 
+def _commits_of_others(location: str, first: str) -> tuple[str | None, int | None]:
+    """A commit in force that is not of a migration and changed rows, and the version before the first migration.
+
+    The second is None if the log does not go back so far.
+
+    Args:
+        first: the token of the first migration.
+    """
+    for number, info in commits_in_force(None, location):
+        token = migration_token(info.get("userMetadata"))
+        if token == first:
+            return None, number - 1
+        if token is None and info.get("operation") not in ROWS_KEPT:
+            return f"version {number} ({info.get('operation')})", None
+    return None, None
+
+
 def _partitions(dataset: Dataset, folders: SourceFolders, vanished: Iterable[str]) -> dict[str, tuple[Any, ...]]:
     """The table's partition of each file, as typed values. If the folders don't tell it, the full table."""
     place = {casefolded(name): position for position, name in enumerate(folders.names)}
@@ -297,6 +319,12 @@ def _replacement_problems(done: Taken, state: TableState, source: str) -> Iterat
     """Why partitions can't be replaced: they may have rows that are in no file of the source."""
     if any(record.source != source for record in done.records):
         yield "files changed, and the table has rows of another source too, so that no partition can be replaced"
+        return
+    other, before = _commits_of_others(state.location, done.records[0].token)
+    if other is not None:
+        yield f"files changed, and {other}, which is of another writer, changed rows, which would be lost"
+        return
+    if before is not None and (rows := table_rows(state.location, before)) is not None and not rows.total:
         return
     counted, taken_rows = table_rows(state.location, state.version), done.rows()
     if counted is None or taken_rows is None or counted.total != taken_rows:
