@@ -7,7 +7,6 @@ options of a sink name is not known here. Damage of a table belongs to `inspect.
 from __future__ import annotations
 
 import datetime as dt
-import fcntl
 import os
 import re
 import shlex
@@ -16,10 +15,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from pipeline.dataset import Registry, TableRef, table_location
+from pipeline.dataset import Append, InsertNew, Merge, Registry, TableRef, table_location
 from pipeline.delta.frames.staging import STAGING
 from pipeline.delta.inspect.doctor import Finding
-from pipeline.delta.log.checkpoints import newest_version
+from pipeline.delta.log.checkpoints import all_files, newest_version, version_of_commit
 from pipeline.delta.log.commits import commit_note
 from pipeline.delta.log.epochs import epochs
 from pipeline.delta.log.snapshot import table_facts, transaction_versions
@@ -87,6 +86,8 @@ def _of_journal(name: str, writer: str, folder: Path, detail: str, *, is_declare
 
 def _is_open(folder: Path) -> bool:
     """Whether a process has a journal open. The lock is only asked for as a reader, and given back at once."""
+    import fcntl
+
     try:
         handle = os.open(folder / "lock", os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     except FileNotFoundError:
@@ -166,12 +167,10 @@ def lost_checkpoints(table: TableRef) -> tuple[Finding, ...]:
     Raises:
         StorageError: the log or a checkpoint can't be read.
     """
-    newest = newest_version(table.location)
+    if not isinstance(table.dataset.write, Append | InsertNew | Merge):  # no stream writes it any more
+        return ()
     try:
-        if newest is None or not any(
-            app.startswith(OUR_IDENTIFIERS) and f"/{WRITER}" in app
-            for app in transaction_versions(table.location, newest)
-        ):
+        if not _is_written_by_streams(table.location):
             return ()
         return tuple(
             _of_lost(table, checkpoint_beside(name, table.location), stream)
@@ -180,6 +179,13 @@ def lost_checkpoints(table: TableRef) -> tuple[Finding, ...]:
         )
     except DamagedTableError:  # the diagnosis of the table has it
         return ()
+
+
+def _is_written_by_streams(location: str) -> bool:
+    listed = all_files(location)
+    newest = max((number for file in listed if (number := version_of_commit(file.name)) is not None), default=None)
+    apps = () if newest is None else transaction_versions(location, newest, listed)
+    return any(app.startswith(OUR_IDENTIFIERS) and f"/{WRITER}" in app for app in apps)
 
 
 def _writer_of(checkpoint: str) -> str:
