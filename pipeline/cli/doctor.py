@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import datetime as dt
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, replace
 from functools import partial
 
@@ -11,16 +12,24 @@ import click
 from pipeline.cli.options import WIDE, project_settings
 from pipeline.cli.output import collected, count, print_json, print_table, size
 from pipeline.cli.tables import NamedTable, Tables
-from pipeline.delta.inspect.doctor import Diagnosis, examine
+from pipeline.dataset import TableRef, table_location
+from pipeline.delta.frames.staging import STAGING
+from pipeline.delta.inspect.doctor import Diagnosis, Finding, examine
 from pipeline.delta.maintain.checkpoint import Checkpoints
 from pipeline.delta.maintain.health import health_findings
 from pipeline.delta.maintain.maintain import checkpoint_at
 from pipeline.delta.maintain.repair import RepairPlan, plan_repair, repair
 from pipeline.delta.maintain.retention import consumers_of
+from pipeline.delta.sink.left_behind import (
+    journals_left_behind,
+    lost_checkpoints,
+    staging_left_behind,
+    streams_left_behind,
+)
 from pipeline.delta.spark.confs import confs, log_store_conf
 from pipeline.delta.storage.file_system import local_folder
 from pipeline.delta.table.storage_facts import StorageFacts, storage_facts
-from pipeline.errors import PipelineError
+from pipeline.errors import PipelineError, TableNotFoundError
 from pipeline.settings import SCHEMES, Settings
 
 NONE = "-"
@@ -39,8 +48,9 @@ def doctor(
 ) -> None:
     """Find damage in log and files, missing files and files that no version references; changes nothing by itself.
 
-    Also found are parts of the log that readers skip, contradictory settings, consumers that may soon lose changes, and
-    small files. TABLE is the name of a dataset, or a table's path. The exit status is 1 if a table is damaged. It also
+    Also found are parts of the log that readers skip, contradictory settings, consumers that may soon lose changes,
+    small files, and what writers that no longer run have left: rows in journals, checkpoints of streams, and staged
+    frames. TABLE is the name of a dataset, or a table's path. The exit status is 1 if a table is damaged. It also
     shows how each bucket is reached.
     """
     if apply and not as_repair:
@@ -52,11 +62,8 @@ def doctor(
         return
     if not as_json:
         _print_buckets(tables.settings, [table.location for table in chosen])
-    diagnoses: list[Diagnosis] = []
     failed: list[PipelineError] = []
-    for table in chosen:
-        with collected(failed, table.name, named=bool(names)):
-            diagnoses.append(_diagnosis(tables, table, deep=deep))
+    diagnoses = _diagnoses(tables, chosen, failed, named=bool(names), deep=deep)
     if as_json:
         print_json([_document(diagnosis, tables.settings) for diagnosis in diagnoses])
     else:
@@ -95,11 +102,50 @@ def _print_buckets(settings: Settings, locations: list[str]) -> None:
     click.echo()
 
 
-def _diagnosis(tables: Tables, table: NamedTable, *, deep: bool) -> Diagnosis:
+def _diagnoses(
+    tables: Tables, chosen: Iterable[NamedTable], failed: list[PipelineError], *, named: bool, deep: bool
+) -> list[Diagnosis]:  # fmt: skip
+    """The diagnosis of each table. Unless tables are named, also what was left below the root without a table."""
+    left = _left_behind(tables)
+    diagnoses: list[Diagnosis] = []
+    for table in chosen:
+        more = left.pop(table.name, ())
+        with collected(failed, table.name, named=named):
+            diagnoses.append(_diagnosis(tables, table, more, deep=deep))
+    return diagnoses if named else [*diagnoses, *_of_project(tables.settings.root, left)]
+
+
+def _left_behind(tables: Tables) -> dict[str, tuple[Finding, ...]]:
+    """By dataset, what writers of it have left that no longer run."""
+    root = tables.settings.root
+    journals, streams = journals_left_behind(tables.registry, tables.settings, root), streams_left_behind(root)
+    return {name: (*journals.get(name, ()), *streams.get(name, ())) for name in {**journals, **streams}}
+
+
+def _of_project(root: str, left: Mapping[str, tuple[Finding, ...]]) -> Iterator[Diagnosis]:
+    """What was left for datasets that are not declared, and staged frames."""
+    for name, findings in sorted(left.items()):
+        yield _without_table(name, table_location(root, name), findings)
+    staged = staging_left_behind(root, dt.datetime.now(dt.timezone.utc))
+    if staged:
+        yield _without_table(STAGING, f"{root.rstrip('/')}/{STAGING}", staged)
+
+
+def _without_table(name: str, location: str, findings: tuple[Finding, ...]) -> Diagnosis:
+    return Diagnosis(dataset=name, location=location, version=None, files=0, bytes=0, findings=findings)
+
+
+def _diagnosis(tables: Tables, table: NamedTable, left: tuple[Finding, ...], *, deep: bool) -> Diagnosis:
     consumers = consumers_of(table.name, tables.registry, tables.settings.root)
-    found = examine(table.name, table.location, consumers=consumers, deep=deep)
+    try:
+        found = examine(table.name, table.location, consumers=consumers, deep=deep)
+    except TableNotFoundError:
+        if not left:
+            raise
+        return _without_table(table.name, table.location, left)
     more = health_findings(table.name, table.location, declared=table.declared, consumers=consumers)
-    return replace(found, findings=(*found.findings, *more))
+    lost = () if table.declared is None else lost_checkpoints(TableRef(table.declared, table.location))
+    return replace(found, findings=(*found.findings, *more, *left, *lost))
 
 
 def _repair(tables: Tables, chosen: Iterable[NamedTable], *, apply: bool, as_json: bool) -> None:
@@ -137,7 +183,7 @@ def _print_repairs(plans: list[RepairPlan], *, apply: bool) -> None:
 
 def _print(diagnoses: list[Diagnosis]) -> None:
     rows = [
-        (d.dataset, str(d.version), count(d.readable_from), count(d.files), size(d.bytes),
+        (d.dataset, _version(d), count(d.readable_from), count(d.files), size(d.bytes),
          "healthy" if d.healthy else "damaged", count(len(d.findings)))
         for d in diagnoses
     ]  # fmt: skip
@@ -149,3 +195,7 @@ def _print(diagnoses: list[Diagnosis]) -> None:
         for finding in diagnosis.findings:
             click.echo(f"\n{diagnosis.dataset}: {finding.kind}: {finding.path}\n  {finding.detail}")
             click.echo(f"  -> {finding.remedy}")
+
+
+def _version(diagnosis: Diagnosis) -> str:
+    return NONE if diagnosis.version is None else str(diagnosis.version)

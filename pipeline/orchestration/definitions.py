@@ -25,6 +25,7 @@ from pipeline.errors import RegistryError, SettingsError
 from pipeline.errors.spelling import near
 from pipeline.orchestration.automation.foreign import AssetTable, asset_tables
 from pipeline.orchestration.automation.maintenance import maintenance_jobs, maintenance_schedules
+from pipeline.orchestration.automation.pools import table_pools
 from pipeline.orchestration.automation.routine import routine_jobs, routine_schedules
 from pipeline.orchestration.automation.sensors import CHANGE_SENSOR, TABLE_SENSOR, change_sensor, table_sensor
 from pipeline.orchestration.checks.table_checks import dataset_checks
@@ -77,7 +78,8 @@ def build_definitions(
         root=settings.root, spark=spark, catalog=settings.catalog, local_frame_max_bytes=settings.local_frame_max_bytes
     )
     bound: dict[str, Any] = {"spark": spark, IO_MANAGER: manager}
-    jobs, maintenance = _maintenance(registry, settings)
+    bound |= resources or {}
+    jobs, maintenance = _maintenance(registry, settings, written, bound["spark"])
     watched = [registry.by_asset_key(spec.key.path) for spec in specs if spec.key not in reported]
     quarantines = [registry.by_asset_key(key.path) for key in reported]
     all_schedules = [*maintenance, *schedules]
@@ -86,7 +88,7 @@ def build_definitions(
     return Definitions(
         assets=[*written, *exports, *specs],
         asset_checks=dataset_checks(registry),
-        resources=bound | dict(resources or {}),
+        resources=bound,
         jobs=jobs,
         schedules=all_schedules,
         sensors=all_sensors,
@@ -94,9 +96,13 @@ def build_definitions(
     )
 
 
-def _maintenance(registry: Registry, settings: Settings) -> tuple[list[JobDefinition], list[ScheduleDefinition]]:
+def _maintenance(
+    registry: Registry, settings: Settings, written: list[AssetsDefinition], spark: Any
+) -> tuple[list[JobDefinition], list[ScheduleDefinition]]:
     """The jobs that maintain tables, and their schedules."""
-    jobs, routine = maintenance_jobs(registry, settings.root), routine_jobs(registry, settings.root)
+    pools = table_pools(registry, written)
+    jobs = maintenance_jobs(registry, settings.root, pools, spark)
+    routine = routine_jobs(registry, settings.root, pools)
     schedules = maintenance_schedules(jobs, apply_vacuum=settings.vacuum == "apply", running=settings.running)
     return [*jobs, *routine], [*schedules, *routine_schedules(registry, routine, settings.running)]
 

@@ -124,7 +124,7 @@ def test_the_io_manager_has_the_root_and_the_size_of_a_local_frame_of_the_settin
 def _run_config(schedule) -> dict:
     from dagster import build_schedule_context
 
-    with DagsterInstance.ephemeral() as instance, build_schedule_context(instance=instance) as context:
+    with DagsterInstance.local_temp() as instance, build_schedule_context(instance=instance) as context:
         (request,) = schedule.evaluate_tick(context).run_requests
     return dict(request.run_config)
 

@@ -44,12 +44,14 @@ class Finding:
 class Diagnosis:
     """The diagnosis of a table at one version. An intact table has no findings. `bytes` is the size of live files.
 
+    What writers have left without a table has no version.
+
     From `readable_from` on, the log and the files of every version exist. If damage hides it, it is None.
     """
 
     dataset: str
     location: str
-    version: int
+    version: int | None
     readable_from: int | None = None
     files: int
     bytes: int

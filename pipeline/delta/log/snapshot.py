@@ -188,14 +188,17 @@ def transaction_version(location: str, version: int, app_id: str) -> int | None:
     return None
 
 
-def transaction_versions(location: str, version: int) -> dict[str, int]:
+def transaction_versions(location: str, version: int, listed: Iterable[File] | None = None) -> dict[str, int]:
     """The newest transaction version of each application, up to a version of the table.
+
+    Args:
+        listed: the files of the log, if they are listed already.
 
     Raises:
         DamagedTableError: as `table_facts` does.
     """
     newest: dict[str, int] = {}
-    for _, _, actions in _backwards(location, version):
+    for _, _, actions in _backwards(location, version, listed):
         for recorded in (action["txn"] for action in actions if action.get("txn")):
             newest.setdefault(recorded["appId"], int(recorded["version"]))
     return newest

@@ -5,4 +5,4 @@ from pipeline.delta.sink.metrics import SinkMetrics
 from pipeline.delta.sink.receiver import SinkSettings
 from pipeline.delta.sink.sink import DeltaSink, UpdateHandler
 
-__all__ = ["DeltaSink", "Receipt", "SinkMetrics", "SinkSettings", "UpdateHandler", "ndjson"]
+__all__ = ["DeltaSink", "Receipt", "SinkMetrics", "SinkSettings", "UpdateHandler", "left_behind", "ndjson"]

@@ -30,7 +30,6 @@ from pipeline.delta.log.mark import CommitNote, Mark
 from pipeline.delta.log.retry import retried_until
 from pipeline.delta.maintain.maintain import optimize
 from pipeline.delta.sink.dead_letters import DeadLetter, DeadLetters
-from pipeline.delta.sink.durable import sync_commits
 from pipeline.delta.sink.intake import letter_of
 from pipeline.delta.sink.journal import Journal
 from pipeline.delta.sink.metrics import SinkCounters
@@ -42,6 +41,7 @@ from pipeline.delta.spark.failures import SPARK_ERRORS, failure_of
 from pipeline.delta.sql import constraints
 from pipeline.delta.table.open_table import open_or_create, table_state
 from pipeline.delta.write import merge
+from pipeline.delta.write.durable import sync_commits
 from pipeline.delta.write.result import WriteResult
 from pipeline.delta.write.transaction import last_recorded_epoch
 from pipeline.delta.write.write import write

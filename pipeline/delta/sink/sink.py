@@ -54,10 +54,16 @@ class UpdateHandler(Protocol):
 def sink_folders(dataset: Dataset, writer_id: str, settings: Settings, options: SinkSettings) -> tuple[Path, Path]:
     """The folders of a writer's journal and dead letters."""
     subfolder = f"{'+'.join(dataset.asset_key)}/{writer_id}"
-    root, state = local_folder(settings.root), settings.project / STATE_FOLDER
-    journal = (state if root is None else root / STAGING) / SINKS
-    letters = state / DEAD_LETTERS if root is None else root / DEAD_LETTERS
-    return (options.journal or journal) / subfolder, (options.dead_letters or letters) / subfolder
+    root = local_folder(settings.root)
+    letters = (settings.project / STATE_FOLDER if root is None else root) / DEAD_LETTERS
+    journals = options.journal or journals_folder(settings)
+    return journals / subfolder, (options.dead_letters or letters) / subfolder
+
+
+def journals_folder(settings: Settings) -> Path:
+    """The folder of all journals, unless the options of a sink name another."""
+    root = local_folder(settings.root)
+    return (settings.project / STATE_FOLDER if root is None else root / STAGING) / SINKS
 
 
 class DeltaSink:

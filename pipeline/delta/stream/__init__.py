@@ -1,3 +1,3 @@
 """Structured Streaming: frames written batch by batch, each batch exactly once."""
 
-__all__ = ["structured_streaming"]
+__all__ = ["query_log", "structured_streaming"]

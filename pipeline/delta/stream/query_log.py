@@ -16,8 +16,10 @@ import posixpath
 from collections.abc import Iterator
 from typing import Any
 
-from pipeline.delta.storage.file_system import file_system
+from pipeline.delta.storage.file_system import file_system, local_folder
 
+# The folder below the root with the checkpoints of streaming assets.
+STREAMS = "_streams"
 _COMPACT = ".compact"
 _HEAD_LINES = 2  # the format's version, and the time at which the batch was planned
 
@@ -52,6 +54,16 @@ def name_beside(checkpoint: str, location: str) -> str:
     """A checkpoint's path relative to the table: it stays the same if both are moved together."""
     (system, path), (other, table) = file_system(checkpoint), file_system(location)
     return posixpath.relpath(path, table) if system.type_name == other.type_name else checkpoint.rstrip("/")
+
+
+def checkpoint_beside(name: str, location: str) -> str:
+    """The URI of a checkpoint from its name by `name_beside`."""
+    if "://" in name or name.startswith("/"):
+        return name
+    if local_folder(location) is not None:
+        return posixpath.normpath(posixpath.join(str(local_folder(location)), name))
+    scheme, _, path = location.partition("://")
+    return f"{scheme}://{posixpath.normpath(posixpath.join(path, name))}"
 
 
 def _offsets(checkpoint: str, number: int) -> dict[str, str] | None:

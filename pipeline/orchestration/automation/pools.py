@@ -1,4 +1,4 @@
-"""One write at a time per table: the pool of a dataset, and the release of the slots of dead runs.
+"""One write at a time per table: the pool of a table, and the end of runs whose process was killed.
 
 Pools only save retries. Correctness never depends on them: another project, a sink or a person may write without a
 slot.
@@ -7,15 +7,19 @@ slot.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 
-from dagster import DagsterInstance, DagsterRun
+from dagster import AssetKey, AssetsDefinition, DagsterInstance, DagsterRun, OpDefinition, RunsFilter
 from dagster._core.instance import InstanceRef
+
+# The statuses of runs that have not ended, and the tag of a scheduled run; not public.
+from dagster._core.storage.dagster_run import NOT_FINISHED_STATUSES
 from dagster._core.storage.event_log.sqlite import SqliteEventLogStorage
+from dagster._core.storage.tags import SCHEDULE_NAME_TAG
 from psutil import NoSuchProcess, Process
 
-from pipeline.dataset import Dataset
+from pipeline.dataset import Dataset, Registry
 
 # The clocks of a process's start and of an event may differ by this much.
 _CLOCK_SECONDS = 2.0
@@ -33,6 +37,44 @@ def pool_of_export(name: str) -> str:
     return f"export/{name}"
 
 
+def table_pools(registry: Registry, written: Iterable[AssetsDefinition] = ()) -> dict[str, str]:
+    """The pool of each table, by the name of its dataset: that in which its rows are written.
+
+    An asset that declares a pool of its own writes its tables in it. The rows of a quarantine are written by the step
+    of its dataset.
+    """
+    own = {key: found for asset in written for key in asset.keys if (found := _pool_of_output(asset, key)) is not None}
+    pools: dict[str, str] = {}
+    for dataset in registry:  # a quarantine follows its dataset
+        pools.setdefault(dataset.name, own.get(AssetKey(dataset.asset_key), pool(dataset)))
+        quarantine = dataset.quarantine
+        if quarantine is not None:
+            pools[quarantine.name] = pools[dataset.name]
+    return pools
+
+
+def _pool_of_output(asset: AssetsDefinition, key: AssetKey) -> str | None:
+    """The pool of the op whose output is an asset. If it has none, None."""
+    if not asset.is_executable:
+        return None
+    node, output = asset.node_def, asset.get_output_name_for_asset_key(key)
+    op = node if isinstance(node, OpDefinition) else node.resolve_output_to_origin_op_def(output)
+    return op.pool
+
+
+def unfinished_run(instance: DagsterInstance, job: str, schedule: str) -> str | None:
+    """The id of a run of a job that its schedule has requested and that has not ended. If there is none, None.
+
+    A run whose process was killed is failed, and its slots are freed, as in `release_dead`.
+    """
+    requested = RunsFilter(job_name=job, statuses=NOT_FINISHED_STATUSES, tags={SCHEDULE_NAME_TAG: schedule})
+    for run in instance.get_runs(requested):
+        if not _failed_as_dead(instance, run):
+            return run.run_id
+        instance.event_log_storage.free_concurrency_slots_for_run(run.run_id)
+    return None
+
+
 def release_dead(instance: DagsterInstance) -> list[str]:
     """Fail the runs whose process died while it had a slot or waited for one, and free their slots. Return their ids.
 
@@ -48,13 +90,19 @@ def release_dead(instance: DagsterInstance) -> list[str]:
     released = []
     for run_id in sorted(holders | waiting):
         run = instance.get_run_by_id(run_id)
-        if run is not None and not run.is_finished:
-            if _is_alive(instance, run):
-                continue
-            instance.report_run_failed(run, "The process of this run has ended; its slots were freed.")
+        if run is not None and not run.is_finished and not _failed_as_dead(instance, run):
+            continue
         storage.free_concurrency_slots_for_run(run_id)
         released.append(run_id)
     return released
+
+
+def _failed_as_dead(instance: DagsterInstance, run: DagsterRun) -> bool:
+    """Fail an unfinished run whose process has ended. Return whether it has. Another machine's runs count as alive."""
+    if not isinstance(instance.event_log_storage, SqliteEventLogStorage) or _is_alive(instance, run):
+        return False
+    instance.report_run_failed(run, "The process of this run has ended; its slots were freed.")
+    return True
 
 
 def _is_alive(instance: DagsterInstance, run: DagsterRun) -> bool:

@@ -4,9 +4,8 @@ Here belong the jobs, their schedules, and what Dagster shows of a maintenance. 
 `pipeline.delta.maintain`. Each table is maintained in its own pool, so that no run of a project's writes it meanwhile.
 """
 
-import re
 from collections import defaultdict
-from collections.abc import Container, Iterable
+from collections.abc import Container, Iterable, Mapping
 from typing import Any
 
 from dagster import (
@@ -26,8 +25,7 @@ from pipeline.delta.maintain.checkpoint import Checkpoints
 from pipeline.delta.maintain.retention import consumers_of
 from pipeline.delta.maintain.routine import Maintained, maintain_table
 from pipeline.errors import PipelineError, RegistryError, TableNotFoundError
-from pipeline.orchestration.automation.pools import pool
-from pipeline.orchestration.automation.sensors import schedule_status
+from pipeline.orchestration.automation.steps import schedule_of, step_names
 from pipeline.orchestration.failures import failure_of
 from pipeline.orchestration.metadata_keys import (
     BYTES,
@@ -53,15 +51,20 @@ def routine_name(group: str) -> str:
     return f"maintain_{group}"
 
 
-def routine_jobs(registry: Registry, root: str) -> list[JobDefinition]:
+def routine_jobs(registry: Registry, root: str, pools: Mapping[str, str]) -> list[JobDefinition]:
     """A job for each group that has a dataset with a scheduled `maintenance`. It maintains these datasets' tables.
 
     If the maintenance of one table fails, the other tables are still maintained, and the run fails at its end.
+
+    Args:
+        pools: the pool of each table, by the name of its dataset.
     """
     jobs = []
     for group, datasets in _scheduled(registry).items():
-        names = _op_names(datasets)
-        ops = [_maintenance(dataset, name, registry, root) for dataset, name in zip(datasets, names, strict=True)]
+        ops = [
+            _maintenance(dataset, name, pools[dataset.name], registry, root)
+            for dataset, name in zip(datasets, step_names("maintain", datasets), strict=True)
+        ]
         graph = GraphDefinition(
             name=routine_name(group), node_defs=ops, description=f"Maintains the tables of the group {group}."
         )
@@ -79,12 +82,11 @@ def routine_schedules(
     """
     by_name = {job.name: job for job in jobs}
     return [
-        ScheduleDefinition(
-            name=routine_name(group), job=by_name[routine_name(group)], cron_schedule=_cron(group, datasets),
-            execution_timezone="UTC", default_status=schedule_status(routine_name(group), running),
+        schedule_of(
+            routine_name(group), by_name[routine_name(group)], _cron(group, datasets), running=running, timezone="UTC"
         )
         for group, datasets in _scheduled(registry).items()
-    ]  # fmt: skip
+    ]
 
 
 def _scheduled(registry: Registry) -> dict[str, list[Dataset]]:
@@ -105,21 +107,10 @@ def _cron(group: str, datasets: Iterable[Dataset]) -> str:
     return crons.pop() if crons else ROUTINE_CRON
 
 
-def _op_names(datasets: Iterable[Dataset]) -> list[str]:
-    """A name for each dataset's step. Dagster allows only letters, digits and `_`, so names may have to be numbered."""
-    names: list[str] = []
-    for dataset in datasets:
-        name = "maintain_" + re.sub(r"\W", "_", dataset.name.replace("/", "__"), flags=re.ASCII)
-        while name in names:
-            name += "_"
-        names.append(name)
-    return names
-
-
-def _maintenance(dataset: Dataset, name: str, registry: Registry, root: str) -> OpDefinition:
+def _maintenance(dataset: Dataset, name: str, pool: str, registry: Registry, root: str) -> OpDefinition:
     """The step that maintains one table. A table that was never written is skipped."""
 
-    @op(name=name, pool=pool(dataset), description=f"Maintains the table of {dataset.name}.")
+    @op(name=name, pool=pool, description=f"Maintains the table of {dataset.name}.")
     def maintain(context: OpExecutionContext, spark: DeltaSparkResource) -> None:
         consumers = consumers_of(dataset.name, registry, root)
         try:

@@ -14,14 +14,13 @@ from pyspark.sql import DataFrame
 from pipeline.dataset import TableRef
 from pipeline.delta.log.mark import CommitNote
 from pipeline.delta.sql.slices import Slice
+from pipeline.delta.stream.query_log import STREAMS
 from pipeline.delta.stream.structured_streaming import write_available
 from pipeline.delta.table.open_table import open_or_create
 from pipeline.delta.write.result import WriteResult, no_commit
 from pipeline.errors import DeclarationError
 from pipeline.errors.listing import NAMED
 from pipeline.orchestration.metadata_keys import BATCHES
-
-STREAMS = "_streams"
 
 
 def is_stream(obj: object) -> bool:
