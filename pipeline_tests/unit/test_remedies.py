@@ -23,7 +23,7 @@ from pipeline_tests.unit.test_errors import CONCRETE, built
 
 PACKAGE = Path(orchestration.__file__).parents[1]
 # What is behind a verb in a message may be one of its arguments; a word is not.
-ARGUMENT = re.compile(r"--[a-z][a-z-]*|<[^>]+>|\d+|[A-Z]{3,}|\{\}")
+ARGUMENT = re.compile(r"--[a-z][a-z-]*|-|<[^>]+>|\d+|[A-Z]{3,}|\{\}")
 COMMAND = re.compile(r"(?<![\w./-])pipeline ((?:[a-z]+ )*[^\n`;,()]*)")
 # Of Spark, pandas, polars and Java, whose names are not ours.
 OF_OTHERS = {"PYSPARK_PYTHON",

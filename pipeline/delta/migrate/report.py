@@ -12,6 +12,7 @@ from typing import Any
 
 from pipeline.delta import sql
 from pipeline.delta.migrate.compare import Comparison
+from pipeline.delta.migrate.folders import FolderColumn
 from pipeline.delta.migrate.plan import MigrationPlan
 from pipeline.delta.migrate.taken import Record
 from pipeline.errors.listing import bounded
@@ -62,16 +63,7 @@ def plan_document(plan: MigrationPlan) -> dict[str, Any]:
         "schema": dataset.schema.jsonValue()["fields"],
         "fingerprint": dataset.fingerprint,
         "partition_by": list(dataset.partition_by),
-        "folders": [
-            {
-                "name": c.name,
-                "type": sql.type_name(c.data_type),
-                "declared": c.declared,
-                "stored": c.stored,
-                "guess": c.guess or None,
-            }
-            for c in plan.folders
-        ],
+        "folders": [_folder(column) for column in plan.folders],
         "schemas": [
             {
                 "columns": {column.name: sql.type_name(column.data_type) for column in group.columns},
@@ -86,6 +78,13 @@ def plan_document(plan: MigrationPlan) -> dict[str, Any]:
         "replaces": None if not plan.replaces else replaced_text(plan),
         "problems": list(plan.problems),
     }
+
+
+def _folder(column: FolderColumn) -> dict[str, Any]:
+    return {
+        "name": column.name, "type": sql.type_name(column.data_type), "declared": column.declared,
+        "stored": column.stored, "guess": column.guess or None,
+    }  # fmt: skip
 
 
 def replaced_text(plan: MigrationPlan) -> str:
