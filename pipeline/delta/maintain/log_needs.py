@@ -108,7 +108,7 @@ def _of_table(state: TableState) -> Iterator[LogNeed]:
 
 
 def _of_cursors(table: TableRef, state: TableState, expired: int) -> Iterator[LogNeed]:
-    """The needs of the table's own cursors, and of those of the versions to which it can be restored.
+    """The need of the table's own cursors, and of those of the versions to which it can be restored.
 
     A table that is no consumer has none.
     """
@@ -117,11 +117,12 @@ def _of_cursors(table: TableRef, state: TableState, expired: int) -> Iterator[Lo
         return
     if in_force.needs_spark:
         yield LogNeed(by="cursors", name=table.name, version=0)
-    elif in_force.oldest is not None:
-        yield LogNeed(by="cursors", name=table.name, version=in_force.oldest)
+        return
     earlier = effective_cursors(None, replace(state, version=expired))
-    if earlier.oldest is not None and earlier.sources:
-        yield LogNeed(by="cursors", name=table.name, version=earlier.oldest)
+    oldest = (in_force.oldest, earlier.oldest if earlier.sources else None)
+    needed = min((version for version in oldest if version is not None), default=None)
+    if needed is not None:
+        yield LogNeed(by="cursors", name=table.name, version=needed)
 
 
 def _of_restores(state: TableState, commits: Sequence[TimedCommit], now: dt.datetime) -> Iterator[LogNeed]:
