@@ -176,7 +176,9 @@ def _of_gone_changes(
     state: TableState, declared: Dataset | None, consumers: Sequence[TableRef]
 ) -> Iterator[Finding]:  # fmt: skip
     """Findings about consumers that have not read a change of which a file is gone."""
-    for consumer in consumers if declared is not None else ():
+    if declared is None:
+        return
+    for consumer in consumers:
         cursor = effective_cursors(None, table_state(None, consumer)).sources.get(declared.name)
         verdict = None if cursor is None else verdict_on(None, TableRef(declared, state.location), cursor)
         if cursor is not None and verdict is not None and verdict.reason is Reason.CHANGE_FILES_GONE:
