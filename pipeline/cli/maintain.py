@@ -26,6 +26,7 @@ from pipeline.delta.maintain.maintain import (
     checkpoint,
     checkpoint_at,
     optimize,
+    plan_optimize,
     vacuum,
 )
 from pipeline.delta.maintain.retention import Unread, consumers_of
@@ -76,22 +77,32 @@ def vacuum_command(names: tuple[str, ...], apply: bool, force: bool, as_json: bo
 
 @maintain.command("optimize")
 @_NAMES
+@click.option("--dry-run", is_flag=True, help="Show how many files would be joined; nothing is changed.")
 @_AS_JSON
-def optimize_command(names: tuple[str, ...], as_json: bool) -> None:
+def optimize_command(names: tuple[str, ...], dry_run: bool, as_json: bool) -> None:
     """Join small files into larger ones, according to the storage policy of each dataset."""
     run = f"optimize-{uuid.uuid4()}"
 
     def verb(table: TableRef, consumers: tuple[TableRef, ...]) -> OptimizeResult:  # noqa: ARG001
+        if dry_run:
+            return plan_optimize(session, table)
         note = CommitNote(mark=Mark(writer=f"{table.name}/{run}"), run_id=run)
         return optimize(session, table, note)
 
-    def show(result: OptimizeResult) -> str:
-        joined = f"{result.files_removed} files joined into {result.files_added}"
-        return f"{result.dataset} (version {result.version}): {joined if result.files_removed else 'nothing to join'}"
-
     targets = _chosen(names)
     session = targets.open_session()
-    _each(targets, verb, show, as_json=as_json)
+    _each(targets, verb, _shown_optimize, as_json=as_json)
+    if dry_run and not as_json:
+        click.echo("Nothing was changed; without --dry-run the files are joined.")
+
+
+def _shown_optimize(result: OptimizeResult) -> str:
+    joined = f"{result.files_removed} files {'' if result.applied else 'would be '}joined into {result.files_added}"
+    if result.files_removed is None:
+        joined = "it is clustered, and only Delta knows which files it joins"
+    elif not result.files_removed:
+        joined = "nothing to join"
+    return f"{result.dataset} (version {result.version}): {joined}"
 
 
 @maintain.command("checkpoint")

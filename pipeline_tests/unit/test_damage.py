@@ -9,6 +9,7 @@ import json
 import shutil
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import deltalake
@@ -113,6 +114,12 @@ def empty_checkpoint_alone(table: Path) -> None:
     drop_entries(table, range(CHECKPOINT + 1))
 
 
+def without_action(kind: str, table: Path) -> None:
+    """No checkpoint, and no action of a kind that every table has."""
+    checkpoint_file(table).unlink()
+    lines(table, 0, lambda line: f'{{"{kind}"' not in line)
+
+
 def rewritten(file: Callable[[Path], Path], by: Callable[[bytes], bytes]) -> Callable[[Path], object]:
     return lambda table: file(table).write_bytes(by(file(table).read_bytes()))
 
@@ -139,6 +146,9 @@ CASES = (
     Case("a copy of the entry before", ENTRY, at(5), lambda t: shutil.copy(entry(t, 4), entry(t, 5))),
     Case("a copy from below", ENTRY, at(5), lambda t: shutil.copy(entry(t, 1), entry(t, 5))),
     Case("written twice", ENTRY, at(5), rewritten(at(5), lambda whole: whole + b"\n" + whole)),
+    Case("no protocol", ENTRY, at(0), partial(without_action, "protocol")),
+    Case("no metadata", ENTRY, at(0), partial(without_action, "metaData")),
+    Case("no protocol, below", ENTRY, at(0), lambda t: lines(t, 0, lambda line: '{"protocol"' not in line), opens=True),
     Case("an entry gone", "log gap", at(5), lambda t: entry(t, 5).unlink()),
     Case("no commitInfo", ENTRY, at(5), lambda t: lines(t, 5, lambda line: "commitInfo" not in line), opens=True),
     Case("no bytes, below", ENTRY, at(2), emptied(at(2)), opens=True),

@@ -34,7 +34,7 @@ from pipeline.delta.inspect.diff import diff
 from pipeline.delta.inspect.history import history
 from pipeline.delta.inspect.query import query
 from pipeline.delta.log.mark import CommitNote, Mark
-from pipeline.delta.maintain.maintain import checkpoint, optimize, vacuum
+from pipeline.delta.maintain.maintain import checkpoint, optimize, plan_optimize, vacuum
 from pipeline.delta.maintain.restore import RestorePlan, plan_restore, restore
 from pipeline.delta.maintain.retention import unread_files
 from pipeline.delta.read.version import ReadOptions, read, resolve_version
@@ -168,6 +168,7 @@ DOORS: Mapping[str, Callable[[Any, Path], Any]] = {
     "history": lambda s, _: history(s, D.name, ELSEWHERE),
     "vacuum": lambda s, _: vacuum(s, TableRef(D, ELSEWHERE)),
     "optimize": lambda s, _: optimize(s, TableRef(D, ELSEWHERE), NOTE),
+    "plan_optimize": lambda s, _: plan_optimize(s, TableRef(D, ELSEWHERE)),
     "checkpoint": lambda s, _: checkpoint(s, TableRef(D, ELSEWHERE)),
     "plan_restore": lambda s, _: plan_restore(s, TableRef(D, ELSEWHERE), ReadOptions(version=1)),
     "restore": lambda s, _: restore(s, D, PLAN, NOTE),

@@ -6,13 +6,14 @@ import json
 import os
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
 
 from pipeline.cli import main
-from pipeline.dataset import Dataset
+from pipeline.dataset import Dataset, Features
 from pipeline.delta.inspect.doctor import examine
 from pipeline.delta.log.commits import CREATION_SECONDS
 from pipeline.delta.maintain.health import health_findings
@@ -80,6 +81,20 @@ def test_a_consumer_that_may_soon_lose_changes_is_named_with_its_version_and_the
     assert found(table, consumer) == [], "a commit of yesterday is no reason"
 
 
+def test_a_consumer_that_has_not_read_a_change_whose_file_is_missing_is_named(tmp_path: Path) -> None:
+    table, consumer = AgedTable(tmp_path), AgedTable(tmp_path, "copy")
+    table.append(1, 2, 3, days=YOUNG)
+    consumer.consume(table, 0, days=YOUNG)
+    table.change(lambda opened: opened.delete("n = 2"), days=YOUNG)
+    assert found(table, consumer) == []
+    for path in Path(table.location).glob("_change_data/*.parquet"):
+        path.unlink()
+    detail = "copy has read to version 0, and files with later changes are missing"
+    assert found(table, consumer) == [("unread changes", detail)]
+    consumer.consume(table, 1, days=YOUNG)
+    assert found(table, consumer) == []
+
+
 def test_features_that_are_not_declared_and_exclude_readers_are_named_with_them(tmp_path: Path) -> None:
     table = made(tmp_path)
     features = ["columnMapping", "deletionVectors"]
@@ -93,6 +108,12 @@ def test_features_that_are_not_declared_and_exclude_readers_are_named_with_them(
     assert detail.startswith("columnMapping, deletionVectors: not read by ")
     assert "polars 2.1" in detail
     assert "Trino" not in detail
+    table.ref = replace(table.ref, dataset=replace(table.ref.dataset, features=Features(deletion_vectors=True)))
+    ((_, detail),) = found(table)
+    assert detail.startswith("columnMapping: not read by ")
+    wanted = Features(deletion_vectors=True, column_mapping="name")
+    table.ref = replace(table.ref, dataset=replace(table.ref.dataset, features=wanted))
+    assert found(table) == [], "the declaration brings both"
 
 
 def test_many_small_files_are_counted(tmp_path: Path) -> None:

@@ -19,7 +19,7 @@ from pipeline.delta.inspect.maintenance_record import MaintenanceRecord, write_m
 from pipeline.delta.inspect.manifest import full_manifest, manifest, runs
 from pipeline.delta.maintain.checkpoint import Checkpoints
 from pipeline.delta.maintain.routine import Maintained, maintain_table
-from pipeline.delta.maintain.sizes import table_sizes
+from pipeline.delta.maintain.sizes import files_to_join, table_sizes
 from pipeline.delta.table.open_table import require_table
 from pipeline.errors import CursorUnreadableError, DeclarationError, RecordError, TableNotFoundError
 from pipeline_tests.unit.aged_table import NOW, SCHEMA, AgedTable
@@ -155,15 +155,18 @@ def test_small_files_are_joined_if_they_are_many_and_a_large_share(tmp_path: Pat
     assert (large.files_joined, large.sizes.small_file_ratio) == (0, 0.0)
 
 
-@pytest.mark.parametrize(("target", "joinable"), [(5, 4), (6, 5), (30, 5)])
-def test_files_are_joined_as_many_as_fit_together(tmp_path: Path, target: int, joinable: int) -> None:
+@pytest.mark.parametrize(("target", "joined"), [(5, (2, 2)), (6, (3, 2)), (30, (5,))])
+def test_files_are_joined_as_many_as_fit_together(tmp_path: Path, target: int, joined: tuple[int, ...]) -> None:
     """Five files of about the same size `s`, by a target of so many halves of it: a file that fits nowhere stays."""
     table = AgedTable(tmp_path)
     for number in range(5):
         table.append(number, days=YOUNG)
     size = max(path.stat().st_size for path in Path(table.location).glob("*.parquet"))
     table.set(TARGET_FILE_BYTES, str(size * target // 2), days=YOUNG)
-    assert table_sizes(table.ref, require_table(None, table.ref)).joinable == joinable
+    state = require_table(None, table.ref)
+    assert table_sizes(table.ref, state).joinable == sum(joined)
+    limits = {"below_bytes": size * target // 4, "target_bytes": size * target // 2}
+    assert files_to_join(table.ref, state, **limits) == joined
 
 
 # --- what is made -----------------------------------------------------------------------------------------------------

@@ -29,6 +29,9 @@ from pipeline.delta.storage.access import StoreError
 from pipeline.delta.storage.file_system import File, read_listed
 from pipeline.errors import DamagedTableError
 
+# The actions of which a table has one of each at any version.
+_OF_TABLE = ("protocol", "metaData")
+
 
 class FaultKind(Enum):
     """What is wrong with a part of a log."""
@@ -131,7 +134,7 @@ class _Log:
     def read(self, number: int) -> None:
         """Read all entries up to a version. Of those below its checkpoint only the names of files are kept."""
         start = self._from_checkpoint(number)
-        commits = set(self.files.commits)
+        commits, described = set(self.files.commits), set[str]()
         for commit in range(min((*commits, start + 1)), number + 1):
             is_below = commit <= start
             if commit not in commits:
@@ -140,6 +143,7 @@ class _Log:
                 continue
             actions = self._entry(commit, is_below=is_below)
             self.removals[commit] = [action["remove"] for action in actions if action.get("remove")]
+            described |= {kind for action in actions for kind in _OF_TABLE if action.get(kind)}
             if is_below:  # a checkpoint does not have the files of the change feed
                 self.state.mention(actions)
             else:
@@ -147,6 +151,9 @@ class _Log:
         for commit in self._chain.without_info():
             detail = "it has no commitInfo, but other entries have one; a part of it may be lost"
             self._fault(FaultKind.COMMIT, commit, detail, hides_files=commit > start)
+        is_complete = 0 in commits and all(fault.kind is FaultKind.CHECKPOINT for fault in self.faults)
+        if is_complete and len(described) < len(_OF_TABLE):
+            self._fault(FaultKind.COMMIT, 0, "it lacks the table's protocol or metadata", hides_files=start < 0)
 
     def find_lost_commits(self) -> None:
         """Add a fault for each commit after the newest entry of which only the checksum file exists."""

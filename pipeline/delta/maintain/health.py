@@ -10,7 +10,7 @@ import datetime as dt
 from collections.abc import Iterator, Sequence
 
 from pipeline.dataset import Dataset, TableRef
-from pipeline.dataset.features import wanted_features
+from pipeline.dataset.features import brought_by, features_of, wanted_features, with_required
 from pipeline.delta.inspect.describe import MANY_FILES_PER_PARTITION
 from pipeline.delta.inspect.doctor import Finding
 from pipeline.delta.log.checkpoints import (
@@ -27,10 +27,13 @@ from pipeline.delta.log.timestamps import FILE_RETENTION, LOG_RETENTION, interva
 from pipeline.delta.maintain.log_needs import CLEANUP
 from pipeline.delta.maintain.retention import unread_files
 from pipeline.delta.maintain.sizes import joinable_files
+from pipeline.delta.read.cursors import effective_cursors
+from pipeline.delta.read.verdict import Reason, verdict_on
 from pipeline.delta.spark.doors import door
 from pipeline.delta.storage.file_system import File
 from pipeline.delta.table.compatibility import CLIENTS, READER_FEATURES
-from pipeline.delta.table.open_table import TableState, state_from_log
+from pipeline.delta.table.open_table import TableState, state_from_log, table_state
+from pipeline.delta.table.plan import plain_properties
 from pipeline.errors import CursorUnreadableError, DamagedTableError
 
 POINTER = "_last_checkpoint"
@@ -63,6 +66,7 @@ def health_findings(
         if state is not None:
             findings += _of_settings(name, state)
             findings += _of_features(name, state, declared)
+            findings += _of_gone_changes(state, declared, consumers)
             findings += _of_consumers(state, declared, consumers, now or dt.datetime.now(dt.timezone.utc))
             findings += _of_small_files(name, state, declared)
     except (DamagedTableError, CursorUnreadableError):  # the diagnosis of that table has it
@@ -145,14 +149,38 @@ def _of_settings(name: str, state: TableState) -> Iterator[Finding]:
 
 def _of_features(name: str, state: TableState, declared: Dataset | None) -> Iterator[Finding]:
     """A finding about features that the declaration does not want and that known clients can't read."""
-    wanted = set() if declared is None else set(wanted_features(declared.features))
-    unwanted = sorted((READER_FEATURES & set(state.features)) - wanted)
+    unwanted = sorted((READER_FEATURES & set(state.features)) - _wanted(declared))
     clients = [client.name for client in CLIENTS if not client.can_read(unwanted)]
     if clients:
         yield _finding(
             "readers excluded", state.location, f"{', '.join(unwanted)}: not read by {', '.join(clients)}",
             f"If {name} is to be read by them, ALTER TABLE delta.`{state.location}` DROP FEATURE removes a feature.",
         )  # fmt: skip
+
+
+def _wanted(declared: Dataset | None) -> set[str]:
+    """The features that a declaration brings: by name, by a property, or by the type of a column."""
+    if declared is None:
+        return set()
+    brought = (feature for name, value in plain_properties(declared).items() for feature in brought_by(name, value))
+    return {*with_required(wanted_features(declared.features)), *brought, *features_of(declared.schema.fields)}
+
+
+def _of_gone_changes(
+    state: TableState, declared: Dataset | None, consumers: Sequence[TableRef]
+) -> Iterator[Finding]:  # fmt: skip
+    """Findings about consumers that have not read a change of which a file is gone."""
+    if declared is None:
+        return
+    for consumer in consumers:
+        cursor = effective_cursors(None, table_state(None, consumer)).sources.get(declared.name)
+        verdict = None if cursor is None else verdict_on(None, TableRef(declared, state.location), cursor)
+        if cursor is not None and verdict is not None and verdict.reason is Reason.CHANGE_FILES_GONE:
+            yield _finding(
+                "unread changes", state.location,
+                f"{consumer.name} has read to version {cursor.version}, and files with later changes are missing",
+                f"The next run of {consumer.name} reads all of {declared.name}; or restore the files from a backup.",
+            )  # fmt: skip
 
 
 def _of_consumers(

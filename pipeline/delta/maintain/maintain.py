@@ -21,14 +21,16 @@ from pipeline.delta.log.entry import as_count
 from pipeline.delta.log.mark import CommitNote, Mark, private_session, write_confs
 from pipeline.delta.maintain.checkpoint import CheckpointFailedError, Checkpoints
 from pipeline.delta.maintain.retention import Unread, blocked_by, unread_files
+from pipeline.delta.maintain.sizes import MAXIMUM_BYTES, files_to_join
 from pipeline.delta.spark.doors import door, storage_failure
 from pipeline.delta.spark.failures import SPARK_ERRORS, failure_of
 from pipeline.delta.storage.file_system import total_bytes
-from pipeline.delta.table.open_table import require_table
+from pipeline.delta.table.open_table import TableState, require_table
 from pipeline.delta.write.transaction import INCARNATION, incarnation
 from pipeline.errors import CommitConflictError, ConsumerBehindError, StorageError
 
 _SMALL_FILE = "spark.databricks.delta.optimize.minFileSize"
+_JOINED_FILE = "spark.databricks.delta.optimize.maxFileSize"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,12 +62,17 @@ class CheckpointResult:
 
 @dataclass(frozen=True, kw_only=True)
 class OptimizeResult:
-    """The numbers of files that an OPTIMIZE added, and of those that it compacted into them. Both may be 0."""
+    """The numbers of files that an OPTIMIZE added, and of those that it compacted into them. Both may be 0.
+
+    If it is not `applied`, they are the numbers that it would have. For a clustered table, only Delta knows them; then
+    both are None.
+    """
 
     dataset: str
     version: int
-    files_added: int
-    files_removed: int
+    applied: bool
+    files_added: int | None
+    files_removed: int | None
 
 
 @door
@@ -133,8 +140,7 @@ def optimize(
         CommitConflictError: another commit has changed the same files; nothing was committed.
     """
     state = require_table(session, table)
-    confs = write_confs(note, session, table.dataset.fingerprint) | storage_confs(state.properties)
-    confs |= {} if below_bytes is None else {_SMALL_FILE: str(below_bytes)}
+    confs = write_confs(note, session, table.dataset.fingerprint) | _optimize_confs(state, below_bytes)
     with private_session(session, confs) as clone:
         try:
             row = clone.sql(f"OPTIMIZE {sql.path_table(table.location)}").select("metrics.*").collect()[0]
@@ -144,9 +150,37 @@ def optimize(
                 raise table.error(CommitConflictError, condition=failure.condition) from error
             raise storage_failure(table.name, table.location, failure, nothing_committed=True) from error
     return OptimizeResult(
-        dataset=table.name, version=require_table(session, table).version,
+        dataset=table.name, version=require_table(session, table).version, applied=True,
         files_added=row["numFilesAdded"], files_removed=row["numFilesRemoved"],
     )  # fmt: skip
+
+
+@door
+def plan_optimize(session: SparkSession, table: TableRef, *, below_bytes: int | None = None) -> OptimizeResult:
+    """What `optimize` would do with these arguments. No commit and no Spark job.
+
+    Raises:
+        TableNotFoundError: the table was never written.
+        StorageError: the log can't be read, or has a form that only Spark reads.
+        DamagedTableError: the log is damaged.
+    """
+    state = require_table(session, table)
+    added = removed = None
+    if not state.cluster_by:
+        confs = _optimize_confs(state, below_bytes)
+        below, target = (
+            int(confs.get(name) or session.conf.get(name, str(MAXIMUM_BYTES)) or 0)
+            for name in (_SMALL_FILE, _JOINED_FILE)
+        )
+        joined = files_to_join(table, state, below_bytes=below, target_bytes=target)
+        added, removed = len(joined), sum(joined)
+    return OptimizeResult(
+        dataset=table.name, version=state.version, applied=False, files_added=added, files_removed=removed
+    )
+
+
+def _optimize_confs(state: TableState, below_bytes: int | None) -> dict[str, str]:
+    return storage_confs(state.properties) | ({} if below_bytes is None else {_SMALL_FILE: str(below_bytes)})
 
 
 @door

@@ -19,11 +19,12 @@ from pipeline.delta.log.counts import TableFiles, table_files
 from pipeline.delta.log.entry import as_count
 from pipeline.delta.read.readable import readable_versions
 from pipeline.delta.spark.doors import door
+from pipeline.delta.storage.file_system import File
 from pipeline.delta.table.open_table import TableState
 from pipeline.errors import StorageError
 
 # Delta's default size of a file that OPTIMIZE writes, and the share of deleted rows from which on it rewrites a file.
-_MAXIMUM_BYTES = 2**30
+MAXIMUM_BYTES = 2**30
 _DELETED_RATIO = 0.05
 
 
@@ -65,9 +66,7 @@ def table_sizes(table: TableRef, state: TableState) -> TableSizes:
         DamagedTableError: an entry is damaged.
     """
     listed = all_files(table.location)
-    files, readable = table_files(table.location, state.version, listed), readable_versions(table.location, listed)
-    if files is None:
-        raise table.error(StorageError, reason="its log has a form that only Spark reads")
+    files, readable = _files(table, state, listed), readable_versions(table.location, listed)
     checkpoint = max((number for number in usable_checkpoints(listed) if number <= state.version), default=-1)
     return TableSizes(
         version=state.version, files=len(files.files), bytes=sum(file["size"] for file in files.files.values()),
@@ -86,15 +85,39 @@ def joinable_files(state: TableState) -> tuple[int, int] | None:
     return None if files is None else (_joinable(files, state.properties), len(files.files))
 
 
+def files_to_join(table: TableRef, state: TableState, *, below_bytes: int, target_bytes: int) -> tuple[int, ...]:
+    """For each file that an OPTIMIZE would write, the number of the files that it would join.
+
+    Args:
+        below_bytes: only smaller files are joined, and those of which many rows are deleted.
+        target_bytes: the greatest size of the files that become one.
+
+    Raises:
+        As `table_sizes` does.
+    """
+    return _joined(_files(table, state), below_bytes, target_bytes)
+
+
+def _files(table: TableRef, state: TableState, listed: Sequence[File] | None = None) -> TableFiles:
+    files = table_files(table.location, state.version, listed)
+    if files is None:
+        raise table.error(StorageError, reason="its log has a form that only Spark reads")
+    return files
+
+
 def _joinable(table: TableFiles, properties: Mapping[str, str]) -> int:
     """The number of files that an OPTIMIZE of small files joins."""
-    limit = small_file_bytes(properties)
-    target = as_count(properties.get(TARGET_FILE_BYTES)) or _MAXIMUM_BYTES
+    target = as_count(properties.get(TARGET_FILE_BYTES)) or MAXIMUM_BYTES
+    return sum(_joined(table, small_file_bytes(properties), target))
+
+
+def _joined(table: TableFiles, below_bytes: int, target_bytes: int) -> tuple[int, ...]:
     by_partition: dict[tuple[str | None, ...], list[int]] = {}
     for file in table.files.values():
-        if file["size"] < limit or _has_many_deleted(file):
+        if file["size"] < below_bytes or _has_many_deleted(file):
             by_partition.setdefault(partition_values(file, table.partition_by), []).append(file["size"])
-    return sum(len(joined) for sizes in by_partition.values() for joined in _packed(sizes, target) if len(joined) > 1)
+    packed = [joined for sizes in by_partition.values() for joined in _packed(sizes, target_bytes)]
+    return tuple(len(joined) for joined in packed if len(joined) > 1)
 
 
 def _has_many_deleted(file: Mapping[str, Any]) -> bool:
