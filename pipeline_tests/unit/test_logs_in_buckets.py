@@ -262,7 +262,7 @@ def test_doctor_reads_each_file_of_a_bucket_once_also_that_of_a_consumer(
     assert len(read) == 2 * (2 * (NEWEST + 1) + 2 + NEWEST + 1)
     kinds = bucket.kinds()
     assert kinds == {"GET": len(read), "LIST": kinds["LIST"]}
-    assert kinds["LIST"] <= 24 + 2  # of the project: the checkpoints of streams, and staged frames
+    assert kinds["LIST"] <= 2 * 13 + 2  # of each table, and of the project: its streams and staged frames
 
 
 def verdict(uri: str, cursor: Cursor) -> Verdict:
