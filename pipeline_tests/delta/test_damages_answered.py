@@ -289,9 +289,10 @@ CASES = (
     Case("a data file missing", gone(data), ("missing file",), read=REFUSED, merge=REFUSED),
     Case("a data file cut", halved(data), (FILE,), read=REFUSED, merge=REFUSED),
     Case("a data file of garbage", zeroed(data), (FILE,), read=REFUSED, merge=REFUSED),
-    Case("a deletion vector missing", gone(vector), (FILE,), read=REFUSED, merge=REFUSED),
-    Case("a deletion vector cut", halved(vector), (FILE,), read=REFUSED, merge=REFUSED),
-    Case("a deletion vector changed", byte_changed(vector, -9), (FILE,), read=REFUSED, merge=REFUSED),
+    # The changes of the entry that writes a deletion vector follow from it.
+    Case("a deletion vector missing", gone(vector), (FILE,), read=REFUSED, consumer=REFUSED, merge=REFUSED),
+    Case("a deletion vector cut", halved(vector), (FILE,), read=REFUSED, consumer=REFUSED, merge=REFUSED),
+    Case("a deletion vector changed", byte_changed(vector, -9), (FILE,), read=REFUSED, consumer=REFUSED, merge=REFUSED),
     Case("a change file missing", gone(feed), minor=("unread changes",), consumer=FULL),
     Case("a change file cut", halved(feed), (FILE,), consumer=REFUSED),
     Case("a file of no commit", orphan, minor=("orphan",)),
