@@ -67,6 +67,7 @@ def small_files(operator: Operator, *counts: int) -> None:
         placed(operator.session, APPENDED, operator.root, rows)
 
 
+@exhaustive
 def test_an_optimize_joins_the_files_that_its_dry_run_counts(operator: Operator) -> None:
     small_files(operator, 3, 2, 1)
     rows = rows_of(APPENDED, operator.root)

@@ -66,6 +66,7 @@ from pipeline_tests.conftest import brief_conf
 from pipeline_tests.delta.operator import Operator
 from pipeline_tests.delta.sample import APPENDED, REPLACED, day, days, ordered, placed, put
 from pipeline_tests.remedies import follows, refused
+from pipeline_tests.tiers import first_is_quick, some_are_quick
 
 UTC = dt.timezone.utc
 # Columns whose values Python can't hold, or compare, as they are.
@@ -126,10 +127,7 @@ def every_type(spark: SparkSession, root: str) -> TableRef:
 # --- what the formats hold --------------------------------------------------------------------------------------------
 
 
-@pytest.mark.both_modes
-@pytest.mark.parametrize(
-    "format_name", ["csv", *(pytest.param(name, marks=pytest.mark.exhaustive) for name in ("ndjson", "parquet"))]
-)
+@pytest.mark.parametrize("format_name", first_is_quick(["csv", "ndjson", "parquet"]))
 def test_a_reader_that_knows_the_types_gets_every_value_back(
     spark: SparkSession, root: str, tmp_path: Path, format_name: str
 ) -> None:
@@ -218,7 +216,7 @@ def test_partitions_are_folders_that_other_readers_know(classic: SparkSession, r
     ]  # fmt: skip
 
 
-@pytest.mark.parametrize("format_name", FORMATS)
+@pytest.mark.parametrize("format_name", some_are_quick(FORMATS, "delta", "parquet"))
 def test_the_plan_is_what_the_export_does(classic: SparkSession, root: str, tmp_path: Path, format_name: str) -> None:
     put(classic, APPENDED, root, [(day(1), 1, "a"), (day(2), 2, None)])
     put(classic, APPENDED, root, [(day(2), 3, "")])
@@ -385,9 +383,7 @@ def test_versions_that_are_not_there_are_named_and_nothing_is_written(
     assert not Path(asked.target).parent.exists()
 
 
-@pytest.mark.parametrize(
-    "format_name", ["parquet", "delta", *(pytest.param(n, marks=pytest.mark.exhaustive) for n in ("csv", "ndjson"))]
-)
+@pytest.mark.parametrize("format_name", first_is_quick(["parquet", "delta", "csv", "ndjson"]))
 def test_a_version_that_is_vacuumed_meanwhile_is_complete_or_a_named_error(
     classic: SparkSession, root: str, tmp_path: Path, format_name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -452,6 +448,7 @@ def test_the_command_shows_the_plan_and_exports_only_when_asked(operator: Operat
     assert usage == ""
 
 
+@pytest.mark.exhaustive
 @follows(ExportTargetError)
 def test_an_export_arrives_in_another_folder(operator: Operator) -> None:
     operator.declare(APPENDED)
@@ -466,6 +463,7 @@ def test_an_export_arrives_in_another_folder(operator: Operator) -> None:
     assert (operator.folder / "out" / "days" / SUCCESS).is_file()
 
 
+@pytest.mark.exhaustive
 @follows(ExportRefusedError)
 def test_an_export_succeeds_without_the_columns_that_its_format_lacks_or_in_another_format(operator: Operator) -> None:
     schema = StructType([*APPENDED.schema.fields, StructField("list", ArrayType(LongType()))])

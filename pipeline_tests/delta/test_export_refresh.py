@@ -125,6 +125,7 @@ def assert_all_exported(refreshed: Refreshed, reason: FullReason) -> None:
     assert (refreshed.reason, refreshed.rows_written) == (reason, refreshed.rows)
 
 
+@pytest.mark.exhaustive
 def test_a_restore_another_table_or_another_selection_exports_everything(
     classic: SparkSession, root: str, tmp_path: Path
 ) -> None:

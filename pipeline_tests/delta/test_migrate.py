@@ -375,6 +375,7 @@ def test_rows_that_break_a_constraint_refuse_the_migration_even_if_later_ones_ar
     assert numbers(table) == []
 
 
+@exhaustive
 def test_csv_and_ndjson_have_their_declared_types(classic: SparkSession, lake: Path, table: str) -> None:
     fields = [StructField("n", LongType()), StructField("price", DecimalType(8, 2)), StructField("text", StringType())]
     schema = StructType([*fields, StructField("day", DateType())])

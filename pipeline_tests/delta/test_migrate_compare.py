@@ -52,6 +52,7 @@ def differing(spark: SparkSession, dataset: Dataset, source: list[Any], table: l
     return {each.partition: set(each.columns) for each in compared(spark, dataset, source, table).differences}
 
 
+@pytest.mark.exhaustive
 def test_rows_in_another_order_are_equal(spark: SparkSession) -> None:
     found = compared(spark, APPENDED, ROWS_OF_DAYS, ROWS_OF_DAYS[::-1])
     assert found == Comparison(partitions=3, source_rows=4, table_rows=4, columns=3, differences=())

@@ -39,6 +39,7 @@ def deliver(session: SparkSession, root: str, epoch: int) -> WriteResult:
     return write(frame, table=APPENDED.at(root), note=CommitNote(mark=Mark(writer="writer", epoch=epoch)))
 
 
+@pytest.mark.exhaustive
 def test_a_log_without_a_checkpoint_begins_with_one_of_deltas_and_repeats_are_still_recognised(
     spark: SparkSession, spark_settings: SparkSettings, root: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
