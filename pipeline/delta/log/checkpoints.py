@@ -32,8 +32,8 @@ _CLASSIC_DOTS = 2  # as in `<version>.checkpoint.parquet`
 _COMPACTED_NAME = re.compile(r"(\d{20})\.(\d{20})\.compacted\.json")
 CHECKSUM = ".crc"
 SIDECARS = "_sidecars"
-# The names of a first page of a listing. A log with more is listed from the checkpoint that `_LAST` names.
-_FIRST_PAGE, _LAST = 999, "_last_checkpoint"
+# The names of a first page of a listing. A log with more is listed from the checkpoint that `POINTER` names.
+_FIRST_PAGE, POINTER = 999, "_last_checkpoint"
 # Of so many logs a client remembers the newest checkpoint.
 _REMEMBERED_LOGS = 1_000
 
@@ -158,7 +158,7 @@ def _files_with_checkpoint(location: str, start: int) -> list[File] | None:
 def last_checkpoint(location: str) -> int | None:
     """The version that `_last_checkpoint` names. If there is none, or it can't be parsed, None."""
     try:
-        version = json.loads(read_file(f"{location}/{LOG}/{_LAST}"))["version"]
+        version = json.loads(read_file(f"{location}/{LOG}/{POINTER}"))["version"]
     except (FileNotFoundError, ValueError, TypeError, KeyError, RecursionError):
         return None
     return version if isinstance(version, int) and version >= 0 else None

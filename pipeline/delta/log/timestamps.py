@@ -26,6 +26,7 @@ LOG_RETENTION = "delta.logRetentionDuration"
 FILE_RETENTION = "delta.deletedFileRetentionDuration"
 TRANSACTION_RETENTION = "delta.setTransactionRetentionDuration"
 _DEFAULT_LOG_RETENTION = dt.timedelta(days=30)
+_DEFAULT_FILE_RETENTION = dt.timedelta(days=7)
 _UNITS = {
     "week": dt.timedelta(weeks=1), "day": dt.timedelta(days=1), "hour": dt.timedelta(hours=1),
     "minute": dt.timedelta(minutes=1), "second": dt.timedelta(seconds=1),
@@ -51,6 +52,12 @@ def log_retention(properties: Mapping[str, str]) -> dt.timedelta:
     """How long the entries of the log are kept. If the property is not set or can't be parsed, Delta's default."""
     retention = interval(properties, LOG_RETENTION)
     return _DEFAULT_LOG_RETENTION if retention is None else retention
+
+
+def file_retention(properties: Mapping[str, str]) -> dt.timedelta:
+    """How long removed files are kept. If the property is not set or can't be parsed, Delta's default."""
+    retention = interval(properties, FILE_RETENTION)
+    return _DEFAULT_FILE_RETENTION if retention is None else retention
 
 
 @dataclass(frozen=True)

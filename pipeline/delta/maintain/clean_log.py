@@ -19,6 +19,7 @@ from urllib.parse import unquote
 from pipeline.dataset import TableRef
 from pipeline.delta.log.checkpoints import (
     LOG,
+    POINTER,
     SIDECARS,
     all_files,
     first_compacted,
@@ -183,7 +184,7 @@ class _Log:
         """The need of the checkpoint that `_last_checkpoint` names: some readers open no other."""
         named = last_checkpoint(self._state.location)
         if named is not None and named in self._checkpoints:
-            yield LogNeed(by="pointer", name="_last_checkpoint", version=named)
+            yield LogNeed(by="pointer", name=POINTER, version=named)
 
     def _start(self, limit: int) -> tuple[int | None, int | None]:
         """The version of the checkpoint that is to be the first, and the same version if it must be written.

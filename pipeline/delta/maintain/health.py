@@ -15,6 +15,7 @@ from pipeline.delta.inspect.describe import MANY_FILES_PER_PARTITION
 from pipeline.delta.inspect.doctor import Finding
 from pipeline.delta.log.checkpoints import (
     LOG,
+    POINTER,
     all_files,
     checksum_version,
     incomplete_parts,
@@ -23,7 +24,14 @@ from pipeline.delta.log.checkpoints import (
 )
 from pipeline.delta.log.commits import instant
 from pipeline.delta.log.integrity import checksum_of
-from pipeline.delta.log.timestamps import FILE_RETENTION, LOG_RETENTION, interval, log_retention, timed_commits
+from pipeline.delta.log.timestamps import (
+    FILE_RETENTION,
+    LOG_RETENTION,
+    file_retention,
+    interval,
+    log_retention,
+    timed_commits,
+)
 from pipeline.delta.maintain.log_needs import CLEANUP
 from pipeline.delta.maintain.retention import unread_files
 from pipeline.delta.maintain.sizes import joinable_files
@@ -36,9 +44,6 @@ from pipeline.delta.table.open_table import TableState, state_from_log, table_st
 from pipeline.delta.table.plan import plain_properties
 from pipeline.errors import CursorUnreadableError, DamagedTableError
 
-POINTER = "_last_checkpoint"
-# Delta's default of `delta.deletedFileRetentionDuration`.
-_FILE_RETENTION = dt.timedelta(days=7)
 _MANY = 0.5
 
 
@@ -189,8 +194,7 @@ def _of_consumers(
     """Findings about consumers whose oldest unread commit is older than half of the time for which it is kept."""
     if declared is None or not consumers:
         return
-    files = interval(state.properties, FILE_RETENTION)
-    kept = min(log_retention(state.properties), _FILE_RETENTION if files is None else files)
+    kept = min(log_retention(state.properties), file_retention(state.properties))
     times = {commit.version: instant(commit.milliseconds) for commit in timed_commits(state.location) or ()}
     for unread in unread_files(None, TableRef(declared, state.location), consumers):
         committed = times.get(unread.version + 1)

@@ -12,10 +12,10 @@ from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 
-from pipeline.delta.log.checkpoints import LOG, all_files, complete_checkpoints, log_files, version_in_name
+from pipeline.delta.log.checkpoints import LOG, POINTER, all_files, complete_checkpoints, log_files, version_in_name
 from pipeline.delta.log.commits import is_empty_log, remove_empty_log
 from pipeline.delta.log.replay import FaultKind, Replay, replay
-from pipeline.delta.maintain.health import POINTER, incomplete_checkpoints, pointer_problem, wrong_checksums
+from pipeline.delta.maintain.health import incomplete_checkpoints, pointer_problem, wrong_checksums
 from pipeline.delta.spark.doors import door
 from pipeline.delta.storage.file_system import File, local_folder, remove_file
 from pipeline.errors import StorageError

@@ -18,7 +18,7 @@ from pipeline.delta.inspect.maintenance_record import MaintenanceRecord
 from pipeline.delta.log.commits import instant
 from pipeline.delta.log.entry import as_count
 from pipeline.delta.log.mark import CommitNote, Mark
-from pipeline.delta.log.timestamps import FILE_RETENTION, TimedCommit, interval, timed_commits
+from pipeline.delta.log.timestamps import TimedCommit, file_retention, timed_commits
 from pipeline.delta.maintain.checkpoint import Checkpoints
 from pipeline.delta.maintain.clean_log import CleanLogPlan, clean_log, plan_clean_log
 from pipeline.delta.maintain.maintain import checkpoint_at, optimize, record_incarnation, vacuum
@@ -30,8 +30,6 @@ from pipeline.delta.write.transaction import INCARNATION
 from pipeline.errors import PipelineError
 
 DEFAULT_POLICY = MaintenancePolicy()
-# Delta's default of `delta.deletedFileRetentionDuration`.
-_FILE_RETENTION = dt.timedelta(days=7)
 _VACUUM, _VACUUM_END = "VACUUM START", "VACUUM END"
 # Operations that change no rows and yet leave files behind.
 _REWRITES = frozenset({"OPTIMIZE", "REORG", "ROW TRACKING BACKFILL"})
@@ -211,8 +209,7 @@ def _vacuum_is_due(location: str, state: TableState, now: dt.datetime) -> bool:
 
     A commit that only adds files counts too, since a writer that was killed meanwhile has left files without a commit.
     """
-    retention = interval(state.properties, FILE_RETENTION)
-    kept = _FILE_RETENTION if retention is None else retention
+    kept = file_retention(state.properties)
     commits = timed_commits(location) or ()
     begun = _complete_vacuum(commits)
     searched = None if begun is None else instant(begun.milliseconds) - kept
