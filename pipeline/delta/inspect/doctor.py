@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from pipeline.dataset import TableRef
 from pipeline.delta.log.commits import commit_file, commit_versions
-from pipeline.delta.log.entry import vector_file
+from pipeline.delta.log.entry import is_below_table, vector_file
 from pipeline.delta.log.replay import FaultKind, LogFault, Replay, replay
 from pipeline.delta.log.snapshot import table_facts
 from pipeline.delta.read.cursors import effective_cursors
@@ -167,10 +167,6 @@ def _cleaned(name: str, location: str, unread: Mapping[str, int]) -> list[Findin
     ]  # fmt: skip
 
 
-def _is_below(path: str) -> bool:
-    return "://" not in path and not path.startswith("/")
-
-
 def _missing(name: str, replayed: Replay, on_disk: Mapping[str, _OnDisk]) -> list[Finding]:
     return [
         Finding(
@@ -180,7 +176,7 @@ def _missing(name: str, replayed: Replay, on_disk: Mapping[str, _OnDisk]) -> lis
             remedy=f"Run pipeline restore {name} to a version before it was lost, or restore the file from a backup.",
             serious=True,
         )
-        for path in sorted(set(replayed.files) - set(on_disk)) if _is_below(path)
+        for path in sorted(set(replayed.files) - set(on_disk)) if is_below_table(path)
     ]  # fmt: skip
 
 
@@ -211,7 +207,7 @@ def _damaged_vectors(name: str, location: str, replayed: Replay) -> Iterator[Fin
         vector, file = added.get("deletionVector"), None
         try:
             file = vector_file(vector) if vector else None
-            if not vector or file is None or not _is_below(file):
+            if not vector or file is None or not is_below_table(file):
                 continue
             problem = problem_of_vector(system, f"{root}/{file}", vector)
         except FileNotFoundError:

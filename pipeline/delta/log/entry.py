@@ -266,6 +266,11 @@ def vector_file(vector: Mapping[str, Any]) -> str | None:
     return f"{folder}/deletion_vector_{name}.bin" if folder else f"deletion_vector_{name}.bin"
 
 
+def is_below_table(path: str) -> bool:
+    """Whether a decoded path of the log is below the table. Any other one is a full path or URI."""
+    return "://" not in path and not path.startswith("/")
+
+
 def encoded_vector(name: uuid.UUID) -> str:
     """The name of a deletion vector's file below the table, as the log has it."""
     return base64.b85encode(name.bytes).decode().translate(_PYTHONS_BASE85)

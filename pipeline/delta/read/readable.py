@@ -13,7 +13,7 @@ from urllib.parse import unquote
 
 from pipeline.delta.log.checkpoints import all_files, commit_name, log_files, usable_checkpoints
 from pipeline.delta.log.commits import read_entry
-from pipeline.delta.log.entry import vector_file
+from pipeline.delta.log.entry import is_below_table, vector_file
 from pipeline.delta.storage.file_system import File, missing_files, side_by_side
 
 _ENTRIES_AT_ONCE = 100
@@ -104,5 +104,5 @@ def _paths(removed: Mapping[str, Any] | None) -> Iterator[str]:
         return
     vector = removed.get("deletionVector")
     for path in (unquote(removed["path"]), vector_file(vector) if vector else None):
-        if path is not None and "://" not in path and not path.startswith("/"):
+        if path is not None and is_below_table(path):
             yield path

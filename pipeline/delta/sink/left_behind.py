@@ -18,7 +18,7 @@ from typing import Any
 from pipeline.dataset import Append, InsertNew, Merge, Registry, TableRef, table_location
 from pipeline.delta.frames.staging import STAGING
 from pipeline.delta.inspect.doctor import Finding
-from pipeline.delta.log.checkpoints import all_files, newest_version, version_of_commit
+from pipeline.delta.log.checkpoints import all_files, log_files, newest_version
 from pipeline.delta.log.commits import commit_note
 from pipeline.delta.log.epochs import epochs
 from pipeline.delta.log.snapshot import table_facts, transaction_versions
@@ -183,8 +183,8 @@ def lost_checkpoints(table: TableRef) -> tuple[Finding, ...]:
 
 def _is_written_by_streams(location: str) -> bool:
     listed = all_files(location)
-    newest = max((number for file in listed if (number := version_of_commit(file.name)) is not None), default=None)
-    apps = () if newest is None else transaction_versions(location, newest, listed)
+    commits = log_files(location, listed).commits
+    apps = transaction_versions(location, commits[-1], listed) if commits else ()
     return any(app.startswith(OUR_IDENTIFIERS) and f"/{WRITER}" in app for app in apps)
 
 
