@@ -11,13 +11,12 @@ of 32 bits, so that no sum overflows below 2 ** 31 rows of a partition.
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import (
     ArrayType,
-    BinaryType,
     CharType,
     DataType,
     DoubleType,
@@ -28,7 +27,6 @@ from pyspark.sql.types import (
 )
 
 from pipeline.dataset import Dataset
-from pipeline.dataset.schema import is_string
 from pipeline.delta import sql
 
 ROWS = "the rows as a whole"
@@ -67,7 +65,7 @@ class Comparison:
 
 
 def compare(session: SparkSession, source: DataFrame, table: DataFrame, dataset: Dataset) -> Comparison:
-    """Compare two frames with the columns of a dataset. Two Spark jobs read both.
+    """Compare two frames with the columns of a dataset. One Spark query reads both, and a second one if they differ.
 
     Args:
         session: a session of ours that may be used for this alone, and that has both frames.
@@ -75,33 +73,52 @@ def compare(session: SparkSession, source: DataFrame, table: DataFrame, dataset:
     Raises:
         Spark's own errors: a frame can't be computed, or a partition has too many rows for the sums.
     """
-    session.conf.set(*_GROUPS)
-    fields = list(dataset.schema.fields)
-    names, kinds = [field.name for field in fields], [field.dataType for field in fields]
-    keys = [f"c{position}" for position, name in enumerate(names) if name in dataset.partition_by]
-    view = f"pipeline_compare_{uuid.uuid4().hex}"
-    _side(source, dataset, 1).unionAll(_side(table, dataset, -1)).createOrReplaceTempView(view)
-    found: dict[str, PartitionDifference] = {}
-    for measures, differing in _queries(names, kinds, keys):
-        totals, examples = _run(session, view, measures, differing, keys=keys, names=names)
-        for example in examples:
-            columns = (*(found[example.partition].columns if example.partition in found else ()), *example.columns)
-            found[example.partition] = replace(example, columns=tuple(dict.fromkeys(columns)))
-    session.catalog.dropTempView(view)
-    partitions, source_rows, table_rows, count = totals
+    columns = _Columns.of(dataset)
+    views = {sign: f"pipeline_compare_{uuid.uuid4().hex}" for sign in (1, -1)}
+    for frame, view in zip((source, table), views.values(), strict=True):
+        frame.selectExpr(*columns.canonical).createOrReplaceTempView(view)
+    row = session.sql(_judged(columns, views)).collect()[0]
+    found = [
+        PartitionDifference(
+            partition=each["part"], source_rows=each["source"], table_rows=each["table"], columns=tuple(each["wrong"])
+        )
+        for each in row["examples"]
+    ]  # fmt: skip
+    if found:
+        found = _with_extremes(session, columns, views, found)
+    for view in views.values():
+        session.catalog.dropTempView(view)
     return Comparison(
-        partitions=partitions, source_rows=source_rows, table_rows=table_rows, columns=len(fields),
-        differences=tuple(list(found.values())[:_NAMED]), differing=max(count, len(found)),
+        partitions=row["partitions"], source_rows=row["source_rows"], table_rows=row["table_rows"],
+        columns=len(dataset.schema.fields), differences=tuple(found), differing=row["differing"],
     )  # fmt: skip
 
 
-def _side(frame: DataFrame, dataset: Dataset, sign: int) -> DataFrame:
-    """The columns under generated names, and the sign of the side."""
-    columns = [
-        f"{_canonical(sql.identifier(field.name), field.dataType)} AS c{position}"
-        for position, field in enumerate(dataset.schema.fields)
-    ]
-    return frame.selectExpr(*columns, f"CAST({sign} AS BIGINT) AS side")
+@dataclass(frozen=True, kw_only=True)
+class _Columns:
+    """The columns of the views: `c0`, `c1` and so on, by their positions.
+
+    `keys` are those of the partitions, and `measured` the names and types of the others. `part` is the SQL of a
+    partition as text.
+    """
+
+    canonical: tuple[str, ...]
+    keys: tuple[str, ...]
+    part: str
+    measured: Mapping[str, tuple[str, DataType]]
+
+    @classmethod
+    def of(cls, dataset: Dataset) -> _Columns:
+        fields = {f"c{position}": field for position, field in enumerate(dataset.schema.fields)}
+        keys = tuple(column for column, field in fields.items() if field.name in dataset.partition_by)
+        labels = {key: sql.string(f"{fields[key].name}=") for key in keys}
+        shown = (f"concat({label}, coalesce(CAST({key} AS STRING), 'NULL'))" for key, label in labels.items())
+        values = {column: _canonical(sql.identifier(field.name), field.dataType) for column, field in fields.items()}
+        return cls(
+            canonical=tuple(f"{value} AS {column}" for column, value in values.items()), keys=keys,
+            part=f"concat_ws(', ', {', '.join(shown)})" if keys else "''",
+            measured={column: (field.name, field.dataType) for column, field in fields.items() if column not in keys},
+        )  # fmt: skip
 
 
 def _canonical(expression: str, data_type: DataType, depth: int = 0) -> str:
@@ -136,102 +153,86 @@ def _is_negative_zero(expression: str) -> str:
     return f"({expression} = 0 AND CAST({expression} AS STRING) LIKE '-%')"
 
 
-def _is_nested(data_type: DataType) -> bool:
-    return isinstance(data_type, ArrayType | MapType | StructType)
-
-
-def _is_text(data_type: DataType) -> bool:
-    return is_string(data_type) or isinstance(data_type, BinaryType | VariantType)
-
-
-def _queries(
-    names: Sequence[str], kinds: Sequence[DataType], keys: Sequence[str]
-) -> Iterator[tuple[list[str], list[tuple[str, str]]]]:
-    """The aggregates of each query, and the condition under which a column differs, with the column's name.
-
-    The smallest and greatest texts have a query of their own: a buffer of fixed width serves all other aggregates,
-    which is several times faster.
-    """
-    measures, differing = _sums(names, kinds, keys)
-    texts: list[str] = []
-    texts_differ: list[tuple[str, str]] = []
-    for position, (name, kind) in enumerate(zip(names, kinds, strict=True)):
-        if f"c{position}" in keys or _is_nested(kind):
-            continue
-        into, conditions = (texts, texts_differ) if _is_text(kind) else (measures, differing)
-        into += [
-            f"{function}(CASE WHEN side = {sign} THEN c{position} END) AS {function}{label}{position}"
-            for function in ("min", "max") for sign, label in ((1, "s"), (-1, "t"))
-        ]  # fmt: skip
-        equal = [f"{function}s{position} <=> {function}t{position}" for function in ("min", "max")]
-        conditions.append((f"NOT ({' AND '.join(equal)})", f"min or max of column {name}"))
-    yield measures, differing
-    if texts:
-        # An aggregate of objects makes Spark use a hash table of objects. Otherwise it would sort all rows.
-        yield [*texts, "collect_list(CAST(NULL AS INT)) AS objects"], [*texts_differ, ("size(objects) > 0", "")]
-
-
-def _sums(
-    names: Sequence[str], kinds: Sequence[DataType], keys: Sequence[str]
-) -> tuple[list[str], list[tuple[str, str]]]:  # fmt: skip
-    """The sums of NULLs and hashes of each column but those of partitions, and of the full rows."""
-    hashes = [_hash(f"c{position}", kind) for position, kind in enumerate(kinds)]
-    measures, differing = [], [("source_rows <> table_rows", "number of rows")]
-    for position, name in enumerate(names):
-        column = f"c{position}"
-        if column in keys:
-            continue
-        measures.append(f"sum(CASE WHEN {column} IS NULL THEN side ELSE 0L END) AS nulls{position}")
-        differing.append((f"nulls{position} <> 0", f"NULLs of column {name}"))
-        measures += _halves(f"CASE WHEN {column} IS NULL THEN 0L ELSE {hashes[position]} END", str(position))
-        differing.append((f"low{position} <> 0 OR high{position} <> 0", f"values of column {name}"))
-    rows = ", ".join(f"CASE WHEN c{i} IS NULL THEN 0L ELSE {text} END" for i, text in enumerate(hashes))
-    measures += _halves(f"xxhash64({rows})", "rows")
-    differing.append(("lowrows <> 0 OR highrows <> 0", ROWS))
-    return measures, differing
-
-
 def _hash(column: str, data_type: DataType) -> str:
-    sign = f", {_is_negative_zero(column)}" if isinstance(data_type, FloatType | DoubleType) else ""
-    return f"xxhash64({column}{sign})"
+    """The SQL of the hash of a value. It is 0 for NULL: a struct of NULLs has the hash that Spark gives to NULL."""
+    zero = f"WHEN {_is_negative_zero(column)} THEN 1L " if isinstance(data_type, FloatType | DoubleType) else ""
+    return f"CASE WHEN {column} IS NULL THEN 0L {zero}ELSE xxhash64({column}) END"
 
 
-def _halves(number: str, label: str) -> list[str]:
-    return [f"sum(side * ({number} & {_LOW})) AS low{label}", f"sum(side * shiftright({number}, 32)) AS high{label}"]
+def _sums(columns: _Columns, view: str, sign: int) -> str:
+    """The query of one side: a row for each partition, with the sums of its rows."""
+    hashes = (f"{_hash(column, kind)} AS hash_{column}" for column, (_, kind) in columns.measured.items())
+    rows = f"SELECT {', '.join((*columns.keys, *columns.measured, *hashes))} FROM {view}"  # noqa: S608  generated names
+    measures = [f"{sign}L AS side", "count(*) AS n"]
+    for column in columns.measured:
+        measures += [f"count({column}) AS filled_{column}", f"sum(shiftright(hash_{column}, 32)) AS hash_{column}"]
+    row = f"xxhash64({', '.join(f'hash_{column}' for column in columns.measured)})"
+    measures += [f"sum({row} & {_LOW}) AS low", f"sum(shiftright({row}, 32)) AS high"]
+    return f"SELECT {', '.join((*columns.keys, *measures))} FROM ({rows}){_grouping(columns.keys)}"  # noqa: S608
 
 
-def _run(
-    session: SparkSession, view: str, measures: Sequence[str], differing: Sequence[tuple[str, str]], *,
-    keys: Sequence[str], names: Sequence[str],
-) -> tuple[tuple[int, int, int, int], list[PartitionDifference]]:  # fmt: skip
-    """Aggregate by partition. Return the totals and the first partitions that differ."""
-    counts = ["count_if(side > 0) AS source_rows", "count_if(side < 0) AS table_rows"]
-    grouping = f" GROUP BY {', '.join(keys)}" if keys else ""
-    aggregated = f"SELECT {', '.join((*keys, *counts, *measures))} FROM {view}{grouping}"  # noqa: S608  generated names
-    wrong = ", ".join(f"CASE WHEN {condition} THEN {sql.string(text)} END" for condition, text in differing if text)
-    guards = "".join(f" AND NOT ({condition})" for condition, text in differing if not text)
-    part = f"concat_ws(', ', {', '.join(_shown(key, names) for key in keys)})" if keys else "''"
+def _grouping(keys: Sequence[str]) -> str:
+    return f" GROUP BY {', '.join(keys)}" if keys else ""
+
+
+def _judged(columns: _Columns, views: Mapping[int, str]) -> str:
+    """The query of one row: the totals, and the first partitions that differ with what differs in each."""
+    measures = ["sum(if(side > 0, n, 0L)) AS source_rows", "sum(if(side < 0, n, 0L)) AS table_rows"]
+    differing = [("source_rows <> table_rows", "number of rows")]
+    for column, (name, _) in columns.measured.items():
+        measures.append(f"sum(side * (n - filled_{column})) AS nulls_{column}")
+        measures.append(f"sum(side * hash_{column}) AS hash_{column}")
+        differing.append((f"nulls_{column} <> 0", f"NULLs of column {name}"))
+        differing.append((f"hash_{column} <> 0", _values(name)))
+    measures += ["sum(side * low) AS low", "sum(side * high) AS high"]
+    differing.append(("low <> 0 OR high <> 0", ROWS))
+    sides = " UNION ALL ".join(_sums(columns, view, sign) for sign, view in views.items())
+    aggregated = f"SELECT {', '.join((*columns.keys, *measures))} FROM ({sides}){_grouping(columns.keys)}"  # noqa: S608
     judged = (
-        f"SELECT source_rows, table_rows, {part} AS part, "  # noqa: S608
-        f"filter(array({wrong}), x -> x IS NOT NULL{guards}) AS wrong FROM ({aggregated})"
+        f"SELECT source_rows, table_rows, {columns.part} AS part, {_texts(differing)} AS wrong "  # noqa: S608
+        f"FROM ({aggregated})"
     )
     example = "named_struct('part', part, 'source', source_rows, 'table', table_rows, 'wrong', wrong)"
     examples = f"slice(array_sort(collect_list(CASE WHEN size(wrong) > 0 THEN {example} END)), 1, {_NAMED})"
-    row = session.sql(
+    return (
         "SELECT count(*) AS partitions, coalesce(sum(source_rows), 0) AS source_rows, "  # noqa: S608
         f"coalesce(sum(table_rows), 0) AS table_rows, count_if(size(wrong) > 0) AS differing, {examples} AS examples "
         f"FROM ({judged})"
-    ).collect()[0]
-    found = [
-        PartitionDifference(
-            partition=each["part"], source_rows=each["source"], table_rows=each["table"], columns=tuple(each["wrong"])
-        )
-        for each in row["examples"]
-    ]  # fmt: skip
-    return (row["partitions"], row["source_rows"], row["table_rows"], row["differing"]), found
+    )
 
 
-def _shown(key: str, names: Sequence[str]) -> str:
-    """The SQL of a partition column's name and value as text."""
-    name = names[int(key[1:])]
-    return f"concat({sql.string(f'{name}=')}, coalesce(CAST({key} AS STRING), 'NULL'))"
+def _texts(conditions: Iterable[tuple[str, str]]) -> str:
+    """The SQL of an array with the texts whose conditions are true."""
+    cases = ", ".join(f"CASE WHEN {condition} THEN {sql.string(text)} END" for condition, text in conditions)
+    return f"filter(array({cases}), x -> x IS NOT NULL)"
+
+
+def _values(name: str) -> str:
+    return f"values of column {name}"
+
+
+def _with_extremes(
+    session: SparkSession, columns: _Columns, views: Mapping[int, str], found: Sequence[PartitionDifference]
+) -> list[PartitionDifference]:  # fmt: skip
+    """The same partitions, with the columns whose smallest or greatest values differ."""
+    wrong = {text for each in found for text in each.columns}
+    measures, differing = [], []
+    for column, (name, kind) in columns.measured.items():
+        if _values(name) not in wrong or isinstance(kind, ArrayType | MapType | StructType | VariantType):
+            continue
+        measures += [
+            f"{each}(CASE WHEN side = {sign} THEN {column} END) AS {each}_{column}_{side}"
+            for each in ("min", "max") for side, sign in (("s", 1), ("t", -1))
+        ]  # fmt: skip
+        equal = " AND ".join(f"{each}_{column}_s <=> {each}_{column}_t" for each in ("min", "max"))
+        differing.append((f"NOT ({equal})", f"min or max of column {name}"))
+    if not measures:
+        return list(found)
+    sides = " UNION ALL ".join(f"SELECT *, {sign} AS side FROM {view}" for sign, view in views.items())  # noqa: S608
+    parts = ", ".join(sql.string(each.partition) for each in found)
+    rows = f"SELECT *, {columns.part} AS part FROM ({sides})"  # noqa: S608
+    grouped = f"SELECT part, {', '.join(measures)} FROM ({rows}) WHERE part IN ({parts}) GROUP BY part"  # noqa: S608
+    more = {row["part"]: row["wrong"] for row in session.sql(
+        f"SELECT part, {_texts(differing)} AS wrong FROM ({grouped})"  # noqa: S608
+    ).collect()}  # fmt: skip
+    return [replace(each, columns=(*each.columns, *more.get(each.partition, ()))) for each in found]

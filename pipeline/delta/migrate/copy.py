@@ -95,10 +95,10 @@ def copy(session: SparkSession, plan: MigrationPlan, run_id: str, progress: Prog
         progress(f"writing {len(files)} files, {sum(file.size for file in files)} bytes")
         started = time.monotonic()
         with source_session(session) as own:
-            result = _write(own, plan, record, files, run_id)
+            frame, result = _write(own, plan, record, files, run_id)
             writes.append(result)
             progress(f"verifying version {result.version}")
-            done.append(verified(own, plan, record, version=result.version, files=files, started=started))
+            done.append(verified(own, plan, record, version=result.version, files=files, started=started, source=frame))
         newest = record
     return Copied(done=tuple(done), writes=tuple(writes))
 
@@ -131,7 +131,7 @@ def new_record(plan: MigrationPlan, newest: Record | None, files: Sequence[Plann
 
 def _write(
     own: SparkSession, plan: MigrationPlan, record: Record, files: Sequence[PlannedFile], run_id: str
-) -> WriteResult:  # fmt: skip
+) -> tuple[DataFrame, WriteResult]:  # fmt: skip
     table = TableRef(_as_written(plan), plan.location)
     note = CommitNote(mark=Mark(writer=MIGRATION_WRITER, epoch=record.number, token=record.token), run_id=run_id)
     with door_of_write(table.name, table.location):
@@ -144,7 +144,7 @@ def _write(
     result = write(frame, table=table, note=note, within=plan.within, source_is_stable=True, is_identified=True)
     if not result.committed:
         raise table.error(CommitConflictError, condition="MIGRATION")
-    return result
+    return frame, result
 
 
 def _as_written(plan: MigrationPlan) -> Dataset:
@@ -207,12 +207,13 @@ def _refuse_repeated_keys(own: SparkSession, plan: MigrationPlan, frame: DataFra
 
 def verified(
     own: SparkSession, plan: MigrationPlan, record: Record, *, version: int, files: Sequence[PlannedFile],
-    started: float,
+    started: float, source: DataFrame | None = None,
 ) -> Migrated:  # fmt: skip
     """Verify a commit, write its report, and let the table's properties name its record.
 
     Args:
         own: a session of `source_session`.
+        source: the frame of the files in that session, if there is one. It is computed again.
         started: the time of the monotonic clock at which the work on the commit began.
 
     Raises:
@@ -221,7 +222,8 @@ def verified(
     """
     table = plan.table
     with AfterCommit(table.name, table.location, version):
-        comparison = compare(own, source_frame(own, plan, files), _added_rows(own, table, version), table.dataset)
+        rows = source_frame(own, plan, files) if source is None else source
+        comparison = compare(own, rows, _added_rows(own, table, version), table.dataset)
         changed, vanished = _changed_since(plan, files)
     if changed or vanished or comparison.differing:
         undone_at = undo(own, table, record, version)

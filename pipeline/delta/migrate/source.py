@@ -46,6 +46,8 @@ _CSV = {
     "nullValue": _NULL,
 }  # fmt: skip
 _NDJSON = {"mode": "FAILFAST"}
+# A join by numbers takes a third of the time of one by the names themselves.
+_FILE_KEY = "xxhash64(_metadata.file_path)"
 _NANOS_IN_MICRO = 1000
 _MOST_DIGITS = 38
 # Between the names of a path: a character that is in no name.
@@ -80,12 +82,12 @@ def source_frame(session: SparkSession, plan: MigrationPlan, files: Sequence[Pla
         MigrationRefusedError: Spark does not list the planned files.
     """
     by_path = {file.path: file for file in files}
-    names = spark_names(session, plan, list(by_path)) if plan.folders else {}
+    keys = _file_keys(session, plan, list(by_path)) if plan.folders and files else {}
     frames = []
     for group in plan.groups:
         own = [by_path[path] for path in group.paths if path in by_path]
         if own:
-            frames.append(_group_frame(session, plan, group, own, names))
+            frames.append(_group_frame(session, plan, group, own, keys))
     if not frames:
         return session.createDataFrame([], StructType([StructField(f.name, f.dataType) for f in _declared(plan)]))
     return reduce(DataFrame.unionAll, frames)
@@ -96,7 +98,7 @@ def _declared(plan: MigrationPlan) -> list[StructField]:
 
 
 def _group_frame(
-    session: SparkSession, plan: MigrationPlan, group: Group, files: Sequence[PlannedFile], names: Mapping[str, str]
+    session: SparkSession, plan: MigrationPlan, group: Group, files: Sequence[PlannedFile], keys: Mapping[str, int]
 ) -> DataFrame:
     paths = [sql.path_pattern(uri(plan, file.path)) for file in files]
     given = [*(_given(column, plan.format) for column in group.columns), *(_absent(field) for field in group.absent)]
@@ -104,8 +106,8 @@ def _group_frame(
     if plan.folders:
         taken_names = [c.name for c in group.columns] + [c.name for c in plan.folders] + [f.name for f in group.absent]
         key = free_name("_file", taken_names)
-        frame = frame.selectExpr(*given, f"_metadata.file_path AS {sql.identifier(key)}")
-        frame = frame.join(_folder_frame(session, plan, files, names, key).hint("broadcast"), key, "inner")
+        frame = frame.selectExpr(*given, f"{_FILE_KEY} AS {sql.identifier(key)}")
+        frame = frame.join(_folder_frame(session, plan, files, keys, key).hint("broadcast"), key, "inner")
     else:
         frame = frame.selectExpr(*given)
     return frame.selectExpr(*(f"{text} AS {sql.identifier(name)}" for name, text in group.expressions.items()))
@@ -177,21 +179,23 @@ def uri(plan: MigrationPlan, path: str) -> str:
     return f"{plan.source.rstrip('/')}/{path}"
 
 
-def spark_names(session: SparkSession, plan: MigrationPlan, paths: Sequence[str]) -> dict[str, str]:
-    """By path below the source, the name that Spark gives the file in `_metadata.file_path`. No content is read.
+def _file_keys(session: SparkSession, plan: MigrationPlan, paths: Sequence[str]) -> dict[str, int]:
+    """By path below the source, the hash of the name that Spark gives the file. No content is read.
 
     Raises:
-        MigrationRefusedError: Spark lists other files.
+        MigrationRefusedError: Spark lists other files, or two names have the same hash.
     """
     patterns = [sql.path_pattern(uri(plan, path)) for path in paths]
-    rows = session.read.format("binaryFile").load(patterns).select("_metadata.file_path").collect() if paths else []
+    listed = session.read.format("binaryFile").load(patterns).selectExpr("_metadata.file_path", _FILE_KEY)
     _, top = file_system(plan.source)
-    names = {below(str(row[0]), top): str(row[0]) for row in rows}
-    if names.keys() != set(paths):
-        others = sorted(names.keys() ^ set(paths))
-        problems = tuple(f"{path}: this process and Spark do not list the same files" for path in others)
-        raise MigrationRefusedError(source=plan.source, location=plan.location, problems=problems)
-    return names
+    keys = {below(str(row[0]), top): int(row[1]) for row in listed.collect()}
+    others = sorted(keys.keys() ^ set(paths))
+    problems = [f"{path}: this process and Spark do not list the same files" for path in others]
+    if not others and len(set(keys.values())) < len(keys):
+        problems = ["the names of two files have the same hash; rename one of them"]
+    if problems:
+        raise MigrationRefusedError(source=plan.source, location=plan.location, problems=tuple(problems))
+    return keys
 
 
 def below(name: str, top: str) -> str:
@@ -201,15 +205,15 @@ def below(name: str, top: str) -> str:
 
 
 def _folder_frame(
-    session: SparkSession, plan: MigrationPlan, files: Iterable[PlannedFile], names: Mapping[str, str], key: str
+    session: SparkSession, plan: MigrationPlan, files: Iterable[PlannedFile], keys: Mapping[str, int], key: str
 ) -> DataFrame:
-    """The typed values of the folders' columns, by Spark's name for the file."""
+    """The typed values of the folders' columns, by the file's key."""
     import pyarrow as pa
 
     rows = list(files)
-    fields = [StructField(key, StringType()), *(StructField(c.name, c.data_type) for c in plan.folders)]
+    fields = [StructField(key, LongType()), *(StructField(c.name, c.data_type) for c in plan.folders)]
     columns = [
-        [names[file.path] for file in rows],
+        [keys[file.path] for file in rows],
         *([file.values[i] for file in rows] for i in range(len(plan.folders))),
     ]
     arrays = [pa.array(column, arrow_type(field.dataType)) for column, field in zip(columns, fields, strict=True)]
