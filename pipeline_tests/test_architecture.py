@@ -41,6 +41,7 @@ DECLARATIONS = {
 DELTA_PACKAGES = (
     "storage",
     "spark",
+    "server",
     "sql",
     "log",
     "frames",

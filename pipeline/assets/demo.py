@@ -23,7 +23,7 @@ from pipeline.assets.aviation.landing import DAYS, prepare_landing
 from pipeline.assets.portfolio.landing import prepare_prices
 from pipeline.dataset import Dataset, Registry
 from pipeline.delta.read.version import ReadOptions, read
-from pipeline.delta.spark.session import open_session
+from pipeline.delta.server.warm import open_project_session
 from pipeline.delta.table.open_table import require_table
 from pipeline.errors import DemoError
 from pipeline.orchestration import build_definitions
@@ -53,7 +53,7 @@ def demonstrate(settings: Settings, days: int, report: Report) -> None:
         result = _run(settings, registry, instance, run_id, (first, last))
     if not result.success:
         raise DemoError(reason=f"Run {run_id} failed: {failure_of(result)}")
-    session = open_session(settings.spark)
+    session = open_project_session(settings.spark)
     for dataset in registry:
         report(_table(session, dataset, settings) | {"seconds": seconds[dataset.name]})
 

@@ -8,7 +8,7 @@ from pipeline.cli.options import WIDE, project_settings
 from pipeline.cli.output import count, print_json, print_table
 from pipeline.cli.registry import declared
 from pipeline.delta.inspect.check import CheckOutcome, check_table
-from pipeline.delta.spark.session import open_session
+from pipeline.delta.server.warm import open_project_session
 from pipeline.errors import TableNotFoundError
 
 _RESULTS = {True: "passed", False: "failed", None: "not judged"}
@@ -26,7 +26,7 @@ def check(ctx: click.Context, names: tuple[str, ...], as_json: bool) -> None:
     """
     settings = project_settings()
     registry = declared(settings)
-    session = open_session(settings.spark)
+    session = open_project_session(settings.spark)
     outcomes: list[CheckOutcome] = []
     for dataset in [registry.get(name) for name in names] or list(registry):
         try:

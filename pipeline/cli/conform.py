@@ -16,7 +16,7 @@ from pipeline.cli.output import print_json
 from pipeline.cli.registry import declared
 from pipeline.dataset import Dataset
 from pipeline.delta.log.mark import rows_changed
-from pipeline.delta.spark.session import open_session
+from pipeline.delta.server.warm import open_project_session
 from pipeline.delta.table.open_table import conform as do_conform
 from pipeline.delta.table.open_table import plan_in_log, plan_of
 from pipeline.delta.table.plan import Plan
@@ -61,7 +61,7 @@ def plan_command(ctx: click.Context, names: tuple[str, ...], as_json: bool) -> N
     """
     results = _Results()
     settings = project_settings()
-    session = cache(lambda: open_session(settings.spark))
+    session = cache(lambda: open_project_session(settings.spark))
     for dataset in _targets(settings, names):
         with _collected(results, dataset):
             table = dataset.at(settings.root)
@@ -85,7 +85,7 @@ def apply_command(ctx: click.Context, names: tuple[str, ...], as_json: bool) -> 
     results, changed = _Results(), list[str]()
     settings = project_settings()
     targets = _targets(settings, names)
-    session = open_session(settings.spark)
+    session = open_project_session(settings.spark)
     for dataset in targets:
         with _collected(results, dataset):
             done = do_conform(session, dataset.at(settings.root))

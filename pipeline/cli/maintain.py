@@ -31,7 +31,7 @@ from pipeline.delta.maintain.maintain import (
 )
 from pipeline.delta.maintain.retention import Unread, consumers_of
 from pipeline.delta.maintain.routine import Maintained, maintain_table
-from pipeline.delta.spark.session import open_session
+from pipeline.delta.server.warm import open_project_session
 from pipeline.errors import PipelineError
 from pipeline.settings import Settings
 
@@ -228,7 +228,7 @@ class _Targets:
 
     def open_session(self) -> SparkSession:
         """The session. It is opened after every name was resolved to a dataset."""
-        return open_session(self.settings.spark)
+        return open_project_session(self.settings.spark)
 
 
 def _chosen(names: tuple[str, ...]) -> _Targets:

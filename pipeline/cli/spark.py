@@ -12,8 +12,10 @@ from typing import Any
 import click
 from rich.console import Console
 
-from pipeline.delta.spark import server as servers
+from pipeline.delta.server import process as servers
+from pipeline.delta.server.warm import answers_requests, warm_folders, warm_servers
 from pipeline.delta.spark.connect import CONNECT_PORT
+from pipeline.delta.spark.server_record import Server
 from pipeline.settings import STATE_FOLDER, load_settings
 
 PROGRESS_SECONDS = 10.0
@@ -43,33 +45,56 @@ def start(port: int, idle_minutes: int | None) -> None:
 @spark.command()
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
 def status(as_json: bool) -> None:
-    """Show whether the server runs; the exit status is 1 if it does not."""
+    """Show the servers of this project and what each does now; the exit status is 1 if none runs."""
+    states = [_state(folder, server) for folder, server in _servers()]
+    if as_json:
+        first = states[0] if states else {}
+        click.echo(json.dumps({"running": bool(states)} | first | {"servers": states}, indent=2))
+    else:
+        for state in states:
+            click.echo(_line(state))
+        if not states:
+            click.echo("No server runs.")
+    if not states:
+        raise SystemExit(1)
+
+
+def _servers() -> list[tuple[Path, Server]]:
+    """The servers that run, each with its folder; the one that was started by hand is the first."""
     folder = state_folder()
     server = servers.running(folder)
-    state: dict[str, Any] = {"running": server is not None}
-    if server is not None:
-        state |= asdict(server) | {
-            "remote": server.remote,
-            "answers": servers.answers(server),
-            "memory_bytes": servers.memory_bytes(folder, server),
-        }
-    if as_json:
-        click.echo(json.dumps(state, indent=2))
-    elif server is None:
-        click.echo("No server runs.")
-    else:
-        megabytes = state["memory_bytes"] // 2**20
-        verb = "answers" if state["answers"] else "does not answer"
-        click.echo(f"Process {server.pid} {verb} at {server.remote}, {megabytes} MB, log {server.log}")
-    if server is None:
-        raise SystemExit(1)
+    return [*([] if server is None else [(folder, server)]), *warm_servers(load_settings())]
+
+
+def _state(folder: Path, server: Server) -> dict[str, Any]:
+    return asdict(server) | {
+        "kind": "started" if folder == state_folder() else "warm",
+        "remote": server.remote,
+        "answers": answers_requests(folder, server),
+        "clients": servers.connected(folder, server),
+        "memory_bytes": servers.memory_bytes(folder, server),
+    }
+
+
+def _line(state: dict[str, Any]) -> str:
+    verb = "answers" if state["answers"] else "does not answer"
+    clients = f"{state['clients']} client{'' if state['clients'] == 1 else 's'}"
+    ends = "" if state["idle_minutes"] is None else f", ends after {state['idle_minutes']} minutes without a client"
+    return (
+        f"{state['kind']}: process {state['pid']} {verb} at {state['remote']}, {clients}, "
+        f"{state['memory_bytes'] // 2**20} MB{ends}, log {state['log']}"
+    )
 
 
 @spark.command()
 def stop() -> None:
-    """End the server, and remove the leftovers of a crashed one."""
-    server = servers.stop(state_folder())
-    click.echo("No server ran." if server is None else f"Ended process {server.pid}.")
+    """End the servers of this project, and remove the leftovers of a crashed one."""
+    folders = [state_folder(), *warm_folders(load_settings())]
+    ended = [server for folder in folders if (server := servers.stop(folder)) is not None]
+    for server in ended:
+        click.echo(f"Ended process {server.pid}.")
+    if not ended:
+        click.echo("No server ran.")
 
 
 @contextmanager

@@ -12,7 +12,7 @@ from pipeline.cli.registry import declared
 from pipeline.delta.inspect.query import is_number, query
 from pipeline.delta.read.version import ReadOptions
 from pipeline.delta.read.window import Window
-from pipeline.delta.spark.session import open_session
+from pipeline.delta.server.warm import open_project_session
 
 DEFAULT_LIMIT = 1000
 NULL = "NULL"
@@ -80,7 +80,7 @@ def sql(
         for name in (*pins, *windows)
     }
     answer = query(
-        open_session(settings.spark),
+        open_project_session(settings.spark),
         statement,
         datasets=registry,
         root=settings.root,

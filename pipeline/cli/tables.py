@@ -19,7 +19,7 @@ from pipeline.dataset.registry import near_misses
 from pipeline.delta.inspect.describe import TableDescription, describe_at, described_in_log
 from pipeline.delta.inspect.history import HistoryEntry, history, history_in_log
 from pipeline.delta.inspect.tables import is_table, tables_below
-from pipeline.delta.spark.session import open_session
+from pipeline.delta.server.warm import open_project_session
 from pipeline.delta.storage.file_system import local_folder
 from pipeline.delta.table.open_table import state_at_location
 from pipeline.delta.table.undeclared import dataset_of
@@ -49,7 +49,7 @@ class Tables:
     @cached_property
     def session(self) -> SparkSession:
         """The project's Spark."""
-        return open_session(self.settings.spark)
+        return open_project_session(self.settings.spark)
 
     def find(self, name: str) -> NamedTable:
         """The table of a dataset by its name, a table by its path below the root, or a table by its path or URI.

@@ -16,7 +16,7 @@ import click
 
 from pipeline.cli.options import project_settings
 from pipeline.cli.spark import state_folder, waiting
-from pipeline.delta.spark import server as servers
+from pipeline.delta.server import process as servers
 from pipeline.delta.spark.connect import CONNECT_PORT
 from pipeline.errors import UpError
 from pipeline.settings import Settings, shown_remote

@@ -48,6 +48,7 @@ from pipeline.errors.machine import (
     SessionConfError,
     SparkUnavailableError,
     UnknownSchemeError,
+    WarmServerError,
     WrongJarError,
 )
 from pipeline.errors.requests import (
@@ -191,6 +192,7 @@ __all__ = [
     "VersionNotFoundError",
     "VersionVacuumedError",
     "ViolationError",
+    "WarmServerError",
     "WrongJarError",
     "rebuilt",
 ]

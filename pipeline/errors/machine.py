@@ -201,3 +201,17 @@ class ServerError(PipelineError):
         "pipeline spark status shows it, pipeline spark stop ends it and clears {folder}; pipeline spark start with "
         "another --port starts it there."
     )
+
+
+@dataclass(eq=False, kw_only=True)
+class WarmServerError(PipelineError):
+    """The setting `warm` is `require`, and there can't be a warm server of the project; `folder` has its state."""
+
+    folder: str
+    reason: str
+
+    sentence = "Spark may only run on this project's warm server, and there can't be one: {reason}."
+    next_step = (
+        "Set PIPELINE_WARM=never to run Spark in the process of the command. pipeline spark status shows the servers, "
+        "and pipeline spark stop clears the leftovers of crashed ones in {folder}."
+    )

@@ -6,7 +6,7 @@ from typing import Any, ClassVar
 from dagster_pyspark import LazyPySparkResource
 from pydantic import Field
 
-from pipeline.delta.spark.session import open_session
+from pipeline.delta.server.warm import open_project_session
 from pipeline.settings import SparkSettings, load_settings
 
 
@@ -40,4 +40,4 @@ class DeltaSparkResource(LazyPySparkResource):
 
     def _init_session(self) -> None:
         if self._spark_session is None:
-            self._spark_session = open_session(self.to_settings())
+            self._spark_session = open_project_session(self.to_settings())

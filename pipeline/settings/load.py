@@ -13,7 +13,7 @@ from pipeline.errors.spelling import near
 from pipeline.settings import readers
 from pipeline.settings.addresses import refuse_unreachable
 from pipeline.settings.storage import read_storage
-from pipeline.settings.values import LOCAL_FRAME_MAX_BYTES, STATE_FOLDER, Settings, SparkSettings
+from pipeline.settings.values import LOCAL_FRAME_MAX_BYTES, STATE_FOLDER, Settings, SparkSettings, WarmMode
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -55,6 +55,7 @@ def load_settings(environ: Mapping[str, str] | None = None, start: Path | None =
     spark = SparkSettings(
         master=values.get("master", "local[*]"),
         remote=environ.get("SPARK_REMOTE") or None,
+        warm=_warm(values, environ),
         driver_memory=values.get("driver_memory", "2g"),
         cache=readers.absolute_path(values.get("cache", str(cache_home / "delta-first-pipeline")), project, home),
         maven_repository=values.get("maven_repository"),
@@ -85,6 +86,7 @@ _READERS: Mapping[str, Callable[[str, Any], Any]] = {
     "running": readers.names,
     "local_frame_max_bytes": readers.byte_count,
     "master": readers.required_text,
+    "warm": readers.warm_mode,
     "driver_memory": readers.memory,
     "cache": readers.required_text,
     "maven_repository": readers.repository,
@@ -93,6 +95,13 @@ _READERS: Mapping[str, Callable[[str, Any], Any]] = {
 _ONLY_IN_PROJECT = frozenset({"spark_conf"})
 # It is read with the environment, which its values may name.
 _STORAGE = "storage"
+
+
+def _warm(values: Mapping[str, Any], environ: Mapping[str, str]) -> WarmMode:
+    warm: WarmMode = values.get("warm", SparkSettings.warm)
+    is_ci = environ.get("CI", "").lower() not in ("", "0", "false")
+    forbids = is_ci or environ.get("SPARK_REMOTE") or "master" in values
+    return "never" if warm == "auto" and forbids else warm
 
 
 def setting_names() -> tuple[str, ...]:

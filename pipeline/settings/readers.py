@@ -109,6 +109,13 @@ def vacuum_mode(setting: str, value: Any) -> str:
     return str(value)
 
 
+def warm_mode(setting: str, value: Any) -> str:
+    """`auto`, `never` or `require`."""
+    if value not in ("auto", "never", "require"):
+        raise SettingsError(setting=setting, problem=f"got {value!r}", expected="auto, never or require")
+    return str(value)
+
+
 def names(setting: str, value: Any) -> tuple[str, ...]:
     """A list of names, or one text with commas between them, the form in the environment."""
     names = value.split(",") if isinstance(value, str) else value

@@ -12,6 +12,7 @@ from pipeline.errors.argument_types import type_problems
 from pipeline.settings.storage import StorageOptions
 
 VacuumMode = Literal["dry", "apply"]
+WarmMode = Literal["auto", "never", "require"]
 
 STATE_FOLDER = ".pipeline"
 LOCAL_FRAME_MAX_BYTES = 1 << 30
@@ -25,6 +26,9 @@ class SparkSettings:
         master: the Spark master of an embedded Spark. A cluster's master needs a root that the cluster reaches.
         remote: a Spark Connect server with Delta, as `sc://host:port`. If it is set, no Spark starts here and `master`
             is not used.
+        warm: whether commands and runs share a Spark server of the project that stays in the background for 30 idle
+            minutes. `auto` starts one if nothing forbids it: a variable `CI`, a `master`, a `remote`, a folder that
+            can't be written. Then, and with `never`, Spark runs in each process. `require` refuses to run there.
         driver_memory: the memory of an embedded Spark.
         cache: the folder of Delta's jars and of start scripts for Java.
         maven_repository: the Maven repository that the jars come from, if not the public one.
@@ -36,6 +40,7 @@ class SparkSettings:
 
     master: str = "local[*]"
     remote: str | None = field(default=None, repr=False)
+    warm: WarmMode = "never"
     driver_memory: str = "2g"
     cache: Path = field(default_factory=lambda: Path.home() / ".cache" / "delta-first-pipeline")
     maven_repository: str | None = field(default=None, repr=False)

@@ -19,7 +19,7 @@ from pathlib import Path
 
 import psutil
 
-from pipeline.delta.spark import server as servers
+from pipeline.delta.server import process as servers
 from pipeline.delta.spark.server_record import TOKEN_VARIABLE, Server, token_of
 from pipeline.settings import STATE_FOLDER, load_settings
 from pipeline_tests.conftest import free_port

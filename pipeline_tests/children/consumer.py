@@ -17,7 +17,7 @@ from typing import Any
 from dagster import DagsterInstance, OutputContext, materialize
 from pyspark.sql import DataFrame
 
-from pipeline.delta.spark.session import embedded_environment
+from pipeline.delta.spark.connect import embedded_environment
 from pipeline.orchestration import Changes, DeltaIOManager, DeltaSparkResource, dataset_asset, dataset_spec
 from pipeline.settings import SparkSettings
 from pipeline_tests.orchestration.consumer_datasets import LOG, SEEN

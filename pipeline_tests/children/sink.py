@@ -29,7 +29,7 @@ from pipeline.dataset import Append, Dataset
 from pipeline.delta.sink.buffer import Receipt
 from pipeline.delta.sink.receiver import SinkSettings
 from pipeline.delta.sink.sink import DeltaSink
-from pipeline.delta.spark.session import embedded_environment
+from pipeline.delta.spark.connect import embedded_environment
 from pipeline.settings import Settings, SparkSettings
 
 WRITER = "stream"

@@ -15,7 +15,8 @@ from pathlib import Path
 
 from pyspark.sql import DataFrame, SparkSession
 
-from pipeline.delta.spark.session import embedded_environment, open_session
+from pipeline.delta.spark.connect import embedded_environment
+from pipeline.delta.spark.session import open_session
 from pipeline.delta.stream.structured_streaming import write_available
 from pipeline.settings import SparkSettings
 from pipeline_tests.children.sink import ARRIVALS

@@ -25,7 +25,8 @@ from pyspark.sql.types import LongType, StringType, StructField, StructType
 from pipeline.dataset import Append, Dataset, Merge, Replace
 from pipeline.delta.log.commits import commit_note
 from pipeline.delta.log.mark import CommitNote, Mark
-from pipeline.delta.spark.session import embedded_environment, open_session
+from pipeline.delta.spark.connect import embedded_environment
+from pipeline.delta.spark.session import open_session
 from pipeline.delta.sql.slices import Slice, of_values
 from pipeline.delta.write.result import WriteResult
 from pipeline.delta.write.write import write

@@ -18,7 +18,7 @@ from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql.types import StringType
 
 from pipeline import errors
-from pipeline.delta.spark import server as servers
+from pipeline.delta.server import process as servers
 from pipeline.delta.spark.cluster import WAIT_CONF, require_master, wait_seconds
 from pipeline.delta.spark.jars import delta_jars
 from pipeline.delta.stream.structured_streaming import write_available

@@ -448,7 +448,7 @@ def test_the_command_shows_the_plan_applies_it_and_says_by_its_status_whether_ta
     monkeypatch.setenv("PIPELINE_DATASETS", "pipeline_tests.projects.conform_datasets:datasets")
     monkeypatch.setenv("PIPELINE_ROOT", root)
     monkeypatch.delenv("SPARK_REMOTE", raising=False)
-    monkeypatch.setattr(command, "open_session", lambda _: classic)
+    monkeypatch.setattr(command, "open_project_session", lambda _: classic)
 
     def run(*arguments: str) -> Any:
         return CliRunner().invoke(command.conform, list(arguments))

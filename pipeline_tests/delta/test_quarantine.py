@@ -28,7 +28,7 @@ from pipeline.dataset import (
 )
 from pipeline.delta.log.mark import CommitNote, Mark
 from pipeline.delta.read.changes import SourceChanges
-from pipeline.delta.spark.session import embedded_environment
+from pipeline.delta.spark.connect import embedded_environment
 from pipeline.delta.sql.slices import of_values
 from pipeline.delta.table.apply import Applied
 from pipeline.delta.write import write as write_module

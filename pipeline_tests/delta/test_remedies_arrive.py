@@ -28,8 +28,8 @@ from pipeline.delta.frames.convert import from_spark, to_spark
 from pipeline.delta.frames.source_files import read_csv_files
 from pipeline.delta.log.mark import clone_session, release_session
 from pipeline.delta.read.version import read
+from pipeline.delta.server import process as server
 from pipeline.delta.sink.sink import DeltaSink, sink_folders
-from pipeline.delta.spark import server
 from pipeline.delta.spark.session import open_session
 from pipeline.delta.sql.slices import of_values
 from pipeline.delta.write.write import write

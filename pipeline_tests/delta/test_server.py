@@ -14,7 +14,7 @@ from typing import Any
 import psutil
 import pytest
 
-from pipeline.delta.spark import server as servers
+from pipeline.delta.server import process as servers
 from pipeline.delta.spark import server_record as records
 from pipeline.delta.spark.connect import clone_connect, end_connect
 from pipeline.delta.spark.server_record import Server, beginning, token_of
@@ -59,7 +59,7 @@ def opened(remote: str) -> Any:
 def looks_like_a_server(folder: Path, port: int) -> Any:
     """A process with the command line of this folder's server, that does nothing."""
     program = folder.parent / "program"
-    module = program.joinpath(*servers.__name__.split(".")).with_suffix(".py")
+    module = program.joinpath(*records.MODULE.split(".")).with_suffix(".py")
     module.parent.mkdir(parents=True)
     module.write_text("import time\ntime.sleep(600)\n", encoding="utf-8")
     environment = os.environ | {"PYTHONPATH": str(program)}
@@ -243,5 +243,5 @@ def test_a_folder_that_can_t_be_written_is_named(folder: Path) -> None:
 
 def test_two_commands_can_t_change_the_folder_at_once(folder: Path) -> None:
     folder.mkdir()
-    with servers._locked(folder), pytest.raises(ServerError):
+    with servers.locked(folder), pytest.raises(ServerError):
         servers.stop(folder)

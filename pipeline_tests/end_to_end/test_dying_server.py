@@ -13,7 +13,7 @@ import pytest
 from deltalake import DeltaTable
 from pyspark.sql import SparkSession
 
-from pipeline.delta.spark import server as servers
+from pipeline.delta.server import process as servers
 from pipeline.delta.spark.server_record import Server
 from pipeline_tests.conftest import free_port
 from pipeline_tests.delta.sample import put

@@ -93,7 +93,7 @@ def test_a_committing_thread_that_ends_is_told_by_its_error_and_an_exit_status(
     def no_java(settings: SparkSettings) -> None:
         raise JavaNotFoundError(minimum=17, tried=())
 
-    monkeypatch.setattr(sink_module, "open_session", no_java)
+    monkeypatch.setattr(sink_module, "open_project_session", no_java)
     shown = run("run", "positions", "--from", record_in(tmp_path / "in"))
     assert shown.exit_code == 1
     assert "Error: Spark needs Java 17 or newer and none was found" in shown.stderr

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from pipeline.delta.spark import server
+from pipeline.delta.server import process as server
 from pipeline.delta.spark.jars import delta_jars, public_repository
 from pipeline.delta.spark.java import find_java
 from pipeline.delta.spark.session import open_session

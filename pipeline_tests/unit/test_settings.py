@@ -107,6 +107,7 @@ def test_settings_can_not_be_changed_afterwards(tmp_path: Path, home: Path) -> N
 SIMPLE = {
     "root": ("s3a://project/root", "s3a://environment/root"),
     "landing": ("s3a://project/landing", "s3a://environment/landing"),
+    "warm": ("require", "auto"),
     "datasets": ("project.tables:datasets", "environment.tables:datasets"),
     "catalog": ("project", "environment.schema"),
     "vacuum": ("dry", "apply"),
@@ -126,6 +127,18 @@ def test_the_environment_wins_over_the_project_and_the_project_over_the_default(
     assert value_of(read(home, project), name) == of_project
     assert value_of(read(home, project, **variable), name) == of_environment
     assert value_of(read(home, tmp_path, **variable), name) == of_environment
+
+
+@pytest.mark.parametrize(
+    "variable", [{"CI": "true"}, {"SPARK_REMOTE": "sc://127.0.0.1"}, {"PIPELINE_MASTER": "local[*]"}], ids=str
+)
+def test_where_spark_is_given_or_in_ci_no_warm_server_is_started_unless_it_is_required(
+    tmp_path: Path, home: Path, variable: dict[str, str]
+) -> None:
+    assert read(home, tmp_path, PIPELINE_WARM="auto").spark.warm == "auto"
+    assert read(home, tmp_path, PIPELINE_WARM="auto", CI="false").spark.warm == "auto"
+    assert read(home, tmp_path, PIPELINE_WARM="auto", **variable).spark.warm == "never"
+    assert read(home, tmp_path, PIPELINE_WARM="require", **variable).spark.warm == "require"
 
 
 def test_a_cache_folder_of_the_environment_wins_over_one_of_the_project(tmp_path: Path, home: Path) -> None:

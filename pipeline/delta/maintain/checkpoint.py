@@ -22,8 +22,9 @@ from pyspark.sql import SparkSession
 
 from pipeline.delta.log.commits import commit_file
 from pipeline.delta.log.mark import clone_session
+from pipeline.delta.spark.connect import embedded_environment
 from pipeline.delta.spark.failures import SPARK_ERRORS, failure_of
-from pipeline.delta.spark.session import embedded_environment, is_connect, open_session
+from pipeline.delta.spark.session import is_connect, open_session
 from pipeline.settings import load_settings
 
 CHILD_SECONDS = 900

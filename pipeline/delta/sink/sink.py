@@ -25,13 +25,13 @@ from typing import Any, Protocol
 
 from pipeline.dataset import Append, Dataset, InsertNew, Merge, require_dataset
 from pipeline.delta.frames.staging import STAGING
+from pipeline.delta.server.warm import open_project_session
 from pipeline.delta.sink.buffer import Receipt
 from pipeline.delta.sink.committer import Committer
 from pipeline.delta.sink.metrics import SinkCounters, SinkMetrics
 from pipeline.delta.sink.receiver import Receiver, SinkSettings
 from pipeline.delta.spark.doors import foreign
 from pipeline.delta.spark.failures import failure_of
-from pipeline.delta.spark.session import open_session
 from pipeline.delta.storage.file_system import local_folder
 from pipeline.delta.storage.options import use_accounts
 from pipeline.errors import DeclarationError, PipelineError, SinkStoppedError
@@ -102,7 +102,7 @@ class DeltaSink:
             dataset.named(settings.catalog).at(settings.root), writer=writer_id, journal=self._receiver.journal,
             letters=self._receiver.letters, meter=self._meter, staging=staging,
             in_place=f"{staging}/{SINKS}/{journal.parent.name}/{journal.name}" if is_readable else None,
-            open_session=partial(open_session, settings.spark), settings=options, stopping=self._drained,
+            open_session=partial(open_project_session, settings.spark), settings=options, stopping=self._drained,
         )  # fmt: skip
         self._thread = threading.Thread(target=self._run, name=f"sink-{dataset.name}-commit", daemon=True)
         self._failure: PipelineError | None = None

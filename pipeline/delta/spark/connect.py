@@ -39,6 +39,11 @@ _LOST = "the server no longer has this run's session"
 CONNECT_MODE = "SPARK_CONNECT_MODE_ENABLED"
 
 
+def embedded_environment() -> dict[str, str]:
+    """The environment for a child process that runs Spark itself, without this process's server."""
+    return {name: value for name, value in os.environ.items() if name not in ("SPARK_REMOTE", CONNECT_MODE)}
+
+
 def open_connect(remote: str) -> SparkSession:
     """A session on the server at this address, with our retries and confs. If the process has one there, that one.
 
@@ -48,7 +53,7 @@ def open_connect(remote: str) -> SparkSession:
     _require_listener(remote)
     from pyspark.sql.connect.session import SparkSession as ConnectSession
 
-    builder = ConnectSession.builder.channelBuilder(_channel(remote))
+    builder = ConnectSession.builder.channelBuilder(channel(remote))
     try:
         session: Any = builder.getOrCreate()
         try:
@@ -68,7 +73,7 @@ def open_connect(remote: str) -> SparkSession:
     return session  # type: ignore[no-any-return]
 
 
-def _channel(remote: str) -> Any:
+def channel(remote: str) -> Any:
     """The channel to a server. On this machine it sends a token without TLS; pyspark does so for `localhost` alone.
 
     A token in the address has precedence. Without one, the project's own server gets its own token.

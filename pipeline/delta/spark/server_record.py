@@ -22,7 +22,7 @@ from pipeline.delta.storage.local_files import write_file
 from pipeline.errors import ServerError
 
 HOST = "127.0.0.1"
-MODULE = "pipeline.delta.spark.server"
+MODULE = "pipeline.delta.server.serve"
 TOKEN_VARIABLE = "SPARK_CONNECT_AUTHENTICATE_TOKEN"  # noqa: S105  the name of a variable
 _TOKEN_BYTES = 32
 _COMMAND_LINE_SECONDS = 1.0

@@ -90,8 +90,3 @@ def _embedded(settings: SparkSettings) -> SparkSession:
     if settings.is_cluster:
         check_executors(session, settings.master)
     return session
-
-
-def embedded_environment() -> dict[str, str]:
-    """The environment for a child process that runs Spark itself, without this process's server."""
-    return {name: value for name, value in os.environ.items() if name not in ("SPARK_REMOTE", CONNECT_MODE)}

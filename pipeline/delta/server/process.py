@@ -1,17 +1,14 @@
 """A local Spark Connect server with Delta that runs in the background.
 
-Here belong its start, the check whether it runs, and its end. The server is a process of our own that opens an embedded
-session and serves Connect on a loopback port. So its Java, jars and confs are those of any embedded session, and the
-JVM ends with its parent process in any case. A client needs the server's token, which `server_record` keeps. The server
-gets the token in its environment, which only its user may read.
+Here belong its start, the check whether it runs, and its end. The server is a process of our own (`serve`) that opens
+an embedded session and serves Connect on a loopback port. So its Java, jars and confs are those of any embedded
+session, and the JVM ends with its parent process in any case. A client needs the server's token, which `record` keeps.
+The server gets the token in its environment, which only its user may read.
 """
 
 from __future__ import annotations
 
-import argparse
 import contextlib
-import os
-import signal
 import socket
 import subprocess
 import sys
@@ -19,14 +16,13 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import replace
 from pathlib import Path
 from typing import TextIO
 
 import psutil
 
 from pipeline.delta.spark.cluster import WAIT_CONF, wait_seconds
-from pipeline.delta.spark.connect import CONNECT_PORT
+from pipeline.delta.spark.connect import CONNECT_PORT, embedded_environment
 from pipeline.delta.spark.jars import delta_jars
 from pipeline.delta.spark.server_record import (
     HOST,
@@ -41,20 +37,14 @@ from pipeline.delta.spark.server_record import (
     process_of,
     read_record,
     remember,
-    set_ready,
 )
-from pipeline.delta.spark.session import embedded_environment, open_session
-from pipeline.errors import PipelineError, ServerError
-from pipeline.settings import SparkSettings, load_settings
+from pipeline.errors import ServerError
+from pipeline.settings import load_settings
 
 START_SECONDS = 180.0
 STOP_SECONDS = 30.0
 POLL_SECONDS = 0.2
-# How often an idle server checks its connections, and how long it keeps a session whose client is gone.
-WATCH_SECONDS = 5.0
-SESSION_MINUTES = 20
-COLLECT_SECONDS = 60
-PLUGIN = "org.apache.spark.sql.connect.SparkConnectPlugin"
+Waiting = Callable[[float], None]
 
 
 def running(folder: Path) -> Server | None:
@@ -78,7 +68,7 @@ def start(
     folder: Path,
     port: int = CONNECT_PORT,
     idle_minutes: int | None = None,
-    waiting: Callable[[float], None] = lambda _: None,
+    waiting: Waiting = lambda _: None,
 ) -> Server:
     """Start a server in the background and return when it answers.
 
@@ -90,35 +80,40 @@ def start(
         ServerError: a server runs already, another process uses the port, or the server did not start.
         JarsUnavailableError: and the other errors of `delta_jars`.
     """
-    with _locked(folder):
+    with locked(folder):
         earlier = running(folder)
         if earlier is not None and answers(earlier):
             raise ServerError(
                 folder=str(folder), reason=f"a server runs already, process {earlier.pid} at {earlier.remote}"
             )
         if earlier is not None:  # its JVM is gone
-            _end(folder, earlier)
+            end(folder, earlier)
         if not _is_free(port):
             raise ServerError(folder=str(folder), reason=f"another process uses port {port}")
-        settings = load_settings().spark
-        seconds = START_SECONDS + (wait_seconds(dict(settings.conf).get(WAIT_CONF)) if settings.is_cluster else 0)
-        delta_jars(settings)  # here, so that the caller gets their errors and the server downloads nothing
-        log = folder / "server.log"
-        child = _spawn(folder, port, idle_minutes, log)
-        server = Server(
-            pid=child.pid,
-            began=beginning(psutil.Process(child.pid)),
-            port=port,
-            log=str(log),
-            idle_minutes=idle_minutes,
-        )
-        with ExitStack() as unless_ready:  # also an interrupt must leave no process or record
-            unless_ready.callback(forget, folder)
-            unless_ready.callback(_end, folder, server)
-            _await_answer(child, server, folder, waiting, seconds)
-            remember(folder, server)
-            unless_ready.pop_all()
-        return server
+        return start_locked(folder, port, idle_minutes, waiting)
+
+
+def start_locked(folder: Path, port: int, idle_minutes: int | None, waiting: Waiting) -> Server:
+    """As `start`, for a caller that has the folder's lock and has seen that no server of it runs."""
+    settings = load_settings().spark
+    seconds = START_SECONDS + (wait_seconds(dict(settings.conf).get(WAIT_CONF)) if settings.is_cluster else 0)
+    delta_jars(settings)  # here, so that the caller gets their errors and the server downloads nothing
+    log = folder / "server.log"
+    child = _spawn(folder, port, idle_minutes, log)
+    server = Server(
+        pid=child.pid,
+        began=beginning(psutil.Process(child.pid)),
+        port=port,
+        log=str(log),
+        idle_minutes=idle_minutes,
+    )
+    with ExitStack() as unless_ready:  # also an interrupt must leave no process or record
+        unless_ready.callback(forget, folder)
+        unless_ready.callback(end, folder, server)
+        _await_answer(child, server, folder, waiting, seconds)
+        remember(folder, server)
+        unless_ready.pop_all()
+    return server
 
 
 def _spawn(folder: Path, port: int, idle_minutes: int | None, log: Path) -> subprocess.Popen[bytes]:
@@ -137,7 +132,7 @@ def _spawn(folder: Path, port: int, idle_minutes: int | None, log: Path) -> subp
 
 
 def _await_answer(
-    child: subprocess.Popen[bytes], server: Server, folder: Path, waiting: Callable[[float], None], at_most: float
+    child: subprocess.Popen[bytes], server: Server, folder: Path, waiting: Waiting, at_most: float
 ) -> None:
     started = time.monotonic()
     while not (is_ready(folder, server.pid) and answers(server)):
@@ -163,12 +158,12 @@ def stop(folder: Path) -> Server | None:
     Raises:
         ServerError: the folder can't be written.
     """
-    with _locked(folder):
+    with locked(folder):
         server = None
         with contextlib.suppress(ServerError):
             server = running(folder)
         if server is not None:
-            _end(folder, server)
+            end(folder, server)
         try:
             forget(folder)
         except OSError as error:
@@ -176,18 +171,34 @@ def stop(folder: Path) -> Server | None:
         return server
 
 
-def _end(folder: Path, server: Server) -> None:
+def end(folder: Path, server: Server, seconds: float = STOP_SECONDS) -> None:
+    """End a server's processes. Those that are not gone after so many seconds are killed."""
     process = process_of(folder, server)
     if process is None:
         return
     family = [process, *process.children(recursive=True)]
     with contextlib.suppress(psutil.NoSuchProcess):
         process.terminate()
-    _, alive = psutil.wait_procs(family, timeout=STOP_SECONDS)
+    _, alive = psutil.wait_procs(family, timeout=seconds)
     for survivor in alive:
         with contextlib.suppress(psutil.NoSuchProcess):
             survivor.kill()
     psutil.wait_procs(alive, timeout=STOP_SECONDS)
+
+
+def clients(process: psutil.Process, port: int) -> int:
+    """The connections that the child processes of a server have at its port."""
+    family = process.children(recursive=True)
+    connections = (connection for child in family for connection in child.net_connections("tcp"))
+    return sum(c.status == psutil.CONN_ESTABLISHED and c.laddr.port == port for c in connections)
+
+
+def connected(folder: Path, server: Server) -> int:
+    """The clients that a server has now."""
+    with contextlib.suppress(psutil.Error):
+        process = process_of(folder, server)
+        return 0 if process is None else clients(process, server.port)
+    return 0
 
 
 def memory_bytes(folder: Path, server: Server) -> int:
@@ -199,15 +210,29 @@ def memory_bytes(folder: Path, server: Server) -> int:
 
 
 @contextmanager
-def _locked(folder: Path) -> Iterator[None]:
-    """One command at a time may change the folder. The lock ends with its process."""
+def locked(folder: Path, seconds: float = 0.0) -> Iterator[None]:
+    """One command at a time may change the folder. The lock ends with its process.
+
+    Args:
+        seconds: wait so long for another command.
+
+    Raises:
+        ServerError: another command has the lock, or the folder can't be written.
+    """
     import fcntl
 
+    last = time.monotonic() + seconds
     with _opened_lock(folder) as lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:
-            raise ServerError(folder=str(folder), reason="another command is starting or stopping it") from error
+        while True:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except OSError as error:
+                if time.monotonic() >= last:
+                    raise ServerError(
+                        folder=str(folder), reason="another command is starting or stopping it"
+                    ) from error
+            time.sleep(POLL_SECONDS)
         yield
 
 
@@ -231,60 +256,3 @@ def _is_free(port: int) -> bool:
         except OSError:
             return False
         return True
-
-
-def serving(settings: SparkSettings, port: int) -> SparkSettings:
-    """The settings of a driver that serves Connect."""
-    conf = dict(settings.conf) | {
-        "spark.app.name": "pipeline-server",
-        "spark.plugins": PLUGIN,
-        # With Spark's half hour the garbage of hundreds of runs would stay in resident memory.
-        "spark.cleaner.periodicGC.interval": f"{COLLECT_SECONDS}s",
-        "spark.connect.grpc.binding.address": HOST,
-        "spark.connect.grpc.binding.port": str(port),
-        "spark.connect.session.manager.defaultSessionTimeout": f"{SESSION_MINUTES}m",
-    }
-    return replace(settings, remote=None, conf=tuple(sorted(conf.items())))
-
-
-def serve(folder: Path, port: int, idle_minutes: int | None) -> None:
-    """Run as the server's process until a signal ends it, its JVM ends, or it was idle for `idle_minutes`."""
-    ending = threading.Event()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda *_: ending.set())
-    try:
-        session = open_session(serving(load_settings().spark, port))
-    except PipelineError as error:
-        raise SystemExit(" ".join(str(error).split())) from error  # as one line, which `start` reports
-    set_ready(folder, os.getpid())
-    jvm: subprocess.Popen[bytes] = session.sparkContext._gateway.proc  # type: ignore[union-attr]
-    threading.Thread(target=_set_after, args=(jvm, ending), daemon=True).start()
-    connected = time.monotonic()
-    while not ending.wait(WATCH_SECONDS):
-        if _has_clients(port):
-            connected = time.monotonic()
-        elif idle_minutes is not None and time.monotonic() - connected > idle_minutes * 60:
-            break
-    if jvm.poll() is not None:
-        raise SystemExit(f"The JVM ended with status {jvm.returncode}.")
-    session.stop()
-
-
-def _set_after(child: subprocess.Popen[bytes], event: threading.Event) -> None:
-    child.wait()
-    event.set()
-
-
-def _has_clients(port: int) -> bool:
-    family = psutil.Process().children(recursive=True)
-    connections = (connection for child in family for connection in child.net_connections("tcp"))
-    return any(c.status == psutil.CONN_ESTABLISHED and c.laddr.port == port for c in connections)
-
-
-if __name__ == "__main__":
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--port", type=int, required=True)
-    parser.add_argument("--idle-minutes", type=int, default=None)
-    parser.add_argument("--state", required=True)  # the server's folder; other processes read it on the command line
-    options = parser.parse_args()
-    serve(Path(options.state), options.port, options.idle_minutes)

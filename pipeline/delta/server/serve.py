@@ -1,0 +1,81 @@
+"""The process of a server: an embedded session that serves Connect on a loopback port until it ends."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import signal
+import subprocess
+import threading
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import psutil
+
+from pipeline.delta.server.process import clients
+from pipeline.delta.spark.server_record import HOST, set_ready
+from pipeline.delta.spark.session import open_session
+from pipeline.errors import PipelineError
+from pipeline.settings import SparkSettings, load_settings
+
+# How often an idle server checks its connections, and how long it keeps a session whose client is gone.
+WATCH_SECONDS = 5.0
+SESSION_MINUTES = 20
+COLLECT_SECONDS = 60
+PLUGIN = "org.apache.spark.sql.connect.SparkConnectPlugin"
+
+
+def serving(settings: SparkSettings, port: int) -> SparkSettings:
+    """The settings of a driver that serves Connect."""
+    conf = dict(settings.conf) | {
+        "spark.app.name": "pipeline-server",
+        "spark.plugins": PLUGIN,
+        # A server outlives the code of its clients: each task imports their modules anew.
+        "spark.python.worker.reuse": "false",
+        # The heap of an idle server shrinks after a collection, so that its memory is free for others.
+        "spark.driver.defaultJavaOptions": "-XX:MinHeapFreeRatio=10 -XX:MaxHeapFreeRatio=30",
+        # With Spark's half hour the garbage of hundreds of runs would stay in resident memory.
+        "spark.cleaner.periodicGC.interval": f"{COLLECT_SECONDS}s",
+        "spark.connect.grpc.binding.address": HOST,
+        "spark.connect.grpc.binding.port": str(port),
+        "spark.connect.session.manager.defaultSessionTimeout": f"{SESSION_MINUTES}m",
+    }
+    return replace(settings, remote=None, warm="never", conf=tuple(sorted(conf.items())))
+
+
+def serve(folder: Path, port: int, idle_minutes: int | None) -> None:
+    """Run as the server's process until a signal ends it, its JVM ends, or it was idle for `idle_minutes`."""
+    ending = threading.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: ending.set())
+    try:
+        session = open_session(serving(load_settings().spark, port))
+    except PipelineError as error:
+        raise SystemExit(" ".join(str(error).split())) from error  # as one line, which `start` reports
+    set_ready(folder, os.getpid())
+    jvm: subprocess.Popen[bytes] = session.sparkContext._gateway.proc  # type: ignore[union-attr]
+    threading.Thread(target=_set_after, args=(jvm, ending), daemon=True).start()
+    connected = time.monotonic()
+    while not ending.wait(WATCH_SECONDS):
+        if clients(psutil.Process(), port):
+            connected = time.monotonic()
+        elif idle_minutes is not None and time.monotonic() - connected > idle_minutes * 60:
+            break
+    if jvm.poll() is not None:
+        raise SystemExit(f"The JVM ended with status {jvm.returncode}.")
+    session.stop()
+
+
+def _set_after(child: subprocess.Popen[bytes], event: threading.Event) -> None:
+    child.wait()
+    event.set()
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--port", type=int, required=True)
+    parser.add_argument("--idle-minutes", type=int, default=None)
+    parser.add_argument("--state", required=True)  # the server's folder; other processes read it on the command line
+    options = parser.parse_args()
+    serve(Path(options.state), options.port, options.idle_minutes)

@@ -1,0 +1,209 @@
+"""The warm server of a project: found, or started in the background, for the commands that need Spark.
+
+Here belongs the decision whether a command uses one. A server belongs to one project, user, working directory and set
+of settings, environment and versions: its folder has the digest of all of them, so that no other one is used. It ends
+by itself after `IDLE_MINUTES` without a client.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import json
+import os
+import secrets
+import socket
+import sys
+import uuid
+from contextlib import suppress
+from dataclasses import asdict, replace
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+from pyspark.sql import SparkSession
+
+from pipeline.delta.server.process import START_SECONDS, connected, end, locked, running, start_locked
+from pipeline.delta.spark.connect import CONNECT_MODE, channel, embedded_environment
+from pipeline.delta.spark.server_record import HOST, Server, own, token_of
+from pipeline.delta.spark.session import open_session
+from pipeline.delta.storage.options import account_confs
+from pipeline.errors import ServerError, WarmServerError
+from pipeline.settings import STATE_FOLDER, Settings, SparkSettings, load_settings
+
+IDLE_MINUTES = 30
+# A server that does not answer an empty request for so long hangs.
+ANSWER_SECONDS = 5.0
+_KEY = "key"
+_KEY_BYTES = 32
+_DIGEST = 16
+_PACKAGES = ("delta-first-pipeline", "pyspark", "delta-spark")
+# What the environment tells Spark, its Python and the clients of a storage.
+_VARIABLES = ("AWS_", "AZURE_", "GOOGLE_", "HADOOP_", "JAVA_", "PYSPARK_", "PYTHON", "SPARK_", "TZ", "HOME")
+
+
+def open_project_session(settings: SparkSettings) -> SparkSession:
+    """The process's session: that of `open_session`, but on a warm server of the project if the settings allow it.
+
+    Raises:
+        WarmServerError: `warm` is `require`, and there can't be a server.
+        PipelineError: as `open_session` raises.
+    """
+    return open_session(replace(settings, remote=warm_remote(settings) or settings.remote))
+
+
+def warm_remote(settings: SparkSettings) -> str | None:
+    """The address of a warm server, with its token. If none answers, one is started. If Spark runs here instead, None.
+
+    Raises:
+        WarmServerError: `warm` is `require`, and there can't be a server.
+        JarsUnavailableError: and the other errors of `delta_jars`.
+    """
+    if settings.warm == "never" or settings.remote:
+        return None
+    settings, project = _ordered(settings), load_settings()
+    folder = _home(project)
+    reason = _forbidden(settings, _ordered(project.spark))
+    if reason is None:
+        try:
+            folder /= _digest(folder, settings)
+            server = _found(folder) or _replaced(folder)
+            return f"{server.remote}/;token={token_of(folder, server.port)}"
+        except ServerError as error:
+            reason = error.reason
+            if settings.warm == "auto":
+                _say(f"There is no warm Spark server, so Spark runs in this process: {reason}.")
+    if settings.warm == "require":
+        raise WarmServerError(folder=str(folder), reason=reason)
+    return None
+
+
+def warm_servers(project: Settings) -> list[tuple[Path, Server]]:
+    """The warm servers of a project and this user that run, each with its folder."""
+    found = [(folder, _recorded(folder)) for folder in warm_folders(project)]
+    return [(folder, server) for folder, server in found if server is not None]
+
+
+def warm_folders(project: Settings) -> list[Path]:
+    """The state folders of the warm servers of a project and this user, whether they run or not."""
+    return sorted(path for path in _home(project).glob("*") if path.is_dir())
+
+
+def answers_requests(folder: Path, server: Server) -> bool:
+    """Whether a server answers a request, and does not only listen."""
+    import grpc
+    from pyspark.sql.connect.proto import ReleaseSessionRequest, SparkConnectServiceStub
+
+    request = ReleaseSessionRequest(session_id=str(uuid.uuid4()))  # of no session, so that nothing is made or changed
+    try:
+        opened = channel(f"{server.remote}/;token={token_of(folder, server.port)}").toChannel()
+        with opened:
+            stub: Any = SparkConnectServiceStub(opened)  # type: ignore[no-untyped-call]
+            stub.ReleaseSession(request, timeout=ANSWER_SECONDS)
+    except grpc.RpcError as error:
+        return bool(error.code() not in (grpc.StatusCode.DEADLINE_EXCEEDED, grpc.StatusCode.UNAVAILABLE))
+    return True
+
+
+def _home(project: Settings) -> Path:
+    return project.project / STATE_FOLDER / f"warm-{os.geteuid()}"
+
+
+def _ordered(settings: SparkSettings) -> SparkSettings:
+    return replace(settings, conf=tuple(sorted(settings.conf)))
+
+
+def _forbidden(settings: SparkSettings, loaded: SparkSettings) -> str | None:
+    """Why these settings have no warm server. If nothing forbids it, None."""
+    if CONNECT_MODE not in os.environ and SparkSession.getActiveSession() is not None:
+        return "this process has a Spark session of its own"
+    if settings.master != SparkSettings.master:
+        return f"the master is set ({settings.master})"
+    if settings != loaded:
+        return "the settings of the session are not those of the project"
+    return None
+
+
+def _digest(home: Path, settings: SparkSettings) -> str:
+    """A digest of what a server was started with. The key keeps secrets from being guessed by it."""
+    facts = {
+        "packages": [_version(name) for name in _PACKAGES],
+        "python": [sys.executable, sys.version],
+        "folder": str(Path.cwd()),
+        "settings": asdict(settings),
+        "accounts": account_confs(settings),
+        "environment": sorted(one for one in embedded_environment().items() if one[0].startswith(_VARIABLES)),
+    }
+    text = json.dumps(facts, default=str, sort_keys=True)
+    return hmac.new(_key(home), text.encode(), hashlib.sha256).hexdigest()[:_DIGEST]
+
+
+def _version(package: str) -> str:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return ""
+
+
+def _key(home: Path) -> bytes:
+    """The project's key, made once.
+
+    Raises:
+        ServerError: the folder can't be written.
+    """
+    path = home / _KEY
+    try:
+        own(home)
+        if not path.exists():
+            whole = home / f"{_KEY}.{uuid.uuid4().hex}"
+            with os.fdopen(os.open(whole, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
+                file.write(secrets.token_bytes(_KEY_BYTES))
+            with suppress(FileExistsError):
+                os.link(whole, path)
+            whole.unlink()
+        return path.read_bytes()
+    except OSError as error:
+        raise ServerError(folder=str(home), reason=f"its folder can't be written ({error})") from error
+
+
+def _recorded(folder: Path) -> Server | None:
+    """The server that runs. A record that can't be read is that of no server."""
+    with suppress(ServerError):
+        return running(folder)
+    return None
+
+
+def _found(folder: Path) -> Server | None:
+    server = _recorded(folder)
+    return server if server is not None and answers_requests(folder, server) else None
+
+
+def _replaced(folder: Path) -> Server:
+    """A server of this folder that was started now, or meanwhile by another command."""
+    with locked(folder, START_SECONDS):
+        server = _recorded(folder)
+        if server is not None and answers_requests(folder, server):
+            return server
+        if server is not None:
+            _abandon(folder, server)
+        _say(
+            f"Starting Spark in the background for this and later commands. It ends after {IDLE_MINUTES} idle minutes, "
+            "or with: pipeline spark stop"
+        )
+        return start_locked(folder, _free_port(), IDLE_MINUTES, lambda _: None)
+
+
+def _abandon(folder: Path, server: Server) -> None:
+    """End a server that hangs. With clients it is only given up, since it may be busy with their writes."""
+    if not connected(folder, server):
+        end(folder, server, seconds=0)
+
+
+def _free_port() -> int:
+    with socket.socket() as sock:
+        sock.bind((HOST, 0))
+        return int(sock.getsockname()[1])
+
+
+def _say(line: str) -> None:
+    sys.stderr.write(f"{line}\n")

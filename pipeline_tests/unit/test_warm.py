@@ -1,0 +1,148 @@
+"""Which server a command may share, and what forbids one. No server is started here."""
+
+from __future__ import annotations
+
+import stat
+from pathlib import Path
+
+import pytest
+
+from pipeline.delta.server import process, warm
+from pipeline.delta.server.warm import warm_remote, warm_servers
+from pipeline.errors import ServerError, WarmServerError
+from pipeline.settings import SparkSettings, load_settings
+from pipeline_tests.remedies import follows, refused
+
+
+class StartedError(Exception):
+    """In the place of a server: a command would start one in this folder."""
+
+
+@pytest.fixture(autouse=True)
+def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The current project, whose settings ask for a warm server."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PIPELINE_WARM", "auto")
+    monkeypatch.delenv("CI", raising=False)
+    monkeypatch.setattr(warm, "SparkSession", NoSession)
+    monkeypatch.setattr(warm, "start_locked", not_started)
+    (tmp_path / "pyproject.toml").write_text("[tool.pipeline]\n", encoding="utf-8")
+    return tmp_path
+
+
+class NoSession:
+    """In the place of pyspark's session, since other tests of the process may have one."""
+
+    @staticmethod
+    def getActiveSession() -> None:  # noqa: N802  pyspark's name
+        return None
+
+
+def not_started(folder: Path, *_: object) -> None:
+    raise StartedError(folder.name)
+
+
+def would_start() -> str:
+    """The name of the folder in which a command would start a server."""
+    with pytest.raises(StartedError) as caught:
+        warm_remote(load_settings().spark)
+    return str(caught.value)
+
+
+def test_a_command_with_the_same_settings_shares_a_server_and_any_other_does_not(
+    project: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    first = would_start()
+    with monkeypatch.context() as patch:
+        patch.setenv(warm.CONNECT_MODE, "1")  # pyspark sets it when a session of a server is opened
+        assert would_start() == first
+    said = capsys.readouterr()
+    assert (said.out, said.err.splitlines()[0]) == (
+        "",
+        "Starting Spark in the background for this and later commands. It ends after 30 idle minutes, or with: "
+        "pipeline spark stop",
+    )
+    names = {first}
+    changes = {
+        "TZ": "Asia/Tokyo", "AWS_SECRET_ACCESS_KEY": "hush", "PYTHONPATH": "/elsewhere", "PIPELINE_DRIVER_MEMORY": "3g",
+        "SPARK_LOCAL_DIRS": "/elsewhere",
+    }  # fmt: skip
+    for name, value in changes.items():
+        with monkeypatch.context() as patch:
+            patch.setenv(name, value)
+            names.add(would_start())
+    with monkeypatch.context() as patch:
+        patch.setattr(warm, "version", lambda name: "0.0")
+        names.add(would_start())
+    (project / "pyproject.toml").write_text('[tool.pipeline.spark_conf]\n"spark.a" = "1"\n', encoding="utf-8")
+    names.add(would_start())
+    below = project / "below"
+    below.mkdir()
+    monkeypatch.chdir(below)
+    names.add(would_start())
+    assert len(names) == len(changes) + 4
+    homes = [path for path in (project / ".pipeline").iterdir() if path.name.startswith("warm-")]
+    assert [stat.S_IMODE(path.stat().st_mode) for path in homes] == [0o700]
+    assert stat.S_IMODE((homes[0] / "key").stat().st_mode) == 0o600
+    assert sorted(path.name for path in homes[0].iterdir()) == sorted([*names, "key"])
+
+
+def test_a_project_has_digests_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    first = would_start()
+    (tmp_path / ".pipeline").rename(tmp_path / "other")
+    assert would_start() != first, "the key is another one, so that nobody can guess a secret by its digest"
+
+
+def test_never_and_settings_that_are_not_the_projects_leave_no_trace(project: Path) -> None:
+    loaded = load_settings().spark
+    for settings in (
+        SparkSettings(), SparkSettings(warm="auto", master="local[2]"), SparkSettings(warm="auto", driver_memory="3g"),
+        SparkSettings(warm="require", remote="sc://127.0.0.1:1"),
+    ):  # fmt: skip
+        assert warm_remote(settings) is None
+    assert loaded.warm == "auto"
+    assert not (project / ".pipeline").exists()
+
+
+def test_a_process_with_a_session_of_its_own_keeps_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(NoSession, "getActiveSession", staticmethod(object))
+    monkeypatch.delenv(warm.CONNECT_MODE, raising=False)
+    assert warm_remote(load_settings().spark) is None
+
+
+def test_if_the_folder_can_t_be_written_spark_runs_here_and_says_so(
+    project: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (project / ".pipeline").write_text("not a folder", encoding="utf-8")
+    assert warm_remote(load_settings().spark) is None
+    said = capsys.readouterr().err
+    assert said.startswith("There is no warm Spark server, so Spark runs in this process: its folder can't be written")
+    assert warm_servers(load_settings()) == []
+
+
+@follows(WarmServerError)
+def test_a_server_that_is_required_and_can_t_be_is_an_error_and_never_runs_spark_here(
+    project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PIPELINE_WARM", "require")
+    (project / ".pipeline").write_text("not a folder", encoding="utf-8")
+    for master in (None, "local[2]"):
+        if master is not None:
+            monkeypatch.setenv("PIPELINE_MASTER", master)
+        error = refused(
+            WarmServerError, lambda: warm_remote(load_settings().spark), "PIPELINE_WARM=never", "pipeline spark status",
+            "pipeline spark stop",
+        )  # fmt: skip
+        assert error.reason.startswith("its folder can't be written" if master is None else "the master is set")
+    monkeypatch.setenv("PIPELINE_WARM", "never")
+    assert warm_remote(load_settings().spark) is None
+
+
+def test_a_server_that_another_command_starts_is_waited_for(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = project / ".pipeline" / f"warm-{warm.os.geteuid()}" / would_start()
+    monkeypatch.setattr(warm, "START_SECONDS", 0.0)
+    with process.locked(folder):
+        assert warm_remote(load_settings().spark) is None
+        with pytest.raises(ServerError), process.locked(folder):
+            pass
+    assert would_start() == folder.name
