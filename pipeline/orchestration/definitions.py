@@ -103,8 +103,10 @@ def _maintenance(
     pools = table_pools(registry, written)
     jobs = maintenance_jobs(registry, settings.root, pools, spark)
     routine = routine_jobs(registry, settings.root, pools)
-    schedules = maintenance_schedules(jobs, apply_vacuum=settings.vacuum == "apply", running=settings.running)
-    return [*jobs, *routine], [*schedules, *routine_schedules(registry, routine, settings.running)]
+    schedules = maintenance_schedules(
+        jobs, settings.root, apply_vacuum=settings.vacuum == "apply", running=settings.running
+    )
+    return [*jobs, *routine], [*schedules, *routine_schedules(registry, routine, settings.root, settings.running)]
 
 
 def _sensors(

@@ -185,10 +185,13 @@ KEYS = "delta/keys"
 ORDER_BY = "delta/order_by"
 """The column that orders the rows of a key in a merge."""
 
-# --- a tag of a run ---------------------------------------------------------------------------------------------------
+# --- tags of a run ----------------------------------------------------------------------------------------------------
 
 FULL_REFRESH = "pipeline/full_refresh"
 """`"true"`: the consumers of the run read everything and replace their tables."""
+
+ROOT_TAG = "pipeline/root"
+"""The root of the project whose schedule of maintenance requested the run."""
 
 # --- an asset check ---------------------------------------------------------------------------------------------------
 

@@ -48,6 +48,7 @@ from pipeline.orchestration import build_definitions, dataset_asset, definitions
 from pipeline.orchestration.automation.pools import table_pools
 from pipeline.orchestration.automation.sensors import landing_sensor
 from pipeline.orchestration.dataset_asset import dataset_out
+from pipeline.orchestration.metadata_keys import ROOT_TAG
 from pipeline.settings import Settings
 from pipeline_tests.orchestration.simulated_runs import HOUR, Simulation, Worked, use_clock
 
@@ -346,10 +347,13 @@ def tick_of(built: Definitions, instance: DagsterInstance, name: str = "maintain
 def test_a_tick_is_skipped_until_the_run_of_the_last_one_has_ended(
     settings: Settings, instance: DagsterInstance
 ) -> None:
-    """Runs by hand and runs of other schedules don't count."""
+    """Runs by hand, runs of other schedules and those of another project with the same names don't count."""
     built = build_definitions(settings, datasets=[ORDERS, ITEMS])
-    starting = DagsterRun("maintain_shop", tags={SCHEDULE_NAME_TAG: "maintain_shop"}, status=DagsterRunStatus.STARTING)
-    for job, tags in (("maintain_shop", {}), ("vacuum", {SCHEDULE_NAME_TAG: "vacuum_weekly"})):
+    project, other = {ROOT_TAG: settings.root}, {ROOT_TAG: "/elsewhere"}
+    shop = {SCHEDULE_NAME_TAG: "maintain_shop"}
+    starting = DagsterRun("maintain_shop", tags=shop | project, status=DagsterRunStatus.STARTING)
+    weekly = {SCHEDULE_NAME_TAG: "vacuum_weekly"} | project
+    for job, tags in (("maintain_shop", project), ("maintain_shop", shop | other), ("vacuum", weekly)):
         instance.add_run(DagsterRun(job, tags=tags, status=DagsterRunStatus.STARTED))
     assert tick_of(built, instance) is None
     instance.add_run(starting)
@@ -365,7 +369,9 @@ def test_a_run_whose_process_was_killed_does_not_stop_the_schedule(
 ) -> None:
     simulation = Simulation(instance, 1, START.timestamp(), long=0, killed=0)
     built = build_definitions(settings, datasets=[ORDERS, ITEMS])
-    run_id = simulation.launch(built.get_job_def("maintain_shop"), tags={SCHEDULE_NAME_TAG: "maintain_shop"})
+    run_id = simulation.launch(
+        built.get_job_def("maintain_shop"), tags={SCHEDULE_NAME_TAG: "maintain_shop", ROOT_TAG: settings.root}
+    )
     assert tick_of(built, instance) == f"run {run_id} of maintain_shop has not ended"
     simulation.kill(run_id)
     storage = instance.event_log_storage

@@ -141,12 +141,12 @@ def _observe(context: OpExecutionContext, dataset: Dataset, run: Callable[[], di
 
 
 def maintenance_schedules(
-    jobs: list[JobDefinition], *, apply_vacuum: bool, running: Container[str] = ()
+    jobs: list[JobDefinition], root: str, *, apply_vacuum: bool, running: Container[str] = ()
 ) -> list[ScheduleDefinition]:
     """Vacuum weekly, dry unless `apply_vacuum`; checkpoint daily. Schedules not in `running` start switched off."""
     by_name = {job.name: job for job in jobs}
     applied = {"ops": {"vacuum_tables": {"config": {"apply": apply_vacuum}}}}
     return [
-        schedule_of("vacuum_weekly", by_name["vacuum"], VACUUM_CRON, running=running, run_config=applied),
-        schedule_of("checkpoint_daily", by_name["checkpoint"], CHECKPOINT_CRON, running=running),
+        schedule_of("vacuum_weekly", by_name["vacuum"], VACUUM_CRON, root=root, running=running, run_config=applied),
+        schedule_of("checkpoint_daily", by_name["checkpoint"], CHECKPOINT_CRON, root=root, running=running),
     ]

@@ -7,16 +7,15 @@ slot.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 
 from dagster import AssetKey, AssetsDefinition, DagsterInstance, DagsterRun, OpDefinition, RunsFilter
 from dagster._core.instance import InstanceRef
 
-# The statuses of runs that have not ended, and the tag of a scheduled run; not public.
+# The statuses of runs that have not ended; not public.
 from dagster._core.storage.dagster_run import NOT_FINISHED_STATUSES
 from dagster._core.storage.event_log.sqlite import SqliteEventLogStorage
-from dagster._core.storage.tags import SCHEDULE_NAME_TAG
 from psutil import NoSuchProcess, Process
 
 from pipeline.dataset import Dataset, Registry
@@ -62,12 +61,12 @@ def _pool_of_output(asset: AssetsDefinition, key: AssetKey) -> str | None:
     return op.pool
 
 
-def unfinished_run(instance: DagsterInstance, job: str, schedule: str) -> str | None:
-    """The id of a run of a job that its schedule has requested and that has not ended. If there is none, None.
+def unfinished_run(instance: DagsterInstance, job: str, tags: Mapping[str, str]) -> str | None:
+    """The id of a run of a job that has these tags and has not ended. If there is none, None.
 
     A run whose process was killed is failed, and its slots are freed, as in `release_dead`.
     """
-    requested = RunsFilter(job_name=job, statuses=NOT_FINISHED_STATUSES, tags={SCHEDULE_NAME_TAG: schedule})
+    requested = RunsFilter(job_name=job, statuses=NOT_FINISHED_STATUSES, tags=tags)
     for run in instance.get_runs(requested):
         if not _failed_as_dead(instance, run):
             return run.run_id

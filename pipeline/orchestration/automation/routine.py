@@ -73,7 +73,7 @@ def routine_jobs(registry: Registry, root: str, pools: Mapping[str, str]) -> lis
 
 
 def routine_schedules(
-    registry: Registry, jobs: Iterable[JobDefinition], running: Container[str] = ()
+    registry: Registry, jobs: Iterable[JobDefinition], root: str, running: Container[str] = ()
 ) -> list[ScheduleDefinition]:
     """The schedules of these jobs, at the times that the datasets declare, in UTC. They start as the settings say.
 
@@ -83,7 +83,12 @@ def routine_schedules(
     by_name = {job.name: job for job in jobs}
     return [
         schedule_of(
-            routine_name(group), by_name[routine_name(group)], _cron(group, datasets), running=running, timezone="UTC"
+            routine_name(group),
+            by_name[routine_name(group)],
+            _cron(group, datasets),
+            root=root,
+            running=running,
+            timezone="UTC",
         )
         for group, datasets in _scheduled(registry).items()
     ]

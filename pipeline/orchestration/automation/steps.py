@@ -11,9 +11,13 @@ from typing import Any
 
 from dagster import JobDefinition, RunRequest, ScheduleDefinition, ScheduleEvaluationContext, SkipReason
 
+# The tag of a scheduled run; not public.
+from dagster._core.storage.tags import SCHEDULE_NAME_TAG
+
 from pipeline.dataset import Dataset
 from pipeline.orchestration.automation.pools import unfinished_run
 from pipeline.orchestration.automation.sensors import schedule_status
+from pipeline.orchestration.metadata_keys import ROOT_TAG
 
 
 def step_names(verb: str, datasets: Iterable[Dataset]) -> list[str]:
@@ -28,20 +32,22 @@ def step_names(verb: str, datasets: Iterable[Dataset]) -> list[str]:
 
 
 def schedule_of(
-    name: str, job: JobDefinition, cron: str, *, running: Container[str],
+    name: str, job: JobDefinition, cron: str, *, root: str, running: Container[str],
     run_config: Mapping[str, Any] | None = None, timezone: str | None = None,
 ) -> ScheduleDefinition:  # fmt: skip
     """A schedule of a job of maintenance. If its last run has not ended, a tick is skipped, with that as the reason.
 
     So a maintenance that takes longer than the time between two ticks, or ticks that are made up for after a pause, do
-    not become a queue of equal runs.
+    not become a queue of equal runs. Projects on one instance may have schedules of one name: a run belongs to the
+    project whose root it is tagged with.
     """
+    project = {ROOT_TAG: root}
 
     def evaluate(context: ScheduleEvaluationContext) -> RunRequest | SkipReason:
-        run_id = unfinished_run(context.instance, job.name, name)
+        run_id = unfinished_run(context.instance, job.name, {SCHEDULE_NAME_TAG: name} | project)
         if run_id is not None:
             return SkipReason(f"run {run_id} of {job.name} has not ended")
-        return RunRequest(run_config=run_config)
+        return RunRequest(run_config=run_config, tags=project)
 
     return ScheduleDefinition(
         name=name, job=job, cron_schedule=cron, execution_fn=evaluate, execution_timezone=timezone,
