@@ -167,6 +167,8 @@ def all_command(names: tuple[str, ...], apply: bool, as_json: bool) -> None:
             results.append(done)
             if apply and not done.is_idle:
                 write_maintenance_record(done.record(run), root=targets.settings.root)
+            if done.failure is not None:
+                raise done.failure
             return done
 
         try:

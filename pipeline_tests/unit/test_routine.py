@@ -221,7 +221,7 @@ def test_the_log_is_cleaned_as_the_dry_run_says_although_a_checkpoint_was_writte
     assert table.rows() == [*range(15)]
 
 
-def test_the_other_steps_are_made_if_the_log_can_not_be_cleaned(tmp_path: Path) -> None:
+def test_the_other_steps_are_made_and_recorded_if_the_log_can_not_be_cleaned(tmp_path: Path) -> None:
     policy = MaintenancePolicy(small_file_ratio=None, vacuum=False)
     table, consumer = AgedTable(tmp_path, maintenance=policy), AgedTable(tmp_path, "copy")
     for number in range(11):
@@ -229,8 +229,16 @@ def test_the_other_steps_are_made_if_the_log_can_not_be_cleaned(tmp_path: Path) 
     table.checkpoint(0, days=OLD)
     consumer.consume(table, 3, days=OLD)
     (consumer.log / f"{0:020d}.json").write_text("cut", encoding="utf-8")
-    with CheckpointsOfDeltaRs(no_spark) as checkpoints, pytest.raises(CursorUnreadableError):
-        maintain_table(table.ref, checkpoints, consumers=[consumer.ref], apply=True, run_id="run", now=NOW)
+    with pytest.raises(CursorUnreadableError):
+        maintained(table, consumer)
+    with CheckpointsOfDeltaRs(no_spark) as checkpoints:
+        done = maintain_table(table.ref, checkpoints, consumers=[consumer.ref], apply=True, run_id="run", now=NOW)
+        assert (done.checkpoint, type(done.failure)) == (10, CursorUnreadableError)
+        assert done.record("run").checkpoint == 10
+        assert done.record("run").waits == (f"a step failed: {done.failure.message()}",)
+        assert done.document()["failure"] == done.failure.message()
+        with pytest.raises(CursorUnreadableError):  # now no other step is due
+            maintain_table(table.ref, checkpoints, consumers=[consumer.ref], apply=True, run_id="run", now=NOW)
     assert f"{10:020d}.checkpoint.parquet" in table.names()
     assert table.entries() == [*range(11)]
 

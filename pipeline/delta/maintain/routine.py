@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import datetime as dt
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from pipeline.dataset import MaintenancePolicy, TableRef
@@ -42,7 +42,7 @@ class Maintained:
     `checkpoint` is the version of a checkpoint that was written. `files_joined` small files were joined; in the plan of
     a clustered table it is None, since only Delta knows. `files_vacuumed` and `log_files_removed` were removed, and
     `bytes_reclaimed` is their size. `waits` are the reasons why files or entries past their retention are kept. `sizes`
-    are those afterwards.
+    are those afterwards. `failure` is the error of a step after others that were made.
     """
 
     dataset: str
@@ -55,6 +55,7 @@ class Maintained:
     bytes_reclaimed: int = 0
     waits: tuple[str, ...] = ()
     sizes: TableSizes
+    failure: PipelineError | None = None
 
     @property
     def is_idle(self) -> bool:
@@ -64,19 +65,22 @@ class Maintained:
 
     def document(self) -> dict[str, Any]:
         """The maintenance in JSON's types."""
-        document = asdict(self)
+        document = asdict(replace(self, failure=None))
         document["sizes"]["small_file_ratio"] = self.sizes.small_file_ratio
+        document["failure"] = None if self.failure is None else self.failure.message()
         return document
 
     def record(self, run_id: str) -> MaintenanceRecord:
         """The record of a maintenance that is applied."""
+        failed = () if self.failure is None else (f"a step failed: {self.failure.message()}",)
         return MaintenanceRecord(
             name=self.dataset, path=self.location, run_id=run_id,
             recorded_at=dt.datetime.now(dt.timezone.utc).isoformat(), version=self.sizes.version,
             checkpoint=self.checkpoint, files_joined=self.files_joined or 0, files_vacuumed=self.files_vacuumed,
-            log_files_removed=self.log_files_removed, bytes_reclaimed=self.bytes_reclaimed, waits=self.waits,
-            files=self.sizes.files, bytes=self.sizes.bytes, small_file_ratio=self.sizes.small_file_ratio,
-            log_entries=self.sizes.log_entries, oldest_readable_version=self.sizes.oldest_readable,
+            log_files_removed=self.log_files_removed, bytes_reclaimed=self.bytes_reclaimed,
+            waits=(*self.waits, *failed), files=self.sizes.files, bytes=self.sizes.bytes,
+            small_file_ratio=self.sizes.small_file_ratio, log_entries=self.sizes.log_entries,
+            oldest_readable_version=self.sizes.oldest_readable,
         )  # fmt: skip
 
 
@@ -87,6 +91,8 @@ def maintain_table(
 ) -> Maintained:  # fmt: skip
     """Make each step of a table's maintenance that its policy allows and that is due.
 
+    If a step fails after others were made, the result has its `failure`: the caller records the others and raises it.
+
     Args:
         checkpoints: gives the session too. It is opened only if a step needs it.
         consumers: the consumers of this dataset's changes.
@@ -96,10 +102,10 @@ def maintain_table(
 
     Raises:
         TableNotFoundError: the table was never written.
-        StorageError: a step failed; those before it are made.
-        CommitConflictError: another commit has changed the files that were joined; the steps before it are made.
-        CursorUnreadableError: what a consumer needs is not known; the steps before it are made.
-        DamagedTableError: the log or a file is damaged.
+        StorageError: a step failed, and none was made.
+        CommitConflictError: another commit has changed the files that were joined, and no step was made.
+        CursorUnreadableError: what a consumer needs is not known, and no step was made.
+        DamagedTableError: the log or a file is damaged, and no step was made.
     """
     return _Routine(table, checkpoints, consumers, now or dt.datetime.now(dt.timezone.utc), run_id).run(apply=apply)
 
@@ -121,6 +127,22 @@ class _Routine:
         state = require_table(None, self._table)
         sizes = table_sizes(self._table, state)
         fields: dict[str, Any] = {}
+        failure: PipelineError | None = None
+        try:
+            self._make_steps(state, sizes, fields, apply=apply)
+        except PipelineError as error:
+            if not (apply and any(fields.values())):
+                raise
+            failure = error
+        if apply and any(value != 0 for value in fields.values()):
+            sizes = table_sizes(self._table, require_table(None, self._table))
+        return Maintained(
+            dataset=self._table.name, location=self._table.location, applied=apply, sizes=sizes,
+            bytes_reclaimed=self._reclaimed, waits=tuple(self._waits), failure=failure, **fields,
+        )  # fmt: skip
+
+    def _make_steps(self, state: TableState, sizes: TableSizes, fields: dict[str, Any], *, apply: bool) -> None:
+        """Make the steps that are due, and add what each has done to `fields`."""
         cleaning = self._planned_clean_log()
         if self._policy.checkpoint and _lags(sizes, state):
             fields["checkpoint"] = self._write_checkpoint(state, apply=apply)
@@ -133,12 +155,6 @@ class _Routine:
             fields["files_vacuumed"] = self._vacuum(apply=apply)
         if isinstance(cleaning, PipelineError):  # the other steps are made
             raise cleaning
-        if apply and any(value != 0 for value in fields.values()):
-            sizes = table_sizes(self._table, require_table(None, self._table))
-        return Maintained(
-            dataset=self._table.name, location=self._table.location, applied=apply, sizes=sizes,
-            bytes_reclaimed=self._reclaimed, waits=tuple(self._waits), **fields,
-        )  # fmt: skip
 
     def _write_checkpoint(self, state: TableState, *, apply: bool) -> int:
         """Write a checkpoint of the newest version. Before it, a restore that no property records is recorded."""

@@ -132,6 +132,8 @@ def _maintenance(dataset: Dataset, name: str, pool: str, registry: Registry, roo
         metadata = _metadata(done) | ({} if record is None else {RECORD: record})
         context.log.info(f"{dataset.name}: {metadata}")
         context.log_event(AssetObservation(asset_key=AssetKey(dataset.asset_key), metadata=metadata))
+        if done.failure is not None:
+            raise failure_of(done.failure) from done.failure
 
     return maintain
 
