@@ -373,3 +373,19 @@ def test_a_sound_table_has_the_right_answers(classic: SparkSession, copy: Copy) 
     assert findings(copy) == []
     assert rows(classic, copy) == ROWS
     assert consumed(classic, copy) is VerdictKind.CHANGES
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("damage", [lying(4, numFiles=9), lying(3, numFiles=9), as_is(checksum(4), checksum(3))])
+def test_a_checksum_file_that_lies_is_named_and_without_it_the_table_is_sound(
+    classic: SparkSession, copy: Copy, damage: Damage
+) -> None:
+    damage(copy)
+    found = findings(copy)
+    named = {path for path in map(copy.checksum, range(NEWEST + 1)) if any(str(path) in one.remedy for one in found)}
+    wrong = [path for path in named if f"delete {path}." in found[0].remedy]
+    for path in wrong:
+        path.unlink()
+    assert findings(copy) == []
+    assert rows(classic, copy) == ROWS
+    assert consumed(classic, copy) is VerdictKind.CHANGES

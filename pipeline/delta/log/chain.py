@@ -25,12 +25,18 @@ class Chain:
     _before: tuple[int, Checksum | None] = (-1, None)
     _without_info: list[int] = field(default_factory=list)
     _any_info: bool = False
+    contradicted: set[int] = field(default_factory=set)
+    """The entries that their checksum files contradict: one of both is wrong."""
 
     def problem(self, number: int, actions: Sequence[Action], content: bytes, checksum: Checksum | None) -> str | None:
         """What is wrong with the next entry, given those before. If nothing is, None."""
         facts = entry_facts(actions, content)
         before = self._before[1] if self._before[0] == number - 1 else None
-        problem = self._copied(number, facts) or contradictions(facts, checksum, before, is_first=number == 0)
+        problem = self._copied(number, facts)
+        if problem is None:
+            problem = contradictions(facts, checksum, before, is_first=number == 0)
+            if problem is not None:
+                self.contradicted.add(number)
         self._before = number, checksum
         if info_of(actions):
             self._any_info = True

@@ -45,7 +45,8 @@ class FaultKind(Enum):
 class LogFault:
     """A fault of the log: an entry or a checkpoint that is missing, cut off or changed.
 
-    `hides_files` is true if the files of the newest version can't be known because of it.
+    `hides_files` is true if the files of the newest version can't be known because of it. `checksum` is the checksum
+    file that contradicts an entry, if that is the fault: one of both is wrong.
     """
 
     kind: FaultKind
@@ -53,6 +54,7 @@ class LogFault:
     path: str
     detail: str
     hides_files: bool = True
+    checksum: str | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -162,7 +164,9 @@ class _Log:
             self._fault(FaultKind.GAP, lost, "it is missing, but its checksum file exists")
 
     def _fault(self, kind: FaultKind, version: int, detail: str, *, hides_files: bool = True) -> None:
-        self.faults.append(LogFault(kind, version, commit_file(self._location, version), detail, hides_files))
+        checksum = f"{self._location}/{LOG}/{checksum_name(version)}" if version in self._chain.contradicted else None
+        path = commit_file(self._location, version)
+        self.faults.append(LogFault(kind, version, path, detail, hides_files, checksum))
 
     def _from_checkpoint(self, number: int) -> int:
         """Apply the newest readable checkpoint at or before a version, and return its version. If there is none, -1."""
