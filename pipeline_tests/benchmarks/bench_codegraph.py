@@ -28,6 +28,7 @@ from pipeline.dataset import Dataset
 from pipeline.orchestration import DeltaSparkResource
 from pipeline.settings import SparkSettings
 from pipeline_tests.assets.test_codegraph import Graph, told
+from pipeline_tests.benchmarks.results import measured
 from pipeline_tests.delta.sample import versions_of
 
 ROUNDS = 3
@@ -87,6 +88,7 @@ def test_a_run_after_five_files_have_changed(
         full = time.perf_counter() - started
         for dataset in datasets:
             assert in_order(dataset, graph.root).equals(in_order(dataset, rebuilt.root)), dataset.name
-    shown = ", ".join(f"{s:.1f}" for s in seconds)
-    print(f"\n{parsed} files, first run {first:.1f} s; after five files have changed {shown} s", end="")
-    print(f" ({median(seconds) / first:.2f} of the first); a full rebuild in the same JVM {full:.1f} s")
+    measured(f"{parsed} files: first run", [first], "s")
+    measured(f"{parsed} files: full rebuild in the same JVM", [full], "s")
+    measured(f"{parsed} files: run after five files have changed", seconds, "s")
+    measured(f"{parsed} files: run after five files have changed, of the first run", [median(seconds) / first], "", 0.2)

@@ -3,13 +3,12 @@
     python -m pipeline_tests.benchmarks.bench_commands [COMMITS] [TIMES]
 
 A table of so many commits is written by delta-rs, without a checkpoint, which is what takes longest. Java is not there
-to be found. The seconds are the best and the middle of so many runs.
+to be found. Each command runs so many times.
 """
 
 from __future__ import annotations
 
 import os
-import statistics
 import subprocess
 import sys
 import tempfile
@@ -19,6 +18,7 @@ from pathlib import Path
 import deltalake
 import pyarrow as pa
 
+from pipeline_tests.benchmarks.results import measured
 from pipeline_tests.projects import conform_datasets
 
 COMMANDS = (
@@ -60,10 +60,9 @@ def main() -> None:
             "PYTHONPATH": os.pathsep.join(sys.path), "JAVA_HOME": "/nowhere", "SPARK_REMOTE": "sc://127.0.0.1:1",
             "PATH": "/nowhere",
         }  # fmt: skip
-        print(f"{commits} commits, {times} runs each; seconds of the best and of the middle one")
         for arguments in COMMANDS:
             took = [seconds(arguments, environment, folder) for _ in range(times)]
-            print(f"{' '.join(arguments):20} {min(took):6.2f} {statistics.median(took):6.2f}")
+            measured(f"pipeline {' '.join(arguments)}, {commits} commits", took, "s")
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 """What an operator's verbs cost: migration in place, its verification, a dry run of vacuum, and doctor.
 
-    python -m pytest pipeline_tests/benchmarks/bench_operator.py -s
+    python -m pipeline_tests.benchmarks operator
 
 Targets: 1 000 files become a table within 30 s; the verification of 2 000 000 rows of 10 columns takes at most 3 times
 as long as a plain scan of the files; a dry run of a vacuum lists 1 000 files within 10 s; doctor examines 10 tables of
@@ -29,7 +29,8 @@ from pipeline.delta.migrate.convert import convert
 from pipeline.delta.migrate.copy import copy
 from pipeline.delta.migrate.plan import Target, plan_migration
 from pipeline.delta.migrate.source import source_frame, source_session
-from pipeline_tests.benchmarks.turns import in_turns, shown
+from pipeline_tests.benchmarks.results import compared, measured
+from pipeline_tests.benchmarks.turns import in_turns
 from pipeline_tests.delta.sample import APPENDED, day, put
 
 FILES, ROWS, TABLES, VERSIONS = 1_000, 2_000_000, 10, 1_000
@@ -46,7 +47,7 @@ def test_a_folder_of_a_thousand_files_becomes_a_table(classic: SparkSession, tmp
         plan = plan_migration(str(folder), Target(name="lake", location=str(folder)), mode="in-place")
         convert(classic, plan, "bench")
         seconds.append(time.perf_counter() - started)
-    print(f"\nin place, {FILES} files: {', '.join(f'{each:.1f}' for each in seconds)} s")
+    measured(f"migration of {FILES} files in place", seconds, "s", 30)
 
 
 def table_of(rows: int, rng: np.random.Generator) -> pa.Table:
@@ -76,7 +77,7 @@ def test_a_verification_against_a_scan(classic: SparkSession, tmp_path: Path) ->
         def bare(_: int) -> None:
             own.read.parquet(str(tmp_path / "lake")).write.format("noop").mode("overwrite").save()
 
-        print(f"\n{shown(in_turns(24, ours, bare))}")
+        compared(f"verification of {ROWS} rows, against a scan", in_turns(24, ours, bare), 3)
 
 
 def test_a_dry_run_of_a_vacuum_of_a_thousand_files(classic: SparkSession, root: str) -> None:
@@ -91,7 +92,7 @@ def test_a_dry_run_of_a_vacuum_of_a_thousand_files(classic: SparkSession, root: 
         done = vacuum(classic, APPENDED.at(root))
         seconds.append(time.perf_counter() - started)
         assert len(done.files) == FILES
-    print(f"\ndry run of vacuum, {FILES} files: {', '.join(f'{each:.1f}' for each in seconds)} s")
+    measured(f"dry run of a vacuum of {FILES} files", seconds, "s", 10)
 
 
 def test_doctor_of_ten_tables(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -117,4 +118,4 @@ def test_doctor_of_ten_tables(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
         result = CliRunner().invoke(main, ["doctor"], env=environment, catch_exceptions=False)
         seconds.append(time.perf_counter() - started)
         assert result.output.count("healthy") == TABLES, result.output
-    print(f"\ndoctor, {TABLES} tables of {VERSIONS} versions: {', '.join(f'{each:.1f}' for each in seconds)} s")
+    measured(f"doctor of {TABLES} tables of {VERSIONS} versions", seconds, "s", 5)

@@ -25,7 +25,8 @@ from pipeline.assets.portfolio.updates import START, position_of, updates
 from pipeline.dataset import Dataset
 from pipeline.delta.sink.sink import DeltaSink, SinkSettings
 from pipeline.settings import Settings
-from pipeline_tests.benchmarks.turns import in_turns, shown, warm
+from pipeline_tests.benchmarks.results import compared
+from pipeline_tests.benchmarks.turns import in_turns, warm
 from pipeline_tests.children.sink import ARRIVALS
 
 PATIENCE = 300.0
@@ -91,7 +92,7 @@ def test_a_flush_of_500_updates_into_200_000_positions(sink: DeltaSink, classic:
             WHEN MATCHED AND source.updated > target.updated THEN UPDATE SET *
             WHEN NOT MATCHED THEN INSERT *""").collect()  # fmt: skip
 
-    print(f"\n{shown(in_turns(60, ours, bare))}")
+    compared("flush of 500 updates into 200 000 positions", in_turns(60, ours, bare))
     print(sink.metrics().line)
 
 
@@ -125,7 +126,8 @@ def test_a_million_rows_by_frames(sink: DeltaSink, classic: SparkSession, tmp_pa
 
     found = in_turns(10, ours, bare)
     rates = {name: count / median(seconds) for name, seconds in warm(found).items()}
-    print(f"\n{shown(found)}\nrows a second: {', '.join(f'{name} {rate:,.0f}' for name, rate in rates.items())}")
+    compared("a million rows by frames", found)
+    print(f"rows a second: {', '.join(f'{name} {rate:,.0f}' for name, rate in rates.items())}")
 
 
 @pytest.mark.parametrize("sink", [ARRIVALS], indirect=True)
@@ -149,7 +151,7 @@ def test_from_the_last_file_to_the_log(
         waits["bare"].append(wait(tmp_path / "bare"))
 
     in_turns(60, ours, bare)
-    print("\nfrom the last file closed to the entry in the log\n" + shown(waits))
+    compared("from the last file closed to the entry in the log", waits)
 
 
 def test_the_backlog_of_a_steady_stream(classic: SparkSession, settings: Settings, soak: int) -> None:

@@ -34,6 +34,7 @@ from pipeline.delta.spark.session import open_session
 from pipeline.delta.write.consume import consume
 from pipeline.delta.write.write import write
 from pipeline.settings import load_settings
+from pipeline_tests.benchmarks.results import measured
 from pipeline_tests.benchmarks.turns import all_in_turns, warm
 from pipeline_tests.object_stores import STORES, AnyStore, served_store
 
@@ -42,6 +43,8 @@ SOURCE = Dataset(name="source", schema=SCHEMA, write=Append())
 CONSUMER = Dataset(name="consumer", schema=SCHEMA, write=Append(), reads=("source",), reads_changes_of=("source",))
 BULK = Dataset(name="bulk", schema=SCHEMA, write=Append())
 ROUNDS, MANY_ROWS = 20, 1_000_000
+# So many rows a second are wanted.
+LEAST_RATE = 50_000
 
 
 @dataclass
@@ -155,8 +158,8 @@ def measure(session: SparkSession, opened: Mapping[str, Side], rounds: int) -> N
     in_turns("consumer with nothing new", rounds, Actions.consumer)
     in_turns("show, without Spark", rounds, Actions.show)
     in_turns(f"append of {MANY_ROWS} rows", max(rounds // 4, 2), Actions.append_of_many_rows, MANY_ROWS)
-    waits = ", ".join(f"{kind} {median(side.latencies) * 1000:.0f} ms" for kind, side in opened.items())
-    print(f"\nfrom the last data file to the entry in the log: {waits}")
+    for kind, side in opened.items():
+        measured(f"{kind}: from the last data file to the entry in the log", side.latencies, "s", 0.5)
 
 
 def show(title: str, opened: Mapping[str, Side], seconds: dict[str, list[float]], rows: int) -> None:
@@ -169,6 +172,7 @@ def show(title: str, opened: Mapping[str, Side], seconds: dict[str, list[float]]
         if rows:
             facts.append(f"{rows / medians[kind]:,.0f} rows/s")
         print(f"  {kind:6} {', '.join(facts)}", flush=True)
+        measured(f"{kind}: {title}", warm(seconds)[kind], "s", rows / LEAST_RATE if rows else None)
 
 
 def main() -> None:

@@ -22,6 +22,7 @@ import psutil
 from pipeline.delta.server import process as servers
 from pipeline.delta.spark.server_record import TOKEN_VARIABLE, Server, token_of
 from pipeline.settings import STATE_FOLDER, load_settings
+from pipeline_tests.benchmarks.results import measured
 from pipeline_tests.conftest import free_port
 from pipeline_tests.end_to_end.conftest import FILES, PROJECTS, REPOSITORY, ProjectFolder
 
@@ -67,11 +68,11 @@ def compare(project: ProjectFolder, server: Server, times: int) -> None:
         print(f"turn {number} of {times}, load {os.getloadavg()[0]:.1f}", flush=True)
     medians = {name: statistics.median(taken) for name, taken in seconds.items()}
     for name, taken in seconds.items():
-        print(f"{name:28} median {medians[name]:6.2f} s, {min(taken):.2f} to {max(taken):.2f}")
+        measured(f"a small asset, {name}", taken, "s")
     print(f"embedded / warm: {medians['embedded'] / medians['warm server']:.1f}")
     for name, allowed in ALLOWED.items():
         ratio = medians[name] / medians[f"{name}, naive"]
-        print(f"{name} / naive: {ratio:.2f}, at most {allowed:.2f} wanted: {'met' if ratio <= allowed else 'NOT met'}")
+        measured(f"a small asset, {name}, of a naive IO manager", [ratio], "", round(allowed, 2))
 
 
 def watch_memory(project: ProjectFolder, server: Server, runs: int) -> None:

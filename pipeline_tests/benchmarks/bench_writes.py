@@ -20,7 +20,8 @@ from pipeline.delta.log.mark import CommitNote, Mark
 from pipeline.delta.write.write import write
 from pipeline.orchestration import DeltaIOManager, DeltaSparkResource, dataset_metadata
 from pipeline.settings import SparkSettings
-from pipeline_tests.benchmarks.turns import in_turns, shown
+from pipeline_tests.benchmarks.results import compared
+from pipeline_tests.benchmarks.turns import in_turns
 
 PARTITIONS = 5
 SCHEMA = StructType(
@@ -72,8 +73,7 @@ def test_append(
         )
         manager.handle_output(context, rows(classic, count, number))
 
-    print(f"\nappend of {count} rows by the IO manager, without an identifier")
-    print(shown(in_turns(rounds, ours, bare), wanted))
+    compared(f"append of {count} rows by the IO manager, without an identifier", in_turns(rounds, ours, bare), wanted)
 
 
 @COUNTS
@@ -89,8 +89,7 @@ def test_append_exactly_once(classic: SparkSession, tmp_path: Path, count: int, 
         frame = rows(classic, count, number)
         assert write(frame, table=declared.at(str(tmp_path)), note=note).committed
 
-    print(f"\nappend of {count} rows under an identifier")
-    print(shown(in_turns(rounds, ours, bare), wanted))
+    compared(f"append of {count} rows under an identifier", in_turns(rounds, ours, bare), wanted)
 
 
 def test_merge(classic: SparkSession, tmp_path: Path) -> None:
@@ -113,5 +112,4 @@ def test_merge(classic: SparkSession, tmp_path: Path) -> None:
         frame = rows(classic, 500, number + 1)
         assert write(frame, table=declared.at(str(tmp_path)), note=note).rows_updated == 500
 
-    print("\nmerge of 500 rows into 200 000")
-    print(shown(in_turns(34, ours, bare), 1.2))
+    compared("merge of 500 rows into 200 000", in_turns(34, ours, bare), 1.2)
