@@ -22,6 +22,7 @@ from pyspark.sql.types import LongType, StringType, StructField, StructType
 from pipeline.cli import main
 from pipeline.dataset import Dataset, Replace, TableRef
 from pipeline.delta.inspect.doctor import Diagnosis, examine
+from pipeline.delta.log import integrity
 from pipeline.delta.log.entry import actions_of
 from pipeline.delta.log.integrity import require_sound
 from pipeline.delta.log.mark import Cursor, Cursors
@@ -415,3 +416,30 @@ def test_no_commit_of_delta_rs_is_taken_for_damaged(tmp_path: Path, has_feed: bo
         state = state_from_log(str(table))
         assert state is not None
         assert state.version == version
+
+
+def test_a_log_with_thousands_of_equally_long_entries_is_opened_by_few_reads(
+    table: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A copy of a near entry is still found when the table is opened, and a copy of any entry by doctor."""
+    lines = entry(table, 6).read_text(encoding="utf-8").splitlines()
+    (added,) = [json.loads(line)["add"] for line in lines if '"add"' in line]
+    others = [line for line in lines if '"add"' not in line]
+    newest = 3_000
+    for number in range(NEWEST + 1, newest + 1):
+        action = json.dumps({"add": added | {"path": f"part-{number:06d}.parquet"}})
+        entry(table, number).write_text("\n".join([*others, action, ""]), encoding="utf-8")
+        if number == newest - 5:
+            deltalake.DeltaTable(table).create_checkpoint()
+    reads: list[str] = []
+    real = integrity.read_listed
+    monkeypatch.setattr(integrity, "read_listed", lambda folder, file: (reads.append(file.name), real(folder, file))[1])
+    require_sound(str(table), newest)
+    assert 5 <= len(reads) < 200
+    entry(table, newest - 1).write_bytes(entry(table, newest - 40).read_bytes())
+    with pytest.raises(DamagedTableError, match="it is the same as"):
+        require_sound(str(table), newest)
+    entry(table, newest - 1).write_bytes(entry(table, 20).read_bytes())
+    assert [each.kind for each in examine("source", str(table)).findings if "same as" in each.detail] == [
+        "damaged commit"
+    ]

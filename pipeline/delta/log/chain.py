@@ -1,18 +1,115 @@
 """The entries of a log in order: whether one is a copy of another, and whether each fits the entries before it.
 
-Here belong checks of an entry against other entries, or against the table before it, over a full log. `entry` checks a
-single entry. `integrity` has the checks that run before each read.
+Here belong the facts of an entry and of a checksum file, the check of one against the other, and the checks of an entry
+against other entries over a full log. `entry` checks a single entry. `integrity` has the checks before each read.
 """
 
 from __future__ import annotations
 
+import hashlib
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import unquote
 
 from pipeline.delta.log.entry import Action, info_of
-from pipeline.delta.log.integrity import COUNTED_OPERATIONS, Checksum, EntryFacts, contradictions, entry_facts
+
+# The operations whose checksum follows from their actions. Some other operations add a file again that the table has.
+COUNTED_OPERATIONS = frozenset(
+    {
+        "ADD COLUMNS", "ADD CONSTRAINT", "CHANGE COLUMN", "CREATE TABLE", "CREATE TABLE AS SELECT", "DELETE",
+        "DROP COLUMNS", "DROP CONSTRAINT", "MERGE", "OPTIMIZE", "SET TBLPROPERTIES", "STREAMING UPDATE", "TRUNCATE",
+        "UNSET TBLPROPERTIES", "UPDATE", "WRITE",
+    }
+)  # fmt: skip
+
+
+@dataclass(frozen=True, kw_only=True)
+class EntryFacts:
+    """The facts of an entry that checks compare. `files_gained` is the number of added files minus removed ones."""
+
+    digest: bytes
+    operation: str | None
+    commit_id: str | None
+    in_commit_milliseconds: int | None
+    files_gained: int
+    bytes_gained: int
+    has_files: bool
+    metadata: str | None
+    protocol: str | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Checksum:
+    """The state of the table at a version from its checksum file (Delta protocol, "Version Checksum File")."""
+
+    commit_id: str | None
+    files: int
+    bytes: int
+    metadata: str
+    protocol: str
+
+
+def entry_facts(actions: Sequence[Action], content: bytes) -> EntryFacts:
+    """The facts of an entry, from its actions and content."""
+    info = info_of(actions)
+    added = [action["add"] for action in actions if action.get("add")]
+    removed = [action["remove"] for action in actions if action.get("remove")]
+    return EntryFacts(
+        digest=hashlib.sha256(content).digest(),
+        operation=info.get("operation"),
+        commit_id=info.get("txnId"),
+        in_commit_milliseconds=info.get("inCommitTimestamp"),
+        files_gained=len(added) - len(removed),
+        bytes_gained=sum(file["size"] for file in added) - sum(file.get("size") or 0 for file in removed),
+        has_files=bool(added or removed or any(action.get("cdc") or action.get("txn") for action in actions)),
+        metadata=_text_of("metaData", actions),
+        protocol=_text_of("protocol", actions),
+    )
+
+
+def _text_of(kind: str, actions: Sequence[Action]) -> str | None:
+    action = next((action[kind] for action in actions if action.get(kind)), None)
+    return None if action is None else json.dumps(action, sort_keys=True)
+
+
+def checksum_in(content: bytes) -> Checksum | None:
+    """The content of a checksum file. If it can't be parsed, None; Delta ignores it then too."""
+    try:
+        state = json.loads(content)
+        return Checksum(
+            commit_id=state.get("txnId"), files=int(state["numFiles"]), bytes=int(state["tableSizeBytes"]),
+            metadata=json.dumps(state.get("metadata"), sort_keys=True),
+            protocol=json.dumps(state.get("protocol"), sort_keys=True),
+        )  # fmt: skip
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
+        return None
+
+
+def contradictions(
+    facts: EntryFacts, checksum: Checksum | None, before: Checksum | None, *, is_first: bool
+) -> str | None:
+    """How an entry contradicts its checksum. If it does not, or there is no checksum, None."""
+    if checksum is None:
+        return None
+    if facts.commit_id and checksum.commit_id and facts.commit_id != checksum.commit_id:
+        return "it is that of another commit, according to its checksum"
+    if before is None and not is_first:
+        return None
+    files, size = (0, 0) if before is None else (before.files, before.bytes)
+    if facts.operation in COUNTED_OPERATIONS or facts.operation is None:
+        gained, gained_bytes = checksum.files - files, checksum.bytes - size
+        if (gained, gained_bytes) != (facts.files_gained, facts.bytes_gained):
+            return (
+                f"its commit changed the table by {gained} files and {gained_bytes} bytes, according to its checksum, "
+                f"but its actions by {facts.files_gained} files and {facts.bytes_gained} bytes"
+            )
+    if before is not None and checksum.metadata != before.metadata and facts.metadata is None:
+        return "its commit changed the table's metadata, according to its checksum, but it has no such action"
+    if before is not None and checksum.protocol != before.protocol and facts.protocol is None:
+        return "its commit changed the table's protocol, according to its checksum, but it has no such action"
+    return None
 
 
 @dataclass

@@ -11,12 +11,13 @@ the checksums only the first and the last are read there, if the entries between
 from __future__ import annotations
 
 import hashlib
-import json
+from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import lru_cache, partial
 from urllib.parse import unquote
 
+from pipeline.delta.log.chain import COUNTED_OPERATIONS, Checksum, EntryFacts, checksum_in, contradictions, entry_facts
 from pipeline.delta.log.checkpoints import (
     LOG,
     SIDECARS,
@@ -32,47 +33,15 @@ from pipeline.delta.log.checkpoints import (
     version_of_commit,
 )
 from pipeline.delta.log.commits import commit_file
-from pipeline.delta.log.entry import Action, actions_of, damaged_file, info_of
+from pipeline.delta.log.entry import actions_of, damaged_file
 from pipeline.delta.storage.access import StoreError, kept_store_errors
 from pipeline.delta.storage.file_system import File, list_files, local_folder, missing_files, read_listed, side_by_side
 
 # How often a log is checked if an entry disappears meanwhile, as in a clean-up.
 _CHECK_ATTEMPTS = 5
 _CACHED_FILES = 8192
-# The operations whose checksum follows from their actions. Some other operations add a file again that the table has.
-COUNTED_OPERATIONS = frozenset(
-    {
-        "ADD COLUMNS", "ADD CONSTRAINT", "CHANGE COLUMN", "CREATE TABLE", "CREATE TABLE AS SELECT", "DELETE",
-        "DROP COLUMNS", "DROP CONSTRAINT", "MERGE", "OPTIMIZE", "SET TBLPROPERTIES", "STREAMING UPDATE", "TRUNCATE",
-        "UNSET TBLPROPERTIES", "UPDATE", "WRITE",
-    }
-)  # fmt: skip
-
-
-@dataclass(frozen=True, kw_only=True)
-class EntryFacts:
-    """The facts of an entry that checks compare. `files_gained` is the number of added files minus removed ones."""
-
-    digest: bytes
-    operation: str | None
-    commit_id: str | None
-    in_commit_milliseconds: int | None
-    files_gained: int
-    bytes_gained: int
-    has_files: bool
-    metadata: str | None
-    protocol: str | None
-
-
-@dataclass(frozen=True, kw_only=True)
-class Checksum:
-    """The state of the table at a version from its checksum file (Delta protocol, "Version Checksum File")."""
-
-    commit_id: str | None
-    files: int
-    bytes: int
-    metadata: str
-    protocol: str
+# So many entries of the same size are compared with an entry.
+_ALIKE = 64
 
 
 def require_sound(location: str, version: int, listed: Iterable[File] | None = None) -> None:
@@ -121,10 +90,7 @@ def _require_sound(location: str, version: int, files: Mapping[str, File]) -> No
     facts = _facts_of_all(location, [commits[number] for number in numbers])
     _refuse_undescribed(location, start, facts)
     # Of two equal entries the error names the later one.
-    _refuse_changed(
-        location, files, numbers,
-        lambda number: [file for other, file in commits.items() if other < number or other > version],
-    )  # fmt: skip
+    _refuse_changed(location, files, numbers, _alike(commits, above=version))
     lost = _lost_commit(location, files, max(commits)) if version == max(commits) else None
     if lost is not None:
         raise damaged_file(commit_file(location, lost), "it is missing, but its checksum file exists")
@@ -151,15 +117,29 @@ def require_sound_entries(location: str, numbers: range, listed: Iterable[File] 
     place = location if folder is None else str(folder)
     files = {file.name: file for file in (files_beside(place, numbers) if listed is None else listed)}
     commits = {number: file for file in files.values() if (number := version_of_commit(file.name)) is not None}
+    present = [number for number in numbers if number in commits]
+    _facts_of_all(place, [commits[number] for number in present])
+    _refuse_changed(place, files, present, _alike(commits))
+
+
+def _alike(commits: Mapping[int, File], above: int | None = None) -> Callable[[int], list[File]]:
+    """A function of a version: the entries of the same size that it is compared with.
+
+    A log may have very many. These are the nearest below it and, with `above`, the first after that version. Doctor
+    compares all.
+    """
     by_size: dict[int, list[int]] = {}
     for number in sorted(commits):
         by_size.setdefault(commits[number].size, []).append(number)
-    present = [number for number in numbers if number in commits]
-    _facts_of_all(place, [commits[number] for number in present])
-    _refuse_changed(
-        place, files, present,
-        lambda number: [commits[other] for other in by_size[commits[number].size] if other < number],
-    )  # fmt: skip
+
+    def others(number: int) -> list[File]:
+        alike = by_size[commits[number].size]
+        below = bisect_left(alike, number)
+        after = len(alike) if above is None else bisect_right(alike, above)
+        nearest = (*reversed(alike[max(below - _ALIKE, 0) : below]), *alike[after : after + _ALIKE])
+        return [commits[other] for other in nearest]
+
+    return others
 
 
 def _facts_of_all(location: str, files: Sequence[File]) -> dict[int, EntryFacts]:
@@ -180,10 +160,14 @@ def _refuse_changed(
     for number in numbers:
         file = files[commit_name(number)]
         facts = _facts_of(location, file)
-        problem = _copied(location, file, facts, others(number), read)
+        checksum = _checksum(location, files, number) if compares else None
+        if checksum is not None and checksum.commit_id is not None and checksum.commit_id == facts.commit_id:
+            problem = None  # the checksum file has the entry's own id, so that it is no copy
+        else:
+            problem = _copied(location, file, facts, others(number), read)
         if compares and problem is None:
-            checksums = _checksum(location, files, number), _checksum(location, files, number - 1)
-            problem = contradictions(facts, *checksums, is_first=number == 0)
+            before = _checksum(location, files, number - 1)
+            problem = contradictions(facts, checksum, before, is_first=number == 0)
         if problem is not None:
             raise damaged_file(commit_file(location, number), problem)
 
@@ -284,29 +268,6 @@ def _facts_of(location: str, file: File) -> EntryFacts:
     return entry_facts(actions_of(_path(location, file), content), content)
 
 
-def entry_facts(actions: Sequence[Action], content: bytes) -> EntryFacts:
-    """The facts of an entry, from its actions and content."""
-    info = info_of(actions)
-    added = [action["add"] for action in actions if action.get("add")]
-    removed = [action["remove"] for action in actions if action.get("remove")]
-    return EntryFacts(
-        digest=hashlib.sha256(content).digest(),
-        operation=info.get("operation"),
-        commit_id=info.get("txnId"),
-        in_commit_milliseconds=info.get("inCommitTimestamp"),
-        files_gained=len(added) - len(removed),
-        bytes_gained=sum(file["size"] for file in added) - sum(file.get("size") or 0 for file in removed),
-        has_files=bool(added or removed or any(action.get("cdc") or action.get("txn") for action in actions)),
-        metadata=_text_of("metaData", actions),
-        protocol=_text_of("protocol", actions),
-    )
-
-
-def _text_of(kind: str, actions: Sequence[Action]) -> str | None:
-    action = next((action[kind] for action in actions if action.get(kind)), None)
-    return None if action is None else json.dumps(action, sort_keys=True)
-
-
 def _refuse_undescribed(location: str, start: int, facts: Mapping[int, EntryFacts]) -> None:
     """Refuse entries without a checkpoint that lack a protocol or metadata action."""
     if start < 0 and not (any(f.protocol for f in facts.values()) and any(f.metadata for f in facts.values())):
@@ -315,7 +276,7 @@ def _refuse_undescribed(location: str, start: int, facts: Mapping[int, EntryFact
 
 def _copied(location: str, file: File, facts: EntryFacts, others: Iterable[File], read: Container[str]) -> str | None:
     """The problem if another entry has the same bytes, which two commits that add or remove files never have."""
-    alike = [other for other in others if facts.has_files and other.size == file.size]
+    alike = others if facts.has_files else ()
     twin = next((other for other in alike if _is_copy(location, file, facts, other, read)), None)
     return None if twin is None else f"it is the same as {twin.name}"
 
@@ -332,31 +293,6 @@ def _is_copy(location: str, file: File, facts: EntryFacts, other: File, read: Co
 @lru_cache(maxsize=_CACHED_FILES)
 def _digest(location: str, file: File) -> bytes:
     return hashlib.sha256(_content(location, file)).digest()
-
-
-def contradictions(
-    facts: EntryFacts, checksum: Checksum | None, before: Checksum | None, *, is_first: bool
-) -> str | None:
-    """How an entry contradicts its checksum. If it does not, or there is no checksum, None."""
-    if checksum is None:
-        return None
-    if facts.commit_id and checksum.commit_id and facts.commit_id != checksum.commit_id:
-        return "it is that of another commit, according to its checksum"
-    if before is None and not is_first:
-        return None
-    files, size = (0, 0) if before is None else (before.files, before.bytes)
-    if facts.operation in COUNTED_OPERATIONS or facts.operation is None:
-        gained, gained_bytes = checksum.files - files, checksum.bytes - size
-        if (gained, gained_bytes) != (facts.files_gained, facts.bytes_gained):
-            return (
-                f"its commit changed the table by {gained} files and {gained_bytes} bytes, according to its checksum, "
-                f"but its actions by {facts.files_gained} files and {facts.bytes_gained} bytes"
-            )
-    if before is not None and checksum.metadata != before.metadata and facts.metadata is None:
-        return "its commit changed the table's metadata, according to its checksum, but it has no such action"
-    if before is not None and checksum.protocol != before.protocol and facts.protocol is None:
-        return "its commit changed the table's protocol, according to its checksum, but it has no such action"
-    return None
 
 
 def _checksum(location: str, files: Mapping[str, File], number: int) -> Checksum | None:
@@ -376,16 +312,3 @@ def _path(location: str, file: File) -> str:
 
 def _content(location: str, file: File) -> bytes:
     return read_listed(f"{location}/{LOG}", file)
-
-
-def checksum_in(content: bytes) -> Checksum | None:
-    """The content of a checksum file. If it can't be parsed, None; Delta ignores it then too."""
-    try:
-        state = json.loads(content)
-        return Checksum(
-            commit_id=state.get("txnId"), files=int(state["numFiles"]), bytes=int(state["tableSizeBytes"]),
-            metadata=json.dumps(state.get("metadata"), sort_keys=True),
-            protocol=json.dumps(state.get("protocol"), sort_keys=True),
-        )  # fmt: skip
-    except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
-        return None

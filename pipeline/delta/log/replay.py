@@ -12,7 +12,7 @@ from enum import Enum
 from typing import Any
 from urllib.parse import unquote
 
-from pipeline.delta.log.chain import Chain, misfit
+from pipeline.delta.log.chain import Chain, Checksum, misfit
 from pipeline.delta.log.checkpoints import (
     LOG,
     all_files,
@@ -24,7 +24,7 @@ from pipeline.delta.log.checkpoints import (
 )
 from pipeline.delta.log.commits import commit_file
 from pipeline.delta.log.entry import MANY, Action, actions_of
-from pipeline.delta.log.integrity import Checksum, checksum_of
+from pipeline.delta.log.integrity import checksum_of
 from pipeline.delta.storage.access import StoreError
 from pipeline.delta.storage.file_system import File, read_listed
 from pipeline.errors import DamagedTableError

@@ -14,6 +14,7 @@ from typing import Any
 from pyspark.sql.types import StructType
 
 from pipeline.dataset.schema import schema_fingerprint
+from pipeline.delta.log.chain import checksum_in
 from pipeline.delta.log.checkpoints import (
     LOG,
     all_files,
@@ -27,7 +28,6 @@ from pipeline.delta.log.checkpoints import (
 )
 from pipeline.delta.log.commits import commit_info, read_entry
 from pipeline.delta.log.entry import Action, damaged_file
-from pipeline.delta.log.integrity import checksum_in
 from pipeline.delta.storage.access import StoreError
 from pipeline.delta.storage.file_system import File, local_folder, read_listed
 from pipeline.errors import DamagedTableError
