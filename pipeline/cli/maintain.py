@@ -166,9 +166,10 @@ def all_command(names: tuple[str, ...], apply: bool, as_json: bool) -> None:
             done = maintain_table(table, checkpoints, consumers=consumers, apply=apply, run_id=run)
             results.append(done)
             if apply and not done.is_idle:
-                write_maintenance_record(done.record(run), root=targets.settings.root)
-            if done.failure is not None:
-                raise done.failure
+                try:
+                    write_maintenance_record(done.record(run), root=targets.settings.root)
+                except PipelineError as error:
+                    raise done.failure or error from error
             return done
 
         try:
@@ -261,6 +262,8 @@ def _each(
             results.append(result)
             if show is not None and not as_json:
                 click.echo(show(result))
+            if isinstance(result, Maintained) and result.failure is not None:
+                raise result.failure
     if as_json:
         click.echo(json.dumps([document(result) for result in results], indent=2))
     if failed:

@@ -16,6 +16,7 @@ from pipeline.delta.server import process as servers
 from pipeline.delta.server.warm import answers_requests, warm_folders, warm_servers
 from pipeline.delta.spark.connect import CONNECT_PORT
 from pipeline.delta.spark.server_record import Server
+from pipeline.errors import ServerError
 from pipeline.settings import STATE_FOLDER, load_settings
 
 PROGRESS_SECONDS = 10.0
@@ -89,10 +90,18 @@ def _line(state: dict[str, Any]) -> str:
 @spark.command()
 def stop() -> None:
     """End the servers of this project, and remove the leftovers of a crashed one."""
-    folders = [state_folder(), *warm_folders(load_settings())]
-    ended = [server for folder in folders if (server := servers.stop(folder)) is not None]
-    for server in ended:
-        click.echo(f"Ended process {server.pid}.")
+    ended, failed = 0, []
+    for folder in (state_folder(), *warm_folders(load_settings())):
+        try:
+            server = servers.stop(folder)
+        except ServerError as error:
+            failed.append(error)
+            continue
+        if server is not None:
+            ended += 1
+            click.echo(f"Ended process {server.pid}.")
+    if failed:
+        raise failed[-1]
     if not ended:
         click.echo("No server ran.")
 

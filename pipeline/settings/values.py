@@ -28,7 +28,8 @@ class SparkSettings:
             is not used.
         warm: whether commands and runs share a Spark server of the project that stays in the background for 30 idle
             minutes. `auto` starts one if nothing forbids it: a variable `CI`, a `master`, a `remote`, a folder that
-            can't be written. Then, and with `never`, Spark runs in each process. `require` refuses to run there.
+            can't be written. Then, and with `never`, Spark runs in each process. With `require` there is an error then,
+            and `CI` forbids nothing.
         driver_memory: the memory of an embedded Spark.
         cache: the folder of Delta's jars and of start scripts for Java.
         maven_repository: the Maven repository that the jars come from, if not the public one.

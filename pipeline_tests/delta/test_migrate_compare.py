@@ -132,3 +132,28 @@ def test_the_sign_of_zero_counts(classic: SparkSession, kind: DataType) -> None:
     one, other = ([(value,)] if not isinstance(kind, ArrayType) else [([value],)] for value in (-0.0, 0.0))
     assert differing(classic, dataset, one, other) == {"": {"values of column x", ROWS}}
     assert differing(classic, dataset, one, one) == {}
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize(
+    ("kind", "one", "other"),
+    [
+        (ArrayType(ArrayType(LongType())), [[0], []], [[], [0]]),
+        (ArrayType(ArrayType(LongType())), [[None]], [[], None]),
+        (MapType(StringType(), ArrayType(LongType())), {"a": [0], "b": []}, {"a": [], "b": [0]}),
+    ],
+    ids=["lists", "a NULL in a list", "lists in a map"],
+)
+def test_the_end_of_a_list_in_a_list_counts(classic: SparkSession, kind: DataType, one: Any, other: Any) -> None:
+    dataset = Dataset(name="lists", schema=StructType([StructField("x", kind)]), write=Append())
+    assert differing(classic, dataset, [(one,)], [(other,)]) == {"": {"values of column x", ROWS}}
+    assert differing(classic, dataset, [(one,)], [(one,)]) == {}
+
+
+@pytest.mark.exhaustive
+def test_the_sign_of_a_zero_that_is_a_partition_counts(classic: SparkSession) -> None:
+    schema = StructType([StructField("p", DoubleType()), StructField("x", LongType())])
+    dataset = Dataset(name="signs", schema=schema, partition_by=("p",), write=Append())
+    assert differing(classic, dataset, [(-0.0, 1), (0.0, 2)], [(-0.0, 1), (0.0, 2)]) == {}
+    (columns,) = differing(classic, dataset, [(-0.0, 1), (0.0, 2)], [(0.0, 1), (0.0, 2)]).values()
+    assert columns == {ROWS}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 from dataclasses import asdict
 from pathlib import Path
@@ -189,6 +190,10 @@ def test_a_log_is_cleaned_without_spark_as_the_plan_says(tmp_path: Path) -> None
     assert maintained(table, apply=True).is_idle
 
 
+# The package has a command of that name.
+command = importlib.import_module("pipeline.cli.maintain")
+
+
 class CheckpointsOfDeltaRs(Checkpoints):
     """Writes checkpoints by delta-rs, with the pointer to one of the newest version, as Delta on Spark does."""
 
@@ -297,6 +302,10 @@ def test_a_damaged_record_hides_no_other(tmp_path: Path, changed: dict[str, Any]
 
 ROWS = Dataset(name="rows", schema=SCHEMA, maintenance=WITHOUT_VACUUM)
 DATASETS = (ROWS, Dataset(name="never", schema=SCHEMA))
+FOLLOWED = (
+    Dataset(name="rows", schema=SCHEMA, maintenance=MaintenancePolicy(small_file_ratio=None, vacuum=False)),
+    Dataset(name="copy", schema=SCHEMA, reads=("rows",), reads_changes_of=("rows",)),
+)
 
 
 def test_the_command_shows_each_table_and_the_manifest_shows_what_was_done(
@@ -329,6 +338,33 @@ def test_the_command_shows_each_table_and_the_manifest_shows_what_was_done(
     assert run("manifest", "show", listed["run_id"]).splitlines()[2].split()[:6] == ["rows", "3", "-", "0", "0", "3"]
     assert json.loads(run("maintain", "all", "--apply", "--json"))[0]["log_files_removed"] == 0
     assert len(json.loads(run("manifest", "list", "--json"))) == 1, "an idle table gets no record"
+
+
+def test_a_table_whose_later_step_fails_is_in_the_json_and_in_the_records(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    environment = {
+        "PIPELINE_ROOT": str(tmp_path), "PIPELINE_DATASETS": f"{__name__}:FOLLOWED", "JAVA_HOME": "/nowhere",
+        "SPARK_REMOTE": "sc://127.0.0.1:1",
+    }  # fmt: skip
+    monkeypatch.setattr(command, "Checkpoints", CheckpointsOfDeltaRs)
+    table, consumer = AgedTable(tmp_path), AgedTable(tmp_path, "copy")
+    for number in range(11):
+        table.append(number, days=OLD)
+    table.checkpoint(0, days=OLD)
+    consumer.consume(table, 3, days=OLD)
+    (consumer.log / f"{0:020d}.json").write_text("cut", encoding="utf-8")
+    result = CliRunner().invoke(main, ["maintain", "all", "rows", "--apply", "--json"], env=environment)
+    assert result.exit_code == 1
+    (done,) = json.loads(result.stdout)
+    assert done["checkpoint"] == 10
+    assert done["failure"].startswith("The progress of 'copy' in dataset 'rows' is unknown")
+    (listed,) = json.loads(CliRunner().invoke(main, ["manifest", "list", "--json"], env=environment).stdout)
+    (shown,) = json.loads(
+        CliRunner().invoke(main, ["manifest", "show", listed["run_id"], "--json"], env=environment).stdout
+    )
+    assert (shown["checkpoint"], shown["waits"]) == (10, [f"a step failed: {done['failure']}"])
 
 
 # --- the declaration --------------------------------------------------------------------------------------------------

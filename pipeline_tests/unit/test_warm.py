@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import stat
+import subprocess
+import threading
 from pathlib import Path
 
+import psutil
 import pytest
 
 from pipeline.delta.server import process, warm
 from pipeline.delta.server.warm import warm_remote, warm_servers
+from pipeline.delta.spark.connect import CONNECT_MODE
+from pipeline.delta.spark.server_record import Server
 from pipeline.errors import ServerError, WarmServerError
 from pipeline.settings import SparkSettings, load_settings
 from pipeline_tests.remedies import follows, refused
@@ -24,18 +29,16 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("PIPELINE_WARM", "auto")
     monkeypatch.delenv("CI", raising=False)
-    monkeypatch.setattr(warm, "SparkSession", NoSession)
+    monkeypatch.setattr(warm, "SparkContext", NoContext)
     monkeypatch.setattr(warm, "start_locked", not_started)
     (tmp_path / "pyproject.toml").write_text("[tool.pipeline]\n", encoding="utf-8")
     return tmp_path
 
 
-class NoSession:
-    """In the place of pyspark's session, since other tests of the process may have one."""
+class NoContext:
+    """In the place of pyspark's context, since other tests of the process may have one."""
 
-    @staticmethod
-    def getActiveSession() -> None:  # noqa: N802  pyspark's name
-        return None
+    _active_spark_context: object = None
 
 
 def not_started(folder: Path, *_: object) -> None:
@@ -54,7 +57,7 @@ def test_a_command_with_the_same_settings_shares_a_server_and_any_other_does_not
 ) -> None:
     first = would_start()
     with monkeypatch.context() as patch:
-        patch.setenv(warm.CONNECT_MODE, "1")  # pyspark sets it when a session of a server is opened
+        patch.setenv(CONNECT_MODE, "1")  # pyspark sets it when a session of a server is opened
         assert would_start() == first
     said = capsys.readouterr()
     assert (said.out, said.err.splitlines()[0]) == (
@@ -105,8 +108,7 @@ def test_never_and_settings_that_are_not_the_projects_leave_no_trace(project: Pa
 
 
 def test_a_process_with_a_session_of_its_own_keeps_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(NoSession, "getActiveSession", staticmethod(object))
-    monkeypatch.delenv(warm.CONNECT_MODE, raising=False)
+    monkeypatch.setattr(NoContext, "_active_spark_context", object())
     assert warm_remote(load_settings().spark) is None
 
 
@@ -146,3 +148,27 @@ def test_a_server_that_another_command_starts_is_waited_for(project: Path, monke
         with pytest.raises(ServerError), process.locked(folder):
             pass
     assert would_start() == folder.name
+
+
+def test_the_clients_of_a_server_are_counted_while_its_workers_come_and_go() -> None:
+    over = threading.Event()
+
+    def work() -> None:
+        while not over.is_set():
+            with subprocess.Popen(["sleep", "0.01"]):
+                pass
+
+    threads = [threading.Thread(target=work) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    try:
+        assert {process.clients(psutil.Process(), 1) for _ in range(60)} == {0}
+    finally:
+        over.set()
+        for thread in threads:
+            thread.join()
+
+
+def test_a_server_without_a_token_does_not_answer(project: Path) -> None:
+    server = Server(pid=1, began="never", port=1, log="")
+    assert not warm.answers_requests(project, server)

@@ -148,8 +148,9 @@ def _of_log(name: str, fault: LogFault, unread: Mapping[str, int]) -> Finding:
             f"Restore commit {fault.version} from a copy or a backup of the log. A checkpoint has the newest version; "
             "older versions and changes can't be read without the commit."
         )
-    if fault.checksum is not None:
-        remedy += f" If the commit is right, its checksum file is wrong: delete {fault.checksum}."
+    if fault.checksums:
+        files = " and ".join(fault.checksums)
+        remedy += f" If the commit is right, a checksum file is wrong: delete {files}, which Spark does not need."
     detail = fault.detail + (f"; not yet read by {', '.join(consumers)}" if consumers else "")
     return Finding(kind=fault.kind.value, path=fault.path, detail=detail, remedy=remedy, serious=serious)
 

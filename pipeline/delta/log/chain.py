@@ -122,19 +122,19 @@ class Chain:
     _before: tuple[int, Checksum | None] = (-1, None)
     _without_info: list[int] = field(default_factory=list)
     _any_info: bool = False
-    contradicted: set[int] = field(default_factory=set)
-    """The entries that their checksum files contradict: one of both is wrong."""
+    contradicted: bool = False
+    """Whether the checksum files contradict the last entry: it or one of them is wrong."""
 
     def problem(self, number: int, actions: Sequence[Action], content: bytes, checksum: Checksum | None) -> str | None:
         """What is wrong with the next entry, given those before. If nothing is, None."""
         facts = entry_facts(actions, content)
         before = self._before[1] if self._before[0] == number - 1 else None
         problem = self._copied(number, facts)
+        is_copy = problem is not None
         if problem is None:
             problem = contradictions(facts, checksum, before, is_first=number == 0)
-            if problem is not None:
-                self.contradicted.add(number)
-        self._before = number, checksum
+        self.contradicted = not is_copy and problem is not None
+        self._before = number, None if self.contradicted else checksum  # a wrong one would accuse the next entry too
         if info_of(actions):
             self._any_info = True
         else:

@@ -45,8 +45,8 @@ class FaultKind(Enum):
 class LogFault:
     """A fault of the log: an entry or a checkpoint that is missing, cut off or changed.
 
-    `hides_files` is true if the files of the newest version can't be known because of it. `checksum` is the checksum
-    file that contradicts an entry, if that is the fault: one of both is wrong.
+    `hides_files` is true if the files of the newest version can't be known because of it. `checksums` are the checksum
+    files that contradict an entry, if that is the fault: the entry or one of them is wrong.
     """
 
     kind: FaultKind
@@ -54,7 +54,7 @@ class LogFault:
     path: str
     detail: str
     hides_files: bool = True
-    checksum: str | None = None
+    checksums: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -163,10 +163,11 @@ class _Log:
         for lost in sorted(n for n in self.files.checksums if newest is not None and n > newest):
             self._fault(FaultKind.GAP, lost, "it is missing, but its checksum file exists")
 
-    def _fault(self, kind: FaultKind, version: int, detail: str, *, hides_files: bool = True) -> None:
-        checksum = f"{self._location}/{LOG}/{checksum_name(version)}" if version in self._chain.contradicted else None
+    def _fault(
+        self, kind: FaultKind, version: int, detail: str, *, hides_files: bool = True, checksums: tuple[str, ...] = ()
+    ) -> None:
         path = commit_file(self._location, version)
-        self.faults.append(LogFault(kind, version, path, detail, hides_files, checksum))
+        self.faults.append(LogFault(kind, version, path, detail, hides_files, checksums))
 
     def _from_checkpoint(self, number: int) -> int:
         """Apply the newest readable checkpoint at or before a version, and return its version. If there is none, -1."""
@@ -203,10 +204,12 @@ class _Log:
             self._fault(FaultKind.COMMIT, number, error.reason, hides_files=not is_below)
             return []
         problem = self._chain.problem(number, actions, content, self._checksum(number))
+        names = [checksum_name(n) for n in (number - 1, number)] if self._chain.contradicted else []
+        checksums = tuple(f"{self._location}/{LOG}/{name}" for name in names if name in self._listed)
         if problem is None and not is_below and not any(fault.hides_files for fault in self.faults):
             problem = misfit(actions, self.state.files)
         if problem is not None:
-            self._fault(FaultKind.COMMIT, number, problem, hides_files=not is_below)
+            self._fault(FaultKind.COMMIT, number, problem, hides_files=not is_below, checksums=checksums)
         return actions
 
     def _checksum(self, number: int) -> Checksum | None:

@@ -8,7 +8,7 @@ changes still has to read: the step waits for it, and the others are made.
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
@@ -30,6 +30,7 @@ from pipeline.delta.write.transaction import INCARNATION
 from pipeline.errors import PipelineError
 
 DEFAULT_POLICY = MaintenancePolicy()
+_STEPS = ("checkpoint", "files_joined", "files_vacuumed", "log_files_removed")
 _VACUUM, _VACUUM_END = "VACUUM START", "VACUUM END"
 # Operations that change no rows and yet leave files behind.
 _REWRITES = frozenset({"OPTIMIZE", "REORG", "ROW TRACKING BACKFILL"})
@@ -60,8 +61,7 @@ class Maintained:
     @property
     def is_idle(self) -> bool:
         """Whether nothing was due."""
-        steps = (self.files_joined, self.files_vacuumed, self.log_files_removed)
-        return self.checkpoint is None and not any(step is None or step > 0 for step in steps)
+        return not _has_steps({name: getattr(self, name) for name in _STEPS})
 
     def document(self) -> dict[str, Any]:
         """The maintenance in JSON's types."""
@@ -131,11 +131,14 @@ class _Routine:
         try:
             self._make_steps(state, sizes, fields, apply=apply)
         except PipelineError as error:
-            if not (apply and any(fields.values())):
+            if not (apply and _has_steps(fields)):
                 raise
             failure = error
-        if apply and any(value != 0 for value in fields.values()):
-            sizes = table_sizes(self._table, require_table(None, self._table))
+        if apply and _has_steps(fields):
+            try:
+                sizes = table_sizes(self._table, require_table(None, self._table))
+            except PipelineError as error:  # the sizes are those from before
+                failure = failure or error
         return Maintained(
             dataset=self._table.name, location=self._table.location, applied=apply, sizes=sizes,
             bytes_reclaimed=self._reclaimed, waits=tuple(self._waits), failure=failure, **fields,
@@ -205,6 +208,12 @@ class _Routine:
         self._waits += [str(need) for need in plan.needed if need.by not in ("rows", "pointer")]
         self._reclaimed += plan.bytes
         return len(plan.files)
+
+
+def _has_steps(fields: Mapping[str, int | None]) -> bool:
+    """Whether a step was due, by the fields of a result. A checkpoint has a version, and the others count files."""
+    counts = [count for name, count in fields.items() if name != "checkpoint"]
+    return fields.get("checkpoint") is not None or any(count is None or count > 0 for count in counts)
 
 
 def _lags(sizes: TableSizes, state: TableState) -> bool:

@@ -1,11 +1,12 @@
 """The comparison of the rows of the source with those of the table, on the executors and in bounded memory.
 
-Here belongs the proof that a migration has changed nothing. Both frames go through one aggregation for each partition
-of the table: rows, NULLs, the smallest and the greatest value, and a hash of each column and of the rows that does not
-depend on their order. Rows of the source count as +1 and those of the table as -1, so that equal sides add up to 0.
+Here belongs the proof that a migration has changed nothing. Each frame is aggregated once for each partition of the
+table: rows, NULLs, and a hash of each column and of the rows that does not depend on their order. The sums of the
+source less those of the table are 0 if the sides are equal. Equal hashes have equal smallest and greatest values, so
+those are computed for the partitions and columns that differ, to show where the difference is.
 
-A hash is a sum, not an exclusive or: two equal rows would cancel each other in the latter. It is summed in two halves
-of 32 bits, so that no sum overflows below 2 ** 31 rows of a partition.
+A hash is a sum, not an exclusive or: two equal rows would cancel each other in the latter. A sum has 32 bits of each
+hash, so that none overflows below 2 ** 31 rows of a partition: the upper ones of a column, and both halves of a row.
 """
 
 from __future__ import annotations
@@ -33,8 +34,6 @@ ROWS = "the rows as a whole"
 # So many partitions that differ are named.
 _NAMED = 20
 _LOW = "4294967295L"
-# A min or max of texts needs a hash table of objects, which Spark replaces by a sort above so many groups.
-_GROUPS = ("spark.sql.objectHashAggregate.sortBased.fallbackThreshold", "100000")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -99,11 +98,12 @@ class _Columns:
     """The columns of the views: `c0`, `c1` and so on, by their positions.
 
     `keys` are those of the partitions, and `measured` the names and types of the others. `part` is the SQL of a
-    partition as text.
+    partition as text. `signed_keys` are the keys that are floating-point numbers.
     """
 
     canonical: tuple[str, ...]
     keys: tuple[str, ...]
+    signed_keys: tuple[str, ...]
     part: str
     measured: Mapping[str, tuple[str, DataType]]
 
@@ -116,6 +116,7 @@ class _Columns:
         values = {column: _canonical(sql.identifier(field.name), field.dataType) for column, field in fields.items()}
         return cls(
             canonical=tuple(f"{value} AS {column}" for column, value in values.items()), keys=keys,
+            signed_keys=tuple(key for key in keys if isinstance(fields[key].dataType, FloatType | DoubleType)),
             part=f"concat_ws(', ', {', '.join(shown)})" if keys else "''",
             measured={column: (field.name, field.dataType) for column, field in fields.items() if column not in keys},
         )  # fmt: skip
@@ -132,12 +133,12 @@ def _canonical(expression: str, data_type: DataType, depth: int = 0) -> str:
         return f"rtrim({expression})"
     if isinstance(data_type, ArrayType):
         inner = _canonical(name, data_type.elementType, depth + 1)
-        return f"transform({expression}, {name} -> named_struct('n', {name} IS NULL, 'v', {inner}))"
+        return _sized(expression, f"transform({expression}, {name} -> named_struct('n', {name} IS NULL, 'v', {inner}))")
     if isinstance(data_type, MapType):
         key = _canonical(f"{name}.key", data_type.keyType, depth + 1)
         value = _canonical(f"{name}.value", data_type.valueType, depth + 1)
         entry = f"named_struct('k', {key}, 'n', {name}.value IS NULL, 'v', {value})"
-        return f"array_sort(transform(map_entries({expression}), {name} -> {entry}))"
+        return _sized(expression, f"array_sort(transform(map_entries({expression}), {name} -> {entry}))")
     if isinstance(data_type, StructType):
         parts = []
         for position, field in enumerate(data_type.fields):
@@ -146,6 +147,11 @@ def _canonical(expression: str, data_type: DataType, depth: int = 0) -> str:
             parts.append(f"'n{position}', {inner} IS NULL, 'v{position}', {canonical}")
         return f"CASE WHEN {expression} IS NOT NULL THEN named_struct({', '.join(parts)}) END"
     return expression
+
+
+def _sized(expression: str, values: str) -> str:
+    """The SQL of a collection with its size: Spark's hash is that of the values, which shows no end of a collection."""
+    return f"CASE WHEN {expression} IS NOT NULL THEN named_struct('s', size({expression}), 'a', {values}) END"
 
 
 def _is_negative_zero(expression: str) -> str:
@@ -166,7 +172,8 @@ def _sums(columns: _Columns, view: str, sign: int) -> str:
     measures = [f"{sign}L AS side", "count(*) AS n"]
     for column in columns.measured:
         measures += [f"count({column}) AS filled_{column}", f"sum(shiftright(hash_{column}, 32)) AS hash_{column}"]
-    row = f"xxhash64({', '.join(f'hash_{column}' for column in columns.measured)})"
+    signs = (_is_negative_zero(key) for key in columns.signed_keys)  # -0.0 is in the group of 0.0
+    row = f"xxhash64({', '.join((*(f'hash_{column}' for column in columns.measured), *signs))})"
     measures += [f"sum({row} & {_LOW}) AS low", f"sum(shiftright({row}, 32)) AS high"]
     return f"SELECT {', '.join((*columns.keys, *measures))} FROM ({rows}){_grouping(columns.keys)}"  # noqa: S608
 

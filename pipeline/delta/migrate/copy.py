@@ -222,16 +222,20 @@ def verified(
     """
     table = plan.table
     with AfterCommit(table.name, table.location, version):
-        rows = source_frame(own, plan, files) if source is None else source
-        comparison = compare(own, rows, _added_rows(own, table, version), table.dataset)
         changed, vanished = _changed_since(plan, files)
-    if changed or vanished or comparison.differing:
+        comparison = None
+        if not (changed or vanished):  # a frame has the lengths of the files as they were
+            rows = source_frame(own, plan, files) if source is None else source
+            comparison = compare(own, rows, _added_rows(own, table, version), table.dataset)
+            changed, vanished = _changed_since(plan, files)
+    if comparison is None or changed or vanished or comparison.differing:
         undone_at = undo(own, table, record, version)
         if (changed or vanished) and undone_at is not None:
             raise SourceChangedError(
                 source=plan.source, location=plan.location, changed=changed, vanished=vanished, version=version
             )  # fmt: skip
-        lines = (*_lines(comparison), *(f"{path} changed or vanished meanwhile" for path in (*changed, *vanished)))
+        differing = () if comparison is None else _lines(comparison)
+        lines = (*differing, *(f"{path} changed or vanished meanwhile" for path in (*changed, *vanished)))
         raise table.error(MigrationDifferenceError, version=version, differences=lines, undone_at=undone_at)
     with AfterCommit(table.name, table.location, version):
         done = Migrated(

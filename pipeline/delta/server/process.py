@@ -99,20 +99,18 @@ def start_locked(folder: Path, port: int, idle_minutes: int | None, waiting: Wai
     seconds = START_SECONDS + (wait_seconds(dict(settings.conf).get(WAIT_CONF)) if settings.is_cluster else 0)
     delta_jars(settings)  # here, so that the caller gets their errors and the server downloads nothing
     log = folder / "server.log"
-    child = _spawn(folder, port, idle_minutes, log)
-    server = Server(
-        pid=child.pid,
-        began=beginning(psutil.Process(child.pid)),
-        port=port,
-        log=str(log),
-        idle_minutes=idle_minutes,
-    )
-    with ExitStack() as unless_ready:  # also an interrupt must leave no process or record
-        unless_ready.callback(forget, folder)
-        unless_ready.callback(end, folder, server)
-        _await_answer(child, server, folder, waiting, seconds)
-        remember(folder, server)
-        unless_ready.pop_all()
+    try:
+        with ExitStack() as unless_ready:  # also an interrupt must leave no process or record
+            unless_ready.callback(forget, folder)
+            child = _spawn(folder, port, idle_minutes, log)
+            began = beginning(psutil.Process(child.pid))
+            server = Server(pid=child.pid, began=began, port=port, log=str(log), idle_minutes=idle_minutes)
+            unless_ready.callback(end, folder, server)
+            remember(folder, server)  # at once: if this command is killed, the next one finds the server
+            _await_answer(child, server, folder, waiting, seconds)
+            unless_ready.pop_all()
+    except OSError as error:
+        raise _not_writable(folder, error) from error
     return server
 
 
@@ -176,8 +174,9 @@ def end(folder: Path, server: Server, seconds: float = STOP_SECONDS) -> None:
     process = process_of(folder, server)
     if process is None:
         return
-    family = [process, *process.children(recursive=True)]
+    family = [process]
     with contextlib.suppress(psutil.NoSuchProcess):
+        family += process.children(recursive=True)
         process.terminate()
     _, alive = psutil.wait_procs(family, timeout=seconds)
     for survivor in alive:
@@ -188,9 +187,12 @@ def end(folder: Path, server: Server, seconds: float = STOP_SECONDS) -> None:
 
 def clients(process: psutil.Process, port: int) -> int:
     """The connections that the child processes of a server have at its port."""
-    family = process.children(recursive=True)
-    connections = (connection for child in family for connection in child.net_connections("tcp"))
-    return sum(c.status == psutil.CONN_ESTABLISHED and c.laddr.port == port for c in connections)
+    found = 0
+    for child in process.children(recursive=True):
+        with contextlib.suppress(psutil.Error):  # Spark's workers in Python come and go
+            connections = child.net_connections("tcp")
+            found += sum(c.status == psutil.CONN_ESTABLISHED and c.laddr.port == port for c in connections)
+    return found
 
 
 def connected(folder: Path, server: Server) -> int:
@@ -204,9 +206,12 @@ def connected(folder: Path, server: Server) -> int:
 def memory_bytes(folder: Path, server: Server) -> int:
     """The resident memory of the server's processes now."""
     process = process_of(folder, server)
-    if process is None:
-        return 0
-    return sum(member.memory_info().rss for member in (process, *process.children(recursive=True)))
+    resident = 0
+    with contextlib.suppress(psutil.Error):
+        for member in () if process is None else (process, *process.children(recursive=True)):
+            with contextlib.suppress(psutil.Error):
+                resident += member.memory_info().rss
+    return resident
 
 
 @contextmanager

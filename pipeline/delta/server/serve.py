@@ -8,15 +8,16 @@ import signal
 import subprocess
 import threading
 import time
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
 import psutil
 
-from pipeline.delta.server.process import clients
-from pipeline.delta.spark.server_record import HOST, set_ready
+from pipeline.delta.server.process import STOP_SECONDS, clients, locked
+from pipeline.delta.spark.server_record import HOST, forget, set_ready
 from pipeline.delta.spark.session import open_session
-from pipeline.errors import PipelineError
+from pipeline.errors import PipelineError, ServerError
 from pipeline.settings import SparkSettings, load_settings
 
 # How often an idle server checks its connections, and how long it keeps a session whose client is gone.
@@ -60,11 +61,28 @@ def serve(folder: Path, port: int, idle_minutes: int | None) -> None:
     while not ending.wait(WATCH_SECONDS):
         if clients(psutil.Process(), port):
             connected = time.monotonic()
-        elif idle_minutes is not None and time.monotonic() - connected > idle_minutes * 60:
+        elif idle_minutes is not None and time.monotonic() - connected > idle_minutes * 60 and _forgotten(folder, port):
             break
     if jvm.poll() is not None:
         raise SystemExit(f"The JVM ended with status {jvm.returncode}.")
+    threading.Thread(target=_kill_after, args=(jvm, STOP_SECONDS), daemon=True).start()  # it may hang
     session.stop()
+
+
+def _forgotten(folder: Path, port: int) -> bool:
+    """Remove the record, so that no command takes a server that ends. If a command uses or changes it now, false."""
+    with suppress(ServerError), locked(folder):
+        if not clients(psutil.Process(), port):
+            forget(folder)
+            return True
+    return False
+
+
+def _kill_after(child: subprocess.Popen[bytes], seconds: float) -> None:
+    try:
+        child.wait(seconds)
+    except subprocess.TimeoutExpired:
+        child.kill()
 
 
 def _set_after(child: subprocess.Popen[bytes], event: threading.Event) -> None:

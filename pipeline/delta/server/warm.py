@@ -11,6 +11,7 @@ import hashlib
 import hmac
 import json
 import os
+import platform
 import secrets
 import socket
 import sys
@@ -21,10 +22,11 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
+from pyspark import SparkContext
 from pyspark.sql import SparkSession
 
 from pipeline.delta.server.process import START_SECONDS, connected, end, locked, running, start_locked
-from pipeline.delta.spark.connect import CONNECT_MODE, channel, embedded_environment
+from pipeline.delta.spark.connect import channel, embedded_environment
 from pipeline.delta.spark.server_record import HOST, Server, own, token_of
 from pipeline.delta.spark.session import open_session
 from pipeline.delta.storage.options import account_confs
@@ -39,7 +41,12 @@ _KEY_BYTES = 32
 _DIGEST = 16
 _PACKAGES = ("delta-first-pipeline", "pyspark", "delta-spark")
 # What the environment tells Spark, its Python and the clients of a storage.
-_VARIABLES = ("AWS_", "AZURE_", "GOOGLE_", "HADOOP_", "JAVA_", "PYSPARK_", "PYTHON", "SPARK_", "TZ", "HOME")
+_VARIABLES = (
+    "AWS_", "AZURE_", "GOOGLE_", "HADOOP_", "HOME", "HTTPS_", "HTTP_", "JAVA_", "JDK_", "KRB5", "LANG", "LC_", "LD_",
+    "NO_PROXY", "PATH", "PYSPARK_", "PYTHON", "SPARK_", "TMPDIR", "TZ", "_JAVA_",
+)  # fmt: skip
+# Processes of another machine or container are unknown here, although they may share the folder.
+_NAMESPACES = ("/proc/self/ns/pid", "/proc/self/ns/net")
 
 
 def open_project_session(settings: SparkSettings) -> SparkSession:
@@ -68,7 +75,7 @@ def warm_remote(settings: SparkSettings) -> str | None:
         try:
             folder /= _digest(folder, settings)
             server = _found(folder) or _replaced(folder)
-            return f"{server.remote}/;token={token_of(folder, server.port)}"
+            return _address(folder, server)
         except ServerError as error:
             reason = error.reason
             if settings.warm == "auto":
@@ -96,13 +103,28 @@ def answers_requests(folder: Path, server: Server) -> bool:
 
     request = ReleaseSessionRequest(session_id=str(uuid.uuid4()))  # of no session, so that nothing is made or changed
     try:
-        opened = channel(f"{server.remote}/;token={token_of(folder, server.port)}").toChannel()
+        opened = channel(_address(folder, server)).toChannel()
         with opened:
             stub: Any = SparkConnectServiceStub(opened)  # type: ignore[no-untyped-call]
             stub.ReleaseSession(request, timeout=ANSWER_SECONDS)
+    except ServerError:
+        return False
     except grpc.RpcError as error:
-        return bool(error.code() not in (grpc.StatusCode.DEADLINE_EXCEEDED, grpc.StatusCode.UNAVAILABLE))
+        code = grpc.StatusCode
+        return bool(error.code() not in (code.DEADLINE_EXCEEDED, code.UNAVAILABLE, code.UNAUTHENTICATED))
     return True
+
+
+def _address(folder: Path, server: Server) -> str:
+    """The address with the token.
+
+    Raises:
+        ServerError: the server has ended, or the token's file is gone or others may read it.
+    """
+    token = token_of(folder, server.port)
+    if token is None:
+        raise ServerError(folder=str(folder), reason="its token is gone, or others may read the file")
+    return f"{server.remote}/;token={token}"
 
 
 def _home(project: Settings) -> Path:
@@ -115,7 +137,7 @@ def _ordered(settings: SparkSettings) -> SparkSettings:
 
 def _forbidden(settings: SparkSettings, loaded: SparkSettings) -> str | None:
     """Why these settings have no warm server. If nothing forbids it, None."""
-    if CONNECT_MODE not in os.environ and SparkSession.getActiveSession() is not None:
+    if SparkContext._active_spark_context is not None:
         return "this process has a Spark session of its own"
     if settings.master != SparkSettings.master:
         return f"the master is set ({settings.master})"
@@ -130,9 +152,10 @@ def _digest(home: Path, settings: SparkSettings) -> str:
         "packages": [_version(name) for name in _PACKAGES],
         "python": [sys.executable, sys.version],
         "folder": str(Path.cwd()),
+        "machine": [platform.node(), *(os.readlink(path) for path in _NAMESPACES if os.path.exists(path))],
         "settings": asdict(settings),
         "accounts": account_confs(settings),
-        "environment": sorted(one for one in embedded_environment().items() if one[0].startswith(_VARIABLES)),
+        "environment": sorted(one for one in embedded_environment().items() if one[0].upper().startswith(_VARIABLES)),
     }
     text = json.dumps(facts, default=str, sort_keys=True)
     return hmac.new(_key(home), text.encode(), hashlib.sha256).hexdigest()[:_DIGEST]
@@ -158,9 +181,11 @@ def _key(home: Path) -> bytes:
             whole = home / f"{_KEY}.{uuid.uuid4().hex}"
             with os.fdopen(os.open(whole, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
                 file.write(secrets.token_bytes(_KEY_BYTES))
-            with suppress(FileExistsError):
-                os.link(whole, path)
-            whole.unlink()
+            try:
+                with suppress(FileExistsError):
+                    os.link(whole, path)
+            finally:
+                whole.unlink()
         return path.read_bytes()
     except OSError as error:
         raise ServerError(folder=str(home), reason=f"its folder can't be written ({error})") from error

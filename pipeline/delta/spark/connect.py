@@ -53,9 +53,12 @@ def open_connect(remote: str) -> SparkSession:
     _require_listener(remote)
     from pyspark.sql.connect.session import SparkSession as ConnectSession
 
-    builder = ConnectSession.builder.channelBuilder(channel(remote))
+    wanted = channel(remote)
+    builder = ConnectSession.builder.channelBuilder(wanted)
     try:
         session: Any = builder.getOrCreate()
+        if session.client._builder.endpoint != wanted.endpoint:  # it has one of another server, or of one that is gone
+            session = builder.create()
         try:
             _prepare(session)
         except SparkUnavailableError as error:
@@ -71,6 +74,14 @@ def open_connect(remote: str) -> SparkSession:
     os.environ[CONNECT_MODE] = "1"
     atexit.register(_end_if_listening, session, remote)
     return session  # type: ignore[no-any-return]
+
+
+def connect_session() -> SparkSession | None:
+    """The Connect session that this process has. If it has none, None."""
+    from pyspark.sql.connect.session import SparkSession as ConnectSession
+
+    session: Any = ConnectSession.getActiveSession() or ConnectSession._get_default_session()
+    return None if session is None or session.is_stopped else session
 
 
 def channel(remote: str) -> Any:

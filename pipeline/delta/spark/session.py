@@ -14,7 +14,7 @@ from pyspark.sql import SparkSession
 
 from pipeline.delta.spark.cluster import check_executors, jars_for_executors, require_master
 from pipeline.delta.spark.confs import DELTA_EXTENSION, confs
-from pipeline.delta.spark.connect import CONNECT_MODE, open_connect
+from pipeline.delta.spark.connect import CONNECT_MODE, connect_session, open_connect
 from pipeline.delta.spark.failures import SPARK_ERRORS, failure_of
 from pipeline.delta.spark.jars import delta_jars
 from pipeline.delta.spark.java import find_java
@@ -63,7 +63,7 @@ def forget_log(session: SparkSession, location: str) -> None:
 
 
 def _embedded(settings: SparkSettings) -> SparkSession:
-    running = SparkSession.getActiveSession() if CONNECT_MODE not in os.environ else None
+    running = SparkSession.getActiveSession() if CONNECT_MODE not in os.environ else connect_session()
     if running is not None:
         return running
     java, jars = find_java(os.environ, settings.cache), delta_jars(settings)
@@ -71,6 +71,7 @@ def _embedded(settings: SparkSettings) -> SparkSession:
     # Functions of the user run in their own Python processes. On this machine these must use this very Python.
     python = os.environ.get("PYSPARK_PYTHON") or (None if settings.is_cluster else sys.executable)
     require_master(settings.master)
+    os.environ.pop(CONNECT_MODE, None)  # of a parent process
     with environment(JAVA_HOME=str(java.home), SPARK_REMOTE=None, PYSPARK_PYTHON=python):
         try:
             # What the user has set may be secret. It is not set again by calls, which can be logged.

@@ -123,7 +123,7 @@ def _maintenance(dataset: Dataset, name: str, pool: str, registry: Registry, roo
                 done = maintain_table(
                     dataset.at(root), checkpoints, consumers=consumers, apply=True, run_id=context.run_id
                 )
-            record = None if done.is_idle else write_maintenance_record(done.record(context.run_id), root=root)
+            record = None if done.is_idle else _recorded(done, context.run_id, root)
         except TableNotFoundError:
             context.log.info(f"{dataset.name}: no table yet")
             return
@@ -136,6 +136,14 @@ def _maintenance(dataset: Dataset, name: str, pool: str, registry: Registry, roo
             raise failure_of(done.failure) from done.failure
 
     return maintain
+
+
+def _recorded(done: Maintained, run_id: str, root: str) -> str:
+    """Write the record. If that fails too, the failure of the maintenance is the one that is raised."""
+    try:
+        return write_maintenance_record(done.record(run_id), root=root)
+    except PipelineError as error:
+        raise done.failure or error from error
 
 
 def _metadata(done: Maintained) -> dict[str, Any]:
