@@ -139,3 +139,17 @@ def test_a_server_whose_jvm_was_killed_is_replaced(project: Path) -> None:
     jvm_of(server).kill()
     assert ended(command())[0] == SHARED
     assert only_server()[1].pid != server.pid
+
+
+@exhaustive
+def test_a_process_goes_on_with_the_server_that_replaced_its_own(project: Path) -> None:
+    ended(command())
+    folder, server = only_server()
+    with client_of(folder, server) as session:
+        assert session.range(2).count() == 2
+        servers.stop(folder)
+        ended(command())
+        _, other = only_server()
+        assert other.port != server.port
+        with client_of(folder, other) as again:
+            assert again.range(3).count() == 3
