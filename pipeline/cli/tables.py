@@ -55,7 +55,7 @@ class Tables:
         """The table of a dataset by its name, a table by its path below the root, or a table by its path or URI.
 
         Raises:
-            UnknownDatasetError: there is no such table; with near misses. A root on another machine is not searched.
+            UnknownDatasetError: there is no such table; with near misses.
             SettingsError: a URI holds a user, a key or a signature.
         """
         if name in self.registry:
@@ -66,10 +66,10 @@ class Tables:
         root = self.settings.root
         for location in (table_location(root, name), str(Path(name).resolve())):
             if is_table(location):
-                return self._at(str(Path(local_folder(location) or location).resolve()))
+                folder = local_folder(location)
+                return self._at(location if folder is None else str(folder.resolve()))
         known = tuple(dict.fromkeys((*self.registry.names, *tables_below(root))))
-        searched = root if local_folder(root) is not None else ""
-        raise UnknownDatasetError(name=name, near=near_misses(name, known), known=known, root=searched)
+        raise UnknownDatasetError(name=name, near=near_misses(name, known), known=known, root=root)
 
     def of(self, dataset: Dataset) -> NamedTable:
         """The table of a dataset."""
@@ -86,7 +86,7 @@ class Tables:
 
     def undeclared(self) -> tuple[str, ...]:
         """The names of the tables below the root that have no declaration."""
-        return tuple(name for name in tables_below(self.settings.root) if name not in self.registry)
+        return tables_below(self.settings.root, without=self.registry)
 
     def describe(self, table: NamedTable, *, with_health: bool = True) -> TableDescription:
         """The current state of a table; raises as `describe_at` does.

@@ -21,7 +21,7 @@ from pathlib import Path
 
 from pipeline.dataset import TableRef
 from pipeline.delta.export.manifest import BEGUN, SUCCESS, Begun, Manifest, parse_begun, parse_manifest
-from pipeline.delta.log.checkpoints import LOG
+from pipeline.delta.inspect.tables import table_around
 from pipeline.delta.storage.file_system import (
     create_file,
     file_system,
@@ -112,7 +112,7 @@ def refuse_place(table: TableRef, target: str) -> None:
         problem = "it lies in the folder of the table"
     elif folder is not None and folder.exists() and not folder.is_dir():
         problem = "it is a file"
-    elif folder is not None and any((parent / LOG).is_dir() for parent in (folder, *folder.parents)):
+    elif table_around(target) is not None:
         problem = "it lies in the folder of a Delta table"
     if problem:
         raise ExportTargetError(dataset=table.name, target=target, reason=problem)

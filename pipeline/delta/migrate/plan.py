@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any, Literal
 
 from pyspark.sql.types import StructField, StructType
@@ -16,7 +15,7 @@ from pyspark.sql.types import StructField, StructType
 from pipeline.dataset import Append, Dataset, TableRef
 from pipeline.dataset.schema import casefolded
 from pipeline.delta.export.target import resolved
-from pipeline.delta.log.checkpoints import LOG
+from pipeline.delta.inspect.tables import table_around
 from pipeline.delta.log.replay import replay
 from pipeline.delta.log.snapshot import TableState
 from pipeline.delta.migrate.contents import Contents, csv_contents, ndjson_contents, parquet_contents
@@ -35,7 +34,7 @@ from pipeline.delta.migrate.taken import Selection, Taken, TakenFile, select_fil
 from pipeline.delta.spark.doors import through_door
 from pipeline.delta.sql.slices import Slice
 from pipeline.delta.storage.access import StoreError
-from pipeline.delta.storage.file_system import file_system, local_folder, side_by_side
+from pipeline.delta.storage.file_system import file_system, side_by_side
 from pipeline.delta.table.open_table import latest_version, state_from_log
 from pipeline.delta.table.undeclared import dataset_of
 from pipeline.errors import DeclarationError, MigrationRefusedError, StorageError
@@ -182,26 +181,15 @@ def _of_place(plan: MigrationPlan) -> Iterator[str]:
     """Messages about a source in whose place a table is, or that would be mixed with the files of the table."""
     source, table = resolved(plan.source), resolved(plan.location)
     below = f"{source}/".removeprefix(f"{table}/")
+    above = source.rpartition("/")[0]
     if plan.mode == "copy" and source == table:
         yield "the table would be in the same folder as the files; --mode in-place makes the folder itself a table"
     elif plan.mode == "copy" and f"{source}/".startswith(f"{table}/") and not is_passed_over(f"{below}file"):
         yield f"{source} is in the folder of the table, where a vacuum removes files that no commit names"
     elif plan.mode == "copy" and f"{table}/".startswith(f"{source}/"):
         yield f"the table would be in the folder {source}, and its files among those of the source"
-    elif around := _table_around(source):
+    elif not above.endswith(":/") and (around := table_around(above or "/")):
         yield f"the folder is in that of the Delta table {around}, whose rows are not those of its files"
-
-
-def _table_around(source: str) -> str | None:
-    """The Delta table in whose folder a source is. Of a bucket, only one whose partition the source is."""
-    if local_folder(source) is not None:
-        return next((str(parent) for parent in Path(source).parents if (parent / LOG).is_dir()), None)
-    parent, _, name = source.rpartition("/")
-    while "=" in name:
-        if latest_version(parent) is not None:
-            return parent
-        parent, _, name = parent.rpartition("/")
-    return None
 
 
 def _in_place(plan: MigrationPlan, target: Target) -> Iterator[str]:
