@@ -109,6 +109,8 @@ _CONFS_BY_EXTRA = {
     "azure": {
         "spark.delta.logStore.abfs.impl": _AZURE_LOG_STORE,
         "spark.delta.logStore.abfss.impl": _AZURE_LOG_STORE,
+        # The client would send figures of its use to the account, also at its end: without an answer the JVM stays.
+        "spark.hadoop.fs.azure.metrics.collection.enabled": "false",
     },
     # Hadoop's own defaults are for another connector: Google's can't read their block size. And they name an account
     # that only machines of Google have.
