@@ -85,6 +85,9 @@ _REDACTION = (
 _S3_LOG_STORE = "io.pipeline.delta.ConditionalS3LogStore"
 _AZURE_LOG_STORE = "io.delta.storage.AzureLogStore"
 _GCS_LOG_STORE = "io.delta.storage.GCSLogStore"
+# Hadoop's default for Azure and GCS can't commit files of Spark's writers, which have no id of a job. An export uses
+# them; Delta has a committer of its own.
+_FILE_COMMITTER = "org.apache.hadoop.mapreduce.lib.output.FileOutputCommitterFactory"
 CONDITIONAL_LOG_STORES = frozenset({_S3_LOG_STORE, _AZURE_LOG_STORE, _GCS_LOG_STORE})
 _OBJECT_STORE_CONFS = {
     # A client repeats a request whose answer was lost. With this conf the writer learns that the existing entry is its
@@ -111,6 +114,8 @@ _CONFS_BY_EXTRA = {
         "spark.delta.logStore.abfss.impl": _AZURE_LOG_STORE,
         # The client would send figures of its use to the account, also at its end: without an answer the JVM stays.
         "spark.hadoop.fs.azure.metrics.collection.enabled": "false",
+        "spark.hadoop.mapreduce.outputcommitter.factory.scheme.abfs": _FILE_COMMITTER,
+        "spark.hadoop.mapreduce.outputcommitter.factory.scheme.abfss": _FILE_COMMITTER,
     },
     # Hadoop's own defaults are for another connector: Google's can't read their block size. And they name an account
     # that only machines of Google have.
@@ -119,6 +124,7 @@ _CONFS_BY_EXTRA = {
         "spark.hadoop.fs.gs.impl": "com.google.cloud.hadoop.fs.gcs.GoogleHadoopFileSystem",
         "spark.hadoop.fs.AbstractFileSystem.gs.impl": "com.google.cloud.hadoop.fs.gcs.GoogleHadoopFS",
         "spark.hadoop.fs.gs.block.size": str(64 << 20),
+        "spark.hadoop.mapreduce.outputcommitter.factory.scheme.gs": _FILE_COMMITTER,
         "spark.hadoop.fs.gs.auth.type": "APPLICATION_DEFAULT",
     },
 }
