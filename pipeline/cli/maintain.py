@@ -15,7 +15,6 @@ from pipeline.cli.options import WIDE, project_settings
 from pipeline.cli.output import collected, count, print_table, size
 from pipeline.cli.registry import declared
 from pipeline.dataset import Dataset, Registry, TableRef
-from pipeline.delta.inspect.maintenance_record import write_maintenance_record
 from pipeline.delta.log.mark import CommitNote, Mark
 from pipeline.delta.maintain.checkpoint import Checkpoints
 from pipeline.delta.maintain.clean_log import CleanLogResult, clean_log, plan_clean_log
@@ -30,7 +29,7 @@ from pipeline.delta.maintain.maintain import (
     vacuum,
 )
 from pipeline.delta.maintain.retention import Unread, consumers_of
-from pipeline.delta.maintain.routine import Maintained, maintain_table
+from pipeline.delta.maintain.routine import Maintained, maintain_table, write_record
 from pipeline.delta.server.warm import open_project_session
 from pipeline.errors import PipelineError
 from pipeline.settings import Settings
@@ -165,11 +164,8 @@ def all_command(names: tuple[str, ...], apply: bool, as_json: bool) -> None:
         def verb(table: TableRef, consumers: tuple[TableRef, ...]) -> Maintained:
             done = maintain_table(table, checkpoints, consumers=consumers, apply=apply, run_id=run)
             results.append(done)
-            if apply and not done.is_idle:
-                try:
-                    write_maintenance_record(done.record(run), root=targets.settings.root)
-                except PipelineError as error:
-                    raise done.failure or error from error
+            if apply:
+                write_record(done, run, targets.settings.root)
             return done
 
         try:

@@ -104,15 +104,17 @@ def reference(setting: str, value: Any) -> str:
 
 def vacuum_mode(setting: str, value: Any) -> str:
     """`dry` or `apply`."""
-    if value not in ("dry", "apply"):
-        raise SettingsError(setting=setting, problem=f"got {value!r}", expected="dry or apply")
-    return str(value)
+    return _one_of(("dry", "apply"), "dry or apply", setting, value)
 
 
 def warm_mode(setting: str, value: Any) -> str:
     """`auto`, `never` or `require`."""
-    if value not in ("auto", "never", "require"):
-        raise SettingsError(setting=setting, problem=f"got {value!r}", expected="auto, never or require")
+    return _one_of(("auto", "never", "require"), "auto, never or require", setting, value)
+
+
+def _one_of(known: tuple[str, ...], expected: str, setting: str, value: Any) -> str:
+    if value not in known:
+        raise SettingsError(setting=setting, problem=f"got {value!r}", expected=expected)
     return str(value)
 
 

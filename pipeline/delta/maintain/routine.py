@@ -14,7 +14,7 @@ from typing import Any
 
 from pipeline.dataset import MaintenancePolicy, TableRef
 from pipeline.delta.inspect.describe import CHECKPOINT_INTERVAL, MANY_FILES_PER_PARTITION, ROWS_KEPT
-from pipeline.delta.inspect.maintenance_record import MaintenanceRecord
+from pipeline.delta.inspect.maintenance_record import MaintenanceRecord, write_maintenance_record
 from pipeline.delta.log.commits import instant
 from pipeline.delta.log.entry import as_count
 from pipeline.delta.log.mark import CommitNote, Mark
@@ -82,6 +82,20 @@ class Maintained:
             small_file_ratio=self.sizes.small_file_ratio, log_entries=self.sizes.log_entries,
             oldest_readable_version=self.sizes.oldest_readable,
         )  # fmt: skip
+
+
+def write_record(done: Maintained, run_id: str, root: str) -> str | None:
+    """Write the record of a maintenance that is applied, and return its path. If nothing was due, None.
+
+    Raises:
+        PipelineError: the record could not be written. If the maintenance has a failure, that one is raised.
+    """
+    if done.is_idle:
+        return None
+    try:
+        return write_maintenance_record(done.record(run_id), root=root)
+    except PipelineError as error:
+        raise done.failure or error from error
 
 
 @door

@@ -20,10 +20,9 @@ from dagster import (
 )
 
 from pipeline.dataset import Dataset, Registry
-from pipeline.delta.inspect.maintenance_record import write_maintenance_record
 from pipeline.delta.maintain.checkpoint import Checkpoints
 from pipeline.delta.maintain.retention import consumers_of
-from pipeline.delta.maintain.routine import Maintained, maintain_table
+from pipeline.delta.maintain.routine import Maintained, maintain_table, write_record
 from pipeline.errors import PipelineError, RegistryError, TableNotFoundError
 from pipeline.orchestration.automation.steps import schedule_of, step_names
 from pipeline.orchestration.failures import failure_of
@@ -123,7 +122,7 @@ def _maintenance(dataset: Dataset, name: str, pool: str, registry: Registry, roo
                 done = maintain_table(
                     dataset.at(root), checkpoints, consumers=consumers, apply=True, run_id=context.run_id
                 )
-            record = None if done.is_idle else _recorded(done, context.run_id, root)
+            record = write_record(done, context.run_id, root)
         except TableNotFoundError:
             context.log.info(f"{dataset.name}: no table yet")
             return
@@ -136,14 +135,6 @@ def _maintenance(dataset: Dataset, name: str, pool: str, registry: Registry, roo
             raise failure_of(done.failure) from done.failure
 
     return maintain
-
-
-def _recorded(done: Maintained, run_id: str, root: str) -> str:
-    """Write the record. If that fails too, the failure of the maintenance is the one that is raised."""
-    try:
-        return write_maintenance_record(done.record(run_id), root=root)
-    except PipelineError as error:
-        raise done.failure or error from error
 
 
 def _metadata(done: Maintained) -> dict[str, Any]:
