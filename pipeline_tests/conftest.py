@@ -23,7 +23,9 @@ from hypothesis import settings as property_settings
 from pyspark import SparkContext
 from pyspark.sql import SparkSession
 
+from pipeline.delta.server.serve import PLUGIN
 from pipeline.delta.spark.confs import confs
+from pipeline.delta.spark.plans import PLAN_FACTS, RELATION_PLUGINS
 from pipeline.delta.spark.session import is_connect, open_session
 from pipeline.settings import Settings, SparkSettings, load_settings
 
@@ -108,7 +110,8 @@ def spark_settings(tmp_path_factory: pytest.TempPathFactory) -> SparkSettings:
         ("spark.connect.grpc.binding.address", "127.0.0.1"),
         ("spark.connect.grpc.binding.port", str(port)),
         ("spark.driver.extraJavaOptions", f"{own['spark.driver.extraJavaOptions']} {LASTING_JVM}"),
-        ("spark.plugins", "org.apache.spark.sql.connect.SparkConnectPlugin"),
+        ("spark.plugins", PLUGIN),
+        (RELATION_PLUGINS, PLAN_FACTS),
         ("spark.sql.warehouse.dir", str(warehouse)),
     )
     return replace(settings, conf=conf)

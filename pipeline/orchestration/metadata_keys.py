@@ -87,8 +87,8 @@ CHANGES = "delta/changes"
 """For a consumer of changes: for each source the verdict with its reason, the versions, and the rows by change type."""
 
 COLUMN_LINEAGE = "dagster/column_lineage"
-"""The columns of the sources that each column comes from, by Spark's plan. Left out over Connect, and for a column from
-a function over whole partitions, a subquery or a checkpoint."""
+"""The columns of the sources that each column comes from, by Spark's plan. Left out on a Connect server that this
+package did not start, and for a column from a function over whole partitions, a subquery or a checkpoint."""
 
 # --- a materialization: quality and schema ----------------------------------------------------------------------------
 

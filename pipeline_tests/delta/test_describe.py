@@ -417,12 +417,9 @@ def test_what_a_query_has_read_is_told_by_its_plan(spark: SparkSession, told: st
     answer = ask(spark, told, "select text from days where day = date'2026-01-02' and id > 4")
     (found,) = answer.reads
     assert (found.name, found.version, found.files, len(files_of(REPLACED, told))) == ("days", 2, 1, 4)
-    if is_connect(spark):
-        assert found.pushed_filters is None
-    else:
-        partition, pushed = found.pushed_filters or ("", "")
-        assert "day" in partition
-        assert pushed == "[GreaterThan(id,4)]"
+    partition, pushed = found.pushed_filters or ("", "")
+    assert "day" in partition
+    assert pushed == "[GreaterThan(id,4)]"
     assert json.dumps(answer.document()["reads"]).startswith('[{"name": "days", "dataset": "days", "kind": "view", ')
 
 

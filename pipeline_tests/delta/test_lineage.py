@@ -12,6 +12,7 @@ from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql.window import Window
 
 from pipeline.delta.inspect.lineage import column_lineage, scans
+from pipeline.delta.spark import plans
 
 A, B, D, ARR = "A.a", "A.b", "A.d", "A.arr"
 FORM = "a INT, b STRING, d DATE, arr ARRAY<STRUCT<x: INT, y: STRING>>"
@@ -64,22 +65,24 @@ def frames_of_one_table(a: DataFrame) -> dict[str, tuple[DataFrame, Known]]:
     }
 
 
-def test_a_column_comes_from_what_its_expression_reads(classic: SparkSession, tables: Path) -> None:
-    a = classic.read.format("delta").load(str(tables / "A"))
+@pytest.mark.both_modes
+def test_a_column_comes_from_what_its_expression_reads(spark: SparkSession, tables: Path) -> None:
+    a = spark.read.format("delta").load(str(tables / "A"))
     expected = frames_of_one_table(a)
     assert {name: known(frame) for name, (frame, _) in expected.items()} == {n: of for n, (_, of) in expected.items()}
 
 
-def test_the_columns_of_several_tables_are_told_apart(classic: SparkSession, tables: Path) -> None:
-    a, b = (classic.read.format("delta").load(str(tables / name)) for name in "AB")
-    feed = classic.read.format("delta").option("readChangeFeed", "true").option("startingVersion", 0)
+@pytest.mark.both_modes
+def test_the_columns_of_several_tables_are_told_apart(spark: SparkSession, tables: Path) -> None:
+    a, b = (spark.read.format("delta").load(str(tables / name)) for name in "AB")
+    feed = spark.read.format("delta").option("readChangeFeed", "true").option("startingVersion", 0)
     changes = feed.load(str(tables / "A"))
     a.createOrReplaceTempView("lineage_a")
     statement = (
         f"WITH t AS (SELECT a x, b FROM lineage_a) SELECT t.x, u.b FROM t JOIN delta.`{tables / 'B'}` u ON x = a"
     )
-    cte = classic.sql(statement)
-    subquery = classic.sql(f"SELECT a, (SELECT max(b) FROM lineage_a) m FROM delta.`{tables / 'B'}`")
+    cte = spark.sql(statement)
+    subquery = spark.sql(f"SELECT a, (SELECT max(b) FROM lineage_a) m FROM delta.`{tables / 'B'}`")
     expected: dict[str, tuple[DataFrame, Known]] = {
         "join": (a.join(b, "a").select("a", b.b, (a.a + b.a).alias("s")), {"a": {A}, "b": {"B.b"}, "s": {A, "B.a"}}),
         "outer join": (a.join(b, "a", "full").select("a"), {"a": {A, "B.a"}}),
@@ -91,11 +94,16 @@ def test_the_columns_of_several_tables_are_told_apart(classic: SparkSession, tab
         "changes": (changes.selectExpr("a", "_change_type t"), {"a": {A}, "t": set()}),
     }
     assert {name: known(frame) for name, (frame, _) in expected.items()} == {n: of for n, (_, of) in expected.items()}
+    spark.catalog.dropTempView("lineage_a")
     read = [(Path(scan.location).name, scan.version) for scan in scans(a.join(changes, "a"))]
     assert read == [("A", 0), ("A", None)]
 
 
 @pytest.mark.parametrize("spark", ["connect"], indirect=True)
-def test_over_connect_nothing_is_known(spark: SparkSession, tables: Path) -> None:
+def test_on_a_server_without_our_class_nothing_is_known(
+    spark: SparkSession, tables: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     frame = spark.read.format("delta").load(str(tables / "A"))
-    assert (column_lineage(frame), scans(frame)) == ({}, [])
+    assert "a" in column_lineage(frame)
+    monkeypatch.setattr(plans, "PLAN_FACTS", "com.example.Another")
+    assert (column_lineage(frame), scans(frame), plans.executed_scans(frame)) == ({}, [], None)

@@ -14,7 +14,7 @@ import pyarrow as pa
 import pytest
 
 from pipeline.delta.log.counts import table_rows
-from pipeline.delta.spark.jars import LOG_STORE, delta_jars
+from pipeline.delta.spark.jars import OWN_JAR, delta_jars
 from pipeline.settings import SparkSettings
 from pipeline_tests.children.bucket import APPENDED, MERGED
 from pipeline_tests.delta.stepping import child
@@ -139,21 +139,21 @@ def _commits(method: str, path: str, headers: Mapping[str, str]) -> bool:
     return method == "PUT" and ".json" in path and ("x-ms-copy-source" in headers or "upload_id=" in path)
 
 
-def test_the_shipped_log_store_is_what_its_source_compiles_to(spark_settings: SparkSettings, tmp_path: Path) -> None:
+def test_the_shipped_jar_is_what_its_sources_compile_to(spark_settings: SparkSettings, tmp_path: Path) -> None:
     javac = shutil.which("javac")
     version = subprocess.run([javac, "-version"], capture_output=True, text=True, check=True).stdout if javac else ""
     if not version.startswith("javac 17."):
         pytest.skip("another compiler may write other bytes")
     import pyspark
 
-    jars = [*delta_jars(spark_settings), *(Path(pyspark.__file__).parent / "jars").glob("hadoop-client-api-*.jar")]
-    sources = sorted(LOG_STORE.parent.rglob("*.java"))
+    jars = [*delta_jars(spark_settings), *(Path(pyspark.__file__).parent / "jars").glob("*.jar")]
+    sources = sorted(OWN_JAR.parent.rglob("*.java"))
     options = ["--release", "17", "-proc:none", "-g:source,lines", "-encoding", "UTF-8", "-d", str(tmp_path)]
     subprocess.run(
         [str(javac), *options, "-cp", ":".join(map(str, jars)), *map(str, sources)], check=True, capture_output=True
     )
     compiled = {p.relative_to(tmp_path).as_posix(): p.read_bytes() for p in tmp_path.rglob("*.class")}
-    with zipfile.ZipFile(LOG_STORE) as jar:
+    with zipfile.ZipFile(OWN_JAR) as jar:
         shipped = {name: jar.read(name) for name in jar.namelist() if name.endswith(".class")}
     assert {n: hashlib.sha256(c).hexdigest() for n, c in compiled.items()} == {
         n: hashlib.sha256(c).hexdigest() for n, c in shipped.items()

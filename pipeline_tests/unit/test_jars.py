@@ -28,7 +28,7 @@ from click.testing import CliRunner
 
 from pipeline.cli import main
 from pipeline.delta.spark import jars
-from pipeline.delta.spark.jars import delta_jars, jar_path, jar_url, public_repository
+from pipeline.delta.spark.jars import OWN_JAR, delta_jars, jar_path, jar_url, public_repository
 from pipeline.delta.storage import download
 from pipeline.delta.storage.download import Published
 from pipeline.errors import (
@@ -220,7 +220,7 @@ def test_the_jars_are_fetched_once_by_their_coordinates_told_in_the_log_and_used
 ) -> None:
     with caplog.at_level(logging.INFO, logger=jars.__name__):
         found = delta_jars(using(cache, repository))
-    assert found == [jar_path(name, cache) for name in CONTENT]
+    assert found == [*(jar_path(name, cache) for name in CONTENT), OWN_JAR]
     assert is_complete(cache)
     assert [path for path, _ in repository.asked] == [
         "/io/delta/one/4.4.0/one-4.4.0.jar", "/io/unitycatalog/two/0.6.0/two-0.6.0.jar",
@@ -551,7 +551,7 @@ def test_two_processes_at_once_both_have_the_jars_of_one_download(cache: Path, r
         wait_for_both_to_open(cache / "jars" / "lock", {one.pid, other.pid})
         both_wait.set()
         printed = [json.loads(process.communicate(timeout=60)[0]) for process in (one, other)]
-    assert printed == [[jar_path(name, cache).name for name in CONTENT]] * 2
+    assert printed == [[*(jar_path(name, cache).name for name in CONTENT), OWN_JAR.name]] * 2
     assert is_complete(cache)
     assert len(repository.asked) == 2
 

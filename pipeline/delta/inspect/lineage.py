@@ -15,16 +15,13 @@ from pyspark.sql import DataFrame
 
 from pipeline.dataset.schema import RESERVED_COLUMNS
 from pipeline.delta.spark.failures import SPARK_ERRORS
-from pipeline.delta.spark.session import is_connect
+from pipeline.delta.spark.plans import analyzed_plan
 from pipeline.delta.storage.file_system import local_folder
 
 # A column of a table: the table's location as from `plain_location`, and the column's name.
 Origin = tuple[str, str]
 _Origins = frozenset[Origin] | None  # None if they are unknown
 _NO_ORIGINS: frozenset[Origin] = frozenset()
-_FILES = "org.apache.spark.sql.execution.datasources.HadoopFsRelation"
-_DELTA_INDEX = "org.apache.spark.sql.delta.files.TahoeLogFileIndex"
-_FEED = "org.apache.spark.sql.delta.commands.cdc.CDCReader$DeltaCDFRelation"
 # Errors for a plan of an unknown form, for example with a node of an extension.
 _UNREADABLE = (*SPARK_ERRORS, LookupError, TypeError, ValueError, StopIteration)
 _SET_OPERATIONS = ("Except", "Intersect")
@@ -49,52 +46,35 @@ def plain_location(uri: str) -> str:
 
 
 def scans(frame: DataFrame) -> list[Scan]:
-    """The Delta tables that a frame reads, one for each leaf of its plan. Over Connect, which has no plan, empty."""
-    if is_connect(frame.sparkSession):
-        return []
-    return [scan for scan in _leaves(frame._jdf.queryExecution().analyzed()) if scan is not None]
+    """The Delta tables that a frame reads, one for each leaf of its plan. If the plan is unknown, empty."""
+    facts = analyzed_plan(frame)
+    return [] if facts is None else [scan for scan in _scans(facts) if scan is not None]
 
 
 def column_lineage(frame: DataFrame) -> dict[str, frozenset[Origin]]:
     """The table columns from which the values of each column of a frame come. Columns of unknown origin are left out.
 
-    A column that comes from no table has an empty set. Over Connect no origin is known. No Spark job.
+    A column that comes from no table has an empty set. On a server of others no origin is known. No Spark job.
     """
-    if is_connect(frame.sparkSession):
-        return {}
     try:
-        plan = frame._jdf.queryExecution().analyzed()
-        walk = _Walk(json.loads(plan.toJSON()), _leaves(plan))
+        facts = analyzed_plan(frame)
+        if facts is None:
+            return {}
+        walk = _Walk(facts["plan"], _scans(facts))
     except _UNREADABLE:
         return {}
     by_column = {name: walk.origins.get(number) for name, number in zip(frame.columns, walk.output, strict=True)}
     return {name: origins for name, origins in by_column.items() if origins is not None}
 
 
-def _leaves(plan: Any) -> list[Scan | None]:
+def _scans(facts: Mapping[str, Any]) -> list[Scan | None]:
     """Each leaf of a plan, in order. If a leaf is not a Delta table, None."""
-    leaves = plan.collectLeaves()
-    return [_scan(leaves.apply(number)) for number in range(leaves.size())]
+    return [None if scan is None else _scan(scan) for scan in facts["scans"]]
 
 
-def _scan(leaf: Any) -> Scan | None:
-    if _name(leaf.getClass().getName()) != "LogicalRelation":
-        return None
-    relation, version = leaf.relation(), None
-    kind = relation.getClass()
-    if kind.getName() == _FEED:
-        path = relation.snapshotWithSchemaMode().snapshot().deltaLog().dataPath()
-    elif _FILES in (kind.getName(), kind.getSuperclass().getName()):
-        index = relation.location()
-        if index.getClass().getName() != _DELTA_INDEX:
-            return None
-        path, version = index.path(), int(index.version())
-    else:
-        return None
-    output = leaf.output()
-    attributes = [output.apply(number) for number in range(output.size())]
-    columns = {attribute.exprId().id(): attribute.name() for attribute in attributes}
-    return Scan(location=plain_location(path.toString()), version=version, columns=columns)
+def _scan(scan: Mapping[str, Any]) -> Scan:
+    columns = {int(number): name for number, name in scan["columns"].items()}
+    return Scan(location=plain_location(scan["location"]), version=scan["version"], columns=columns)
 
 
 def _name(path: str) -> str:

@@ -46,7 +46,7 @@ from pipeline.delta.read.version import ReadFacts, ReadOptions, read, refuse_tab
 from pipeline.delta.read.window import Window
 from pipeline.delta.spark.doors import door
 from pipeline.delta.spark.failures import SPARK_ERRORS, failure_of
-from pipeline.delta.spark.session import is_connect
+from pipeline.delta.spark.plans import executed_scans
 from pipeline.delta.sql.exact import without_decimals
 from pipeline.errors import PipelineError, QueryError, RegistryError, UnknownDatasetError
 from pipeline.errors.spelling import near
@@ -210,7 +210,8 @@ def _as_read(shown: DataFrame, views: Sequence[ReadFacts], root: str) -> Iterato
     if not views and not by_path:
         return
     files = [_path(uri) for uri in shown.inputFiles()]
-    filters = None if is_connect(shown.sparkSession) else list(_pushed(shown))
+    executed = executed_scans(shown)
+    filters = None if executed is None else list(_pushed(executed))
     for facts in (*views, *by_path.values()):
         if facts.kind == "changes":
             yield facts
@@ -225,18 +226,12 @@ def _path(uri: str) -> str:
     return plain_location(unquote(uri))
 
 
-def _pushed(shown: DataFrame) -> Iterator[tuple[str, str]]:
-    """The folder of each scan in an executed plan, with each list of filters pushed into it."""
-    jvm: Any = shown.sparkSession._jvm
-    executed = shown._jdf.queryExecution().executedPlan()
-    pending = [jvm.org.apache.spark.sql.execution.SparkPlanInfo.fromSparkPlan(executed)]
-    while pending:
-        plan = pending.pop()
-        pending.extend(plan.children().apply(n) for n in range(plan.children().size()))
-        options = {name: plan.metadata().get(name) for name in ("Location", "PartitionFilters", "PushedFilters")}
-        texts = {name: option.get() for name, option in options.items() if option.isDefined()}
-        folder = texts.pop("Location", "[]").partition("[")[2].rstrip("]")
-        yield from ((_path(folder), text) for text in texts.values() if text != "[]")
+def _pushed(scans: Iterable[Mapping[str, str]]) -> Iterator[tuple[str, str]]:
+    """The folder of each scan, with each list of filters that is pushed into it."""
+    for scan in scans:
+        folder = _path(scan["Location"].partition("[")[2].rstrip("]"))
+        texts = (scan.get(name, "[]") for name in ("PartitionFilters", "PushedFilters"))
+        yield from ((folder, text) for text in texts if text != "[]")
 
 
 @contextmanager

@@ -15,6 +15,7 @@ from pathlib import Path
 import psutil
 
 from pipeline.delta.server.process import STOP_SECONDS, clients, locked
+from pipeline.delta.spark.plans import PLAN_FACTS, RELATION_PLUGINS
 from pipeline.delta.spark.server_record import HOST, forget, set_ready
 from pipeline.delta.spark.session import open_session
 from pipeline.errors import PipelineError, ServerError
@@ -29,9 +30,11 @@ PLUGIN = "org.apache.spark.sql.connect.SparkConnectPlugin"
 
 def serving(settings: SparkSettings, port: int) -> SparkSettings:
     """The settings of a driver that serves Connect."""
-    conf = dict(settings.conf) | {
+    given = dict(settings.conf)
+    conf = given | {
         "spark.app.name": "pipeline-server",
         "spark.plugins": PLUGIN,
+        RELATION_PLUGINS: ",".join(filter(None, (given.get(RELATION_PLUGINS), PLAN_FACTS))),
         # A server outlives the code of its clients: each task imports their modules anew.
         "spark.python.worker.reuse": "false",
         # The heap of an idle server shrinks after a collection, so that its memory is free for others.

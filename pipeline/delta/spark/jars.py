@@ -20,13 +20,12 @@ from importlib.resources import files
 from pathlib import Path
 
 from pipeline.delta.storage.download import PART, Published, fetch, shown_url
-from pipeline.delta.storage.object_stores import extras_of
 from pipeline.delta.storage.published_jars import jars_for
 from pipeline.errors import CacheFolderError, JarsUnavailableError, SparkUnavailableError
 from pipeline.settings import SparkSettings
 
-# The log store for S3, which is part of this package.
-LOG_STORE = Path(str(files("pipeline.delta.storage").joinpath("logstore").joinpath("pipeline-logstore.jar")))
+# The jar that is part of this package: the log store for S3, and the reader of plans.
+OWN_JAR = Path(str(files("pipeline.delta.spark").joinpath("jvm").joinpath("pipeline.jar")))
 FETCH_SECONDS = 900.0
 POLL_SECONDS = 0.1
 LOG_EVERY_SECONDS = 2.0
@@ -54,7 +53,7 @@ def _parts(coordinate: str) -> tuple[str, str, list[str]]:
 
 
 def delta_jars(settings: SparkSettings) -> list[Path]:
-    """Delta's jars in the cache folder. Missing or damaged ones are downloaded first, which is logged.
+    """Delta's jars in the cache folder, and our own. Missing or damaged ones are downloaded first, which is logged.
 
     Raises:
         JarsUnavailableError: they can't be downloaded now.
@@ -68,8 +67,7 @@ def delta_jars(settings: SparkSettings) -> list[Path]:
         repository = settings.maven_repository or public_repository()
         with _locked(settings.cache / "jars", repository, ends):
             _fetch_all(_missing(published, settings.cache), settings.cache, repository, ends)
-    paths = [jar_path(coordinate, settings.cache) for coordinate in published]
-    return [*paths, LOG_STORE] if "s3" in extras_of(settings.schemes) else paths
+    return [*(jar_path(coordinate, settings.cache) for coordinate in published), OWN_JAR]
 
 
 def _missing(published: Mapping[str, Published], cache: Path) -> dict[str, Published]:
