@@ -30,6 +30,8 @@ from pipeline.delta.spark.session import is_connect, open_session
 from pipeline.settings import Settings, SparkSettings, load_settings
 
 TESTS = Path(__file__).parent
+# A test that wants a warm server says so.
+os.environ["PIPELINE_WARM"] = "never"
 # How long an example takes says how busy the machine is; no property is one of time.
 property_settings.register_profile("untimed", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 property_settings.load_profile("untimed")

@@ -13,7 +13,7 @@ import click
 from rich.console import Console
 
 from pipeline.delta.server import process as servers
-from pipeline.delta.server.warm import answers_requests, warm_folders, warm_servers
+from pipeline.delta.server.warm import warm_folders, warm_servers
 from pipeline.delta.spark.connect import CONNECT_PORT
 from pipeline.delta.spark.server_record import Server
 from pipeline.errors import ServerError
@@ -71,7 +71,7 @@ def _state(folder: Path, server: Server) -> dict[str, Any]:
     return asdict(server) | {
         "kind": "started" if folder == state_folder() else "warm",
         "remote": server.remote,
-        "answers": answers_requests(folder, server),
+        "answers": servers.answers(folder, server),
         "clients": servers.connected(folder, server),
         "memory_bytes": servers.memory_bytes(folder, server),
     }

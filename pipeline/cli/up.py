@@ -56,7 +56,7 @@ def _server(port: int) -> Iterator[str]:
     """The address of the project's server. A running server is left running; one started here ends with this block."""
     folder = state_folder()
     server = servers.running(folder)
-    if server is not None and servers.answers(server):
+    if server is not None and servers.answers(folder, server):
         yield server.remote
         return
     with waiting("Starting Spark") as wait:

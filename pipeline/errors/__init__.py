@@ -38,6 +38,7 @@ from pipeline.errors.frames import (
 )
 from pipeline.errors.machine import (
     CacheFolderError,
+    ClassicSparkError,
     ExecutorPythonError,
     ExecutorsUnavailableError,
     ExtraMissingError,
@@ -112,6 +113,7 @@ __all__ = [
     "ChangelogError",
     "ChangesUnreadableError",
     "CheckViolationError",
+    "ClassicSparkError",
     "CommitConflictError",
     "CommitOverwrittenError",
     "CommitUnknownError",

@@ -204,6 +204,16 @@ class ServerError(PipelineError):
 
 
 @dataclass(eq=False, kw_only=True)
+class ClassicSparkError(PipelineError):
+    """Code of a step uses a part of Spark that a Connect session lacks; `reason` has Spark's words."""
+
+    reason: str
+
+    sentence = "The code of this step needs Spark in its own process: {reason}"
+    next_step = "Set PIPELINE_WARM=never, or warm to never in [tool.pipeline], and leave SPARK_REMOTE unset."
+
+
+@dataclass(eq=False, kw_only=True)
 class WarmServerError(PipelineError):
     """The setting `warm` is `require`, and there can't be a warm server of the project; `folder` has its state."""
 

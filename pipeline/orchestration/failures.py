@@ -13,9 +13,13 @@ from dataclasses import fields
 from typing import Any
 
 from dagster import Failure, MetadataValue
+from pyspark.errors import PySparkAttributeError, PySparkNotImplementedError
 
-from pipeline.errors import PipelineError
+from pipeline.errors import ClassicSparkError, PipelineError
 from pipeline.errors.listing import bounded
+
+# Spark's conditions for what a Connect session lacks.
+_ONLY_CLASSIC = frozenset({"JVM_ATTRIBUTE_NOT_SUPPORTED", "NOT_IMPLEMENTED"})
 
 
 @contextmanager
@@ -23,12 +27,17 @@ def as_dagster_failure() -> Iterator[None]:
     """Convert a `PipelineError` that leaves the block of a step to Dagster's own failure.
 
     Raises:
-        Failure: for a `PipelineError`. A retry policy applies only if the error may pass.
+        Failure: for a `PipelineError`. A retry policy applies only if the error may pass. Also if the block uses what a
+            session on a server lacks.
     """
     try:
         yield
     except PipelineError as error:
         raise failure_of(error) from error
+    except (PySparkAttributeError, PySparkNotImplementedError) as error:
+        if error.getCondition() not in _ONLY_CLASSIC:
+            raise
+        raise failure_of(ClassicSparkError(reason=error.getMessage())) from error
 
 
 def failure_of(error: PipelineError) -> Failure:

@@ -27,8 +27,9 @@ class SparkSettings:
         remote: a Spark Connect server with Delta, as `sc://host:port`. If it is set, no Spark starts here and `master`
             is not used.
         warm: whether commands and runs share a Spark server of the project that stays in the background for 30 idle
-            minutes. `auto` starts one if nothing forbids it: a variable `CI`, a `master`, a `remote`, a folder that
-            can't be written. Then, and with `never`, Spark runs in each process. With `require` there is an error then,
+            minutes. `auto` starts one for the commands `pipeline` and `dagster` and their runs, if nothing forbids it:
+            a variable `CI`, a `master`, a `remote`, a folder that can't be written, less than 2 GiB of free memory.
+            Otherwise, and with `never`, Spark runs in each process. With `require` there is an error then,
             and `CI` forbids nothing.
         driver_memory: the memory of an embedded Spark.
         cache: the folder of Delta's jars and of start scripts for Java.
@@ -41,7 +42,7 @@ class SparkSettings:
 
     master: str = "local[*]"
     remote: str | None = field(default=None, repr=False)
-    warm: WarmMode = "never"
+    warm: WarmMode = "auto"
     driver_memory: str = "2g"
     cache: Path = field(default_factory=lambda: Path.home() / ".cache" / "delta-first-pipeline")
     maven_repository: str | None = field(default=None, repr=False)

@@ -95,7 +95,7 @@ def test_a_server_is_started_once_serves_delta_and_leaves_nothing_when_it_is_sto
     assert seen == set()
     assert [path.name for path in folder.iterdir() if SECRET.encode() in path.read_bytes()] == []
     assert servers.running(folder) == server
-    assert servers.answers(server)
+    assert servers.answers(folder, server)
     with pytest.raises(ServerError):
         servers.start(folder, free_port())
     with opened(server.remote) as session:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -17,11 +18,14 @@ import pytest
 
 from pipeline.delta.server import process as servers
 from pipeline.delta.server import warm
-from pipeline.delta.server.warm import answers_requests, warm_folders, warm_servers
-from pipeline.delta.spark.server_record import Server, token_of
+from pipeline.delta.server.serve import LEAVING_SECONDS, WATCH_SECONDS
+from pipeline.delta.server.warm import warm_folders, warm_servers
+from pipeline.delta.spark.connect import end_connect
+from pipeline.delta.spark.server_record import RELEASE_SIGNAL, Server, token_of
 from pipeline.delta.spark.session import open_session
 from pipeline.settings import SparkSettings, load_settings
 from pipeline_tests.conftest import TESTS, connect_mode
+from pipeline_tests.end_to_end.conftest import until
 
 SHARED = {"connect": True, "rows": 3}
 exhaustive = pytest.mark.exhaustive
@@ -32,7 +36,7 @@ def project(tmp_path: Path, spark_settings: SparkSettings, monkeypatch: pytest.M
     """The current project, whose settings ask for a warm server. Its servers end with the test."""
     monkeypatch.setenv("PIPELINE_CACHE", str(spark_settings.cache))
     monkeypatch.setenv("PIPELINE_DRIVER_MEMORY", "1g")
-    monkeypatch.setenv("PIPELINE_WARM", "auto")
+    monkeypatch.setenv("PIPELINE_WARM", "require")
     monkeypatch.setenv("PYTHONPATH", str(TESTS.parent))
     monkeypatch.delenv("CI", raising=False)
     monkeypatch.chdir(tmp_path)
@@ -81,7 +85,7 @@ def test_commands_at_once_start_one_server_which_answers_later_commands_too(proj
     assert sorted([said.count("Starting Spark in the background"), also_said.count("Starting Spark")]) == [0, 1]
     folder, server = only_server()
     assert server.idle_minutes == warm.IDLE_MINUTES
-    assert answers_requests(folder, server)
+    assert servers.answers(folder, server)
     assert ended(command()) == (SHARED, "")
     assert only_server() == (folder, server)
 
@@ -112,7 +116,7 @@ def test_a_server_that_hangs_is_replaced_and_ended_unless_it_has_clients(project
     folder, server = only_server()
     jvm = jvm_of(server)
     os.kill(jvm.pid, signal.SIGSTOP)
-    assert not answers_requests(folder, server)
+    assert not servers.answers(folder, server)
     assert ended(command())[0] == SHARED
     assert only_server()[1].pid != server.pid
     psutil.wait_procs([jvm], timeout=30)
@@ -153,3 +157,41 @@ def test_a_process_goes_on_with_the_server_that_replaced_its_own(project: Path) 
         assert other.port != server.port
         with client_of(folder, other) as again:
             assert again.range(3).count() == 3
+
+
+@exhaustive
+def test_a_server_ends_if_it_is_asked_to_or_its_folder_is_gone_unless_it_has_clients(project: Path) -> None:
+    ended(command())
+    folder, server = only_server()
+    process = psutil.Process(server.pid)
+    with client_of(folder, server) as session:
+        assert session.range(2).count() == 2
+        process.send_signal(RELEASE_SIGNAL)
+        with pytest.raises(psutil.TimeoutExpired):
+            process.wait(2 * WATCH_SECONDS)
+        assert only_server() == (folder, server)
+    process.send_signal(RELEASE_SIGNAL)
+    process.wait(LEAVING_SECONDS + 60)
+    assert warm_servers(load_settings()) == []
+
+    ended(command())
+    folder, server = only_server()
+    process = psutil.Process(server.pid)
+    shutil.rmtree(project / ".pipeline")
+    process.wait(LEAVING_SECONDS + 60)
+    assert not folder.exists()
+
+
+@exhaustive
+def test_a_command_that_has_found_a_server_as_it_leaves_is_still_answered(project: Path) -> None:
+    ended(command())
+    folder, server = only_server()
+    address = servers.address(folder, server)
+    process = psutil.Process(server.pid)
+    process.send_signal(RELEASE_SIGNAL)
+    until(lambda: warm_servers(load_settings()) == [], process.is_running)
+    with connect_mode():
+        session = open_session(SparkSettings(remote=address))
+        assert session.range(5).count() == 5
+        end_connect(session)
+    process.wait(LEAVING_SECONDS + 60)

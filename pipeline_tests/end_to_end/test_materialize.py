@@ -91,6 +91,31 @@ def test_the_console_shows_dagster_and_nothing_of_the_jvm(
 
 
 @pytest.mark.exhaustive
+def test_dagster_and_pipeline_share_a_server_by_default_with_the_same_rows_and_metadata(first: ProjectFolder) -> None:
+    shared = ProjectFolder(first.folder, first.cache, {"PIPELINE_WARM": "auto", "CI": ""})
+    ((_, embedded),) = [found for found in first.materializations("sightings") if found[0] == "2013-01-01"][-1:]
+    before = first.rows_by_day()
+    try:
+        done = shared.command(
+            "dagster", "asset", "materialize", "-m", "pipeline.definitions", "--select", "sightings", "--partition",
+            "2013-01-01",
+        )  # fmt: skip
+        assert (done.returncode, done.stderr.count("Starting Spark in the background")) == (0, 1), done.stderr
+        again = shared.command("pipeline", "materialize", "sightings", "--partition", "2013-01-01", "--json")
+        assert (again.returncode, again.stderr.count("Starting Spark")) == (0, 0), again.stderr
+        state = json.loads(shared.command("pipeline", "spark", "status", "--json").stdout)
+        assert [(one["kind"], one["answers"]) for one in state["servers"]] == [("warm", True)]
+    finally:
+        assert shared.command("pipeline", "spark", "stop").returncode == 0
+    assert first.rows_by_day() == before
+    of_server = [found for found in first.materializations("sightings") if found[0] == "2013-01-01"][-2:]
+    for _, metadata in of_server:
+        assert metadata.keys() == embedded.keys()
+        assert metadata["dagster/partition_row_count"] == NEW_YEAR_ROWS
+    assert [one["delta/version"] - embedded["delta/version"] for _, one in of_server] == [1, 2]
+
+
+@pytest.mark.exhaustive
 def test_the_same_partition_again_is_one_new_version_with_the_same_rows(served: ProjectFolder) -> None:
     version, before = served.table("sightings").version(), served.rows_by_day()
     files = {a["path"] for a in served.files("sightings")}

@@ -107,7 +107,7 @@ def test_settings_can_not_be_changed_afterwards(tmp_path: Path, home: Path) -> N
 SIMPLE = {
     "root": ("s3a://project/root", "s3a://environment/root"),
     "landing": ("s3a://project/landing", "s3a://environment/landing"),
-    "warm": ("require", "auto"),
+    "warm": ("never", "require"),
     "datasets": ("project.tables:datasets", "environment.tables:datasets"),
     "catalog": ("project", "environment.schema"),
     "vacuum": ("dry", "apply"),

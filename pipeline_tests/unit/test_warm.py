@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import stat
 import subprocess
+import sys
 import threading
+import time
 from pathlib import Path
 
 import psutil
@@ -13,7 +16,7 @@ import pytest
 from pipeline.delta.server import process, warm
 from pipeline.delta.server.warm import warm_remote, warm_servers
 from pipeline.delta.spark.connect import CONNECT_MODE
-from pipeline.delta.spark.server_record import Server
+from pipeline.delta.spark.server_record import RELEASE_SIGNAL, Server
 from pipeline.errors import ServerError, WarmServerError
 from pipeline.settings import SparkSettings, load_settings
 from pipeline_tests.remedies import follows, refused
@@ -30,6 +33,7 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("PIPELINE_WARM", "auto")
     monkeypatch.delenv("CI", raising=False)
     monkeypatch.setattr(warm, "SparkContext", NoContext)
+    monkeypatch.setattr(sys, "argv", ["/usr/bin/pipeline", "check"])
     monkeypatch.setattr(warm, "start_locked", not_started)
     (tmp_path / "pyproject.toml").write_text("[tool.pipeline]\n", encoding="utf-8")
     return tmp_path
@@ -99,12 +103,79 @@ def test_a_project_has_digests_of_its_own(tmp_path: Path, monkeypatch: pytest.Mo
 def test_never_and_settings_that_are_not_the_projects_leave_no_trace(project: Path) -> None:
     loaded = load_settings().spark
     for settings in (
-        SparkSettings(), SparkSettings(warm="auto", master="local[2]"), SparkSettings(warm="auto", driver_memory="3g"),
-        SparkSettings(warm="require", remote="sc://127.0.0.1:1"),
+        SparkSettings(warm="never"), SparkSettings(warm="auto", master="local[2]"),
+        SparkSettings(warm="auto", driver_memory="3g"), SparkSettings(warm="require", remote="sc://127.0.0.1:1"),
     ):  # fmt: skip
         assert warm_remote(settings) is None
     assert loaded.warm == "auto"
     assert not (project / ".pipeline").exists()
+
+
+@pytest.mark.parametrize("program", [
+    "/bin/dagster", "/bin/dagster-daemon", "/bin/dg", "/lib/dagster/__main__.py", "/lib/dagster_webserver/__main__.py",
+])  # fmt: skip
+def test_the_processes_of_dagster_share_a_server(program: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "argv", [program])
+    assert would_start()
+
+
+@pytest.mark.parametrize("arguments", [["/home/me/flow.py"], ["/lib/pytest/__main__.py"], ["-c"], [""], []], ids=str)
+def test_another_program_keeps_spark_in_its_process_unless_a_server_is_required(
+    arguments: list[str], project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "argv", arguments)
+    assert warm_remote(load_settings().spark) is None
+    assert not (project / ".pipeline" / "spark").exists()
+    monkeypatch.setenv("PIPELINE_WARM", "require")
+    assert would_start()
+
+
+def test_with_little_free_memory_a_server_is_only_started_if_it_is_required(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    free = psutil.virtual_memory()._replace(available=warm.LEAST_FREE_BYTES - 1)
+    monkeypatch.setattr(psutil, "virtual_memory", lambda: free)
+    assert warm_remote(load_settings().spark) is None
+    assert "less than 2 GiB of memory is free" in capsys.readouterr().err
+    monkeypatch.setenv("PIPELINE_WARM", "require")
+    assert would_start()
+
+
+def test_of_many_servers_of_a_user_the_oldest_are_asked_to_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = []
+
+    class Process:
+        def __init__(self, number: int, seconds: float) -> None:
+            self.number, self.seconds = number, seconds
+
+        def create_time(self) -> float:
+            return time.time() - self.seconds
+
+        def send_signal(self, number: int) -> None:
+            asked.append((self.number, number))
+
+    others = [Process(1, 5000), Process(2, 4000), Process(3, 3000), Process(4, 1)]
+    monkeypatch.setattr(warm, "other_servers", lambda: others)
+    assert would_start()
+    assert asked == [(1, RELEASE_SIGNAL), (2, RELEASE_SIGNAL)]
+    asked.clear()
+    monkeypatch.setattr(warm, "other_servers", lambda: others[:2])
+    assert would_start()
+    assert asked == []
+
+
+def test_the_folder_of_a_server_that_was_not_used_for_long_is_removed(
+    project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = would_start()
+    home = project / ".pipeline" / f"warm-{os.geteuid()}"
+    monkeypatch.setenv("TZ", "Asia/Tokyo")
+    second = would_start()
+    assert {path.name for path in home.iterdir() if path.is_dir()} == {first, second}
+    old = time.time() - warm.OLD_FOLDER_SECONDS - 1
+    os.utime(home / first / "lock", (old, old))
+    assert would_start() == second
+    assert {path.name for path in home.iterdir() if path.is_dir()} == {second}
 
 
 def test_a_process_with_a_session_of_its_own_keeps_it(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -141,7 +212,7 @@ def test_a_server_that_is_required_and_can_t_be_is_an_error_and_never_runs_spark
 
 
 def test_a_server_that_another_command_starts_is_waited_for(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    folder = project / ".pipeline" / f"warm-{warm.os.geteuid()}" / would_start()
+    folder = project / ".pipeline" / f"warm-{os.geteuid()}" / would_start()
     monkeypatch.setattr(warm, "START_SECONDS", 0.0)
     with process.locked(folder):
         assert warm_remote(load_settings().spark) is None
@@ -171,4 +242,4 @@ def test_the_clients_of_a_server_are_counted_while_its_workers_come_and_go() -> 
 
 def test_a_server_without_a_token_does_not_answer(project: Path) -> None:
     server = Server(pid=1, began="never", port=1, log="")
-    assert not warm.answers_requests(project, server)
+    assert not process.answers(project, server)

@@ -14,15 +14,16 @@ import subprocess
 import sys
 import threading
 import time
+import uuid
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import TextIO
+from typing import Any, TextIO
 
 import psutil
 
 from pipeline.delta.spark.cluster import WAIT_CONF, wait_seconds
-from pipeline.delta.spark.connect import CONNECT_PORT, embedded_environment
+from pipeline.delta.spark.connect import CONNECT_PORT, channel, embedded_environment
 from pipeline.delta.spark.jars import delta_jars
 from pipeline.delta.spark.server_record import (
     HOST,
@@ -37,6 +38,7 @@ from pipeline.delta.spark.server_record import (
     process_of,
     read_record,
     remember,
+    token_of,
 )
 from pipeline.errors import ServerError
 from pipeline.settings import load_settings
@@ -44,6 +46,8 @@ from pipeline.settings import load_settings
 START_SECONDS = 180.0
 STOP_SECONDS = 30.0
 POLL_SECONDS = 0.2
+# A server that does not answer an empty request for so long hangs.
+ANSWER_SECONDS = 5.0
 Waiting = Callable[[float], None]
 
 
@@ -57,11 +61,35 @@ def running(folder: Path) -> Server | None:
     return server if server is not None and process_of(folder, server) is not None else None
 
 
-def answers(server: Server) -> bool:
-    """Whether something listens on the server's port."""
-    with socket.socket() as sock:
-        sock.settimeout(1)
-        return sock.connect_ex((HOST, server.port)) == 0
+def answers(folder: Path, server: Server) -> bool:
+    """Whether a server answers a request, and does not only listen."""
+    import grpc
+    from pyspark.sql.connect.proto import ReleaseSessionRequest, SparkConnectServiceStub
+
+    request = ReleaseSessionRequest(session_id=str(uuid.uuid4()))  # of no session, so that nothing is made or changed
+    try:
+        opened = channel(address(folder, server)).toChannel()
+        with opened:
+            stub: Any = SparkConnectServiceStub(opened)  # type: ignore[no-untyped-call]
+            stub.ReleaseSession(request, timeout=ANSWER_SECONDS)
+    except ServerError:
+        return False
+    except grpc.RpcError as error:
+        code = grpc.StatusCode
+        return bool(error.code() not in (code.DEADLINE_EXCEEDED, code.UNAVAILABLE, code.UNAUTHENTICATED))
+    return True
+
+
+def address(folder: Path, server: Server) -> str:
+    """The address of a server with its token.
+
+    Raises:
+        ServerError: the server has ended, or the token's file is gone or others may read it.
+    """
+    token = token_of(folder, server.port)
+    if token is None:
+        raise ServerError(folder=str(folder), reason="its token is gone, or others may read the file")
+    return f"{server.remote}/;token={token}"
 
 
 def start(
@@ -82,11 +110,11 @@ def start(
     """
     with locked(folder):
         earlier = running(folder)
-        if earlier is not None and answers(earlier):
+        if earlier is not None and answers(folder, earlier):
             raise ServerError(
                 folder=str(folder), reason=f"a server runs already, process {earlier.pid} at {earlier.remote}"
             )
-        if earlier is not None:  # its JVM is gone
+        if earlier is not None:  # it hangs, or its JVM is gone
             end(folder, earlier)
         if not _is_free(port):
             raise ServerError(folder=str(folder), reason=f"another process uses port {port}")
@@ -133,7 +161,7 @@ def _await_answer(
     child: subprocess.Popen[bytes], server: Server, folder: Path, waiting: Waiting, at_most: float
 ) -> None:
     started = time.monotonic()
-    while not (is_ready(folder, server.pid) and answers(server)):
+    while not (is_ready(folder, server.pid) and _listens(server)):
         seconds = time.monotonic() - started
         if child.poll() is not None:
             raise ServerError(folder=str(folder), reason=f"it ended while it started; {_last_line(server)}")
@@ -261,3 +289,10 @@ def _is_free(port: int) -> bool:
         except OSError:
             return False
         return True
+
+
+def _listens(server: Server) -> bool:
+    """Whether something listens on the server's port."""
+    with socket.socket() as sock:
+        sock.settimeout(1)
+        return sock.connect_ex((HOST, server.port)) == 0

@@ -16,14 +16,17 @@ import psutil
 
 from pipeline.delta.server.process import STOP_SECONDS, clients, locked
 from pipeline.delta.spark.plans import PLAN_FACTS, RELATION_PLUGINS
-from pipeline.delta.spark.server_record import HOST, forget, set_ready
+from pipeline.delta.spark.server_record import HOST, RELEASE_SIGNAL, forget, is_ready, set_ready
 from pipeline.delta.spark.session import open_session
 from pipeline.errors import PipelineError, ServerError
 from pipeline.settings import SparkSettings, load_settings
 
-# How often an idle server checks its connections, and how long it keeps a session whose client is gone.
+# How often an idle server checks its connections.
 WATCH_SECONDS = 5.0
-SESSION_MINUTES = 20
+# How long it keeps a session that does nothing. A run may compute for hours between two statements.
+SESSION_HOURS = 24
+# A command that has found the server connects within this time. So long it answers after its record is removed.
+LEAVING_SECONDS = 15.0
 COLLECT_SECONDS = 60
 PLUGIN = "org.apache.spark.sql.connect.SparkConnectPlugin"
 
@@ -43,16 +46,20 @@ def serving(settings: SparkSettings, port: int) -> SparkSettings:
         "spark.cleaner.periodicGC.interval": f"{COLLECT_SECONDS}s",
         "spark.connect.grpc.binding.address": HOST,
         "spark.connect.grpc.binding.port": str(port),
-        "spark.connect.session.manager.defaultSessionTimeout": f"{SESSION_MINUTES}m",
+        "spark.connect.session.manager.defaultSessionTimeout": f"{SESSION_HOURS}h",
     }
     return replace(settings, remote=None, warm="never", conf=tuple(sorted(conf.items())))
 
 
 def serve(folder: Path, port: int, idle_minutes: int | None) -> None:
-    """Run as the server's process until a signal ends it, its JVM ends, or it was idle for `idle_minutes`."""
-    ending = threading.Event()
+    """Run as the server's process until a signal ends it, its JVM ends, or it was idle for `idle_minutes`.
+
+    A server with `idle_minutes` also ends if it has no client and its record is gone, or `RELEASE_SIGNAL` asks for it.
+    """
+    ending, released = threading.Event(), threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: ending.set())
+    signal.signal(RELEASE_SIGNAL, lambda *_: released.set())
     try:
         session = open_session(serving(load_settings().spark, port))
     except PipelineError as error:
@@ -60,16 +67,32 @@ def serve(folder: Path, port: int, idle_minutes: int | None) -> None:
     set_ready(folder, os.getpid())
     jvm: subprocess.Popen[bytes] = session.sparkContext._gateway.proc  # type: ignore[union-attr]
     threading.Thread(target=_set_after, args=(jvm, ending), daemon=True).start()
-    connected = time.monotonic()
-    while not ending.wait(WATCH_SECONDS):
-        if clients(psutil.Process(), port):
-            connected = time.monotonic()
-        elif idle_minutes is not None and time.monotonic() - connected > idle_minutes * 60 and _forgotten(folder, port):
-            break
+    if idle_minutes is None:
+        ending.wait()
+    else:
+        _wait_while_used(folder, port, idle_minutes * 60, ending, released)
     if jvm.poll() is not None:
         raise SystemExit(f"The JVM ended with status {jvm.returncode}.")
     threading.Thread(target=_kill_after, args=(jvm, STOP_SECONDS), daemon=True).start()  # it may hang
     session.stop()
+
+
+def _wait_while_used(
+    folder: Path, port: int, idle_seconds: float, ending: threading.Event, released: threading.Event
+) -> None:
+    """Wait until `ending` is set, or the server is without clients and no command can find it any more."""
+    used, is_left = time.monotonic(), False
+    while not ending.wait(WATCH_SECONDS):
+        now = time.monotonic()
+        if clients(psutil.Process(), port):
+            used = now
+            released.clear()
+        elif is_left:
+            if now - used > LEAVING_SECONDS:
+                return
+        elif released.is_set() or now - used > idle_seconds or not is_ready(folder, os.getpid()):
+            is_left = not is_ready(folder, os.getpid()) or _forgotten(folder, port)
+            used = now if is_left else used
 
 
 def _forgotten(folder: Path, port: int) -> bool:

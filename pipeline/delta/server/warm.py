@@ -13,29 +13,43 @@ import json
 import os
 import platform
 import secrets
+import shutil
 import socket
 import sys
+import time
 import uuid
 from contextlib import suppress
 from dataclasses import asdict, replace
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Any
 
+import psutil
 from pyspark import SparkContext
 from pyspark.sql import SparkSession
 
-from pipeline.delta.server.process import START_SECONDS, connected, end, locked, running, start_locked
-from pipeline.delta.spark.connect import channel, embedded_environment
-from pipeline.delta.spark.server_record import HOST, Server, own, token_of
+from pipeline.delta.server.process import (
+    START_SECONDS,
+    address,
+    answers,
+    connected,
+    end,
+    locked,
+    running,
+    start_locked,
+)
+from pipeline.delta.spark.connect import embedded_environment
+from pipeline.delta.spark.server_record import HOST, RELEASE_SIGNAL, Server, other_servers, own
 from pipeline.delta.spark.session import open_session
 from pipeline.delta.storage.options import account_confs
 from pipeline.errors import ServerError, WarmServerError
 from pipeline.settings import STATE_FOLDER, Settings, SparkSettings, load_settings
 
 IDLE_MINUTES = 30
-# A server that does not answer an empty request for so long hangs.
-ANSWER_SECONDS = 5.0
+# So many servers of a user that end by themselves stay without clients. For another one the oldest is asked to end.
+MOST_SERVERS = 3
+# With less free memory `auto` starts no server: it would keep its memory when the command has ended.
+LEAST_FREE_BYTES = 2 << 30
+OLD_FOLDER_SECONDS = 7 * 24 * 3600
 _KEY = "key"
 _KEY_BYTES = 32
 _DIGEST = 16
@@ -45,6 +59,9 @@ _VARIABLES = (
     "AWS_", "AZURE_", "GOOGLE_", "HADOOP_", "HOME", "HTTPS_", "HTTP_", "JAVA_", "JDK_", "KRB5", "LANG", "LC_", "LD_",
     "NO_PROXY", "PATH", "PYSPARK_", "PYTHON", "SPARK_", "TMPDIR", "TZ", "_JAVA_",
 )  # fmt: skip
+# The programs whose processes are commands or runs. In another one, such as a notebook or a test, the code around the
+# run may use Spark too, and needs it in its process.
+_PROGRAMS = frozenset({"pipeline", "dagster", "dagster-daemon", "dagster-graphql", "dagster-webserver", "dg"})
 # Processes of another machine or container are unknown here, although they may share the folder.
 _NAMESPACES = ("/proc/self/ns/pid", "/proc/self/ns/net")
 
@@ -74,8 +91,8 @@ def warm_remote(settings: SparkSettings) -> str | None:
     if reason is None:
         try:
             folder /= _digest(folder, settings)
-            server = _found(folder) or _replaced(folder)
-            return _address(folder, server)
+            server = _found(folder) or _replaced(folder, may_fail=settings.warm == "auto")
+            return address(folder, server)
         except ServerError as error:
             reason = error.reason
             if settings.warm == "auto":
@@ -96,37 +113,6 @@ def warm_folders(project: Settings) -> list[Path]:
     return sorted(path for path in _home(project).glob("*") if path.is_dir())
 
 
-def answers_requests(folder: Path, server: Server) -> bool:
-    """Whether a server answers a request, and does not only listen."""
-    import grpc
-    from pyspark.sql.connect.proto import ReleaseSessionRequest, SparkConnectServiceStub
-
-    request = ReleaseSessionRequest(session_id=str(uuid.uuid4()))  # of no session, so that nothing is made or changed
-    try:
-        opened = channel(_address(folder, server)).toChannel()
-        with opened:
-            stub: Any = SparkConnectServiceStub(opened)  # type: ignore[no-untyped-call]
-            stub.ReleaseSession(request, timeout=ANSWER_SECONDS)
-    except ServerError:
-        return False
-    except grpc.RpcError as error:
-        code = grpc.StatusCode
-        return bool(error.code() not in (code.DEADLINE_EXCEEDED, code.UNAVAILABLE, code.UNAUTHENTICATED))
-    return True
-
-
-def _address(folder: Path, server: Server) -> str:
-    """The address with the token.
-
-    Raises:
-        ServerError: the server has ended, or the token's file is gone or others may read it.
-    """
-    token = token_of(folder, server.port)
-    if token is None:
-        raise ServerError(folder=str(folder), reason="its token is gone, or others may read the file")
-    return f"{server.remote}/;token={token}"
-
-
 def _home(project: Settings) -> Path:
     return project.project / STATE_FOLDER / f"warm-{os.geteuid()}"
 
@@ -141,9 +127,18 @@ def _forbidden(settings: SparkSettings, loaded: SparkSettings) -> str | None:
         return "this process has a Spark session of its own"
     if settings.master != SparkSettings.master:
         return f"the master is set ({settings.master})"
+    if settings.warm == "auto" and not _is_command():
+        return "this process is no command"
     if settings != loaded:
         return "the settings of the session are not those of the project"
     return None
+
+
+def _is_command() -> bool:
+    """Whether this process is one of `_PROGRAMS`, by its script or by `python -m`. Its child processes are too."""
+    program = Path(sys.argv[0] if sys.argv else "")
+    name = program.parent.name if program.name == "__main__.py" else program.name
+    return name.replace("_", "-") in _PROGRAMS
 
 
 def _digest(home: Path, settings: SparkSettings) -> str:
@@ -200,17 +195,24 @@ def _recorded(folder: Path) -> Server | None:
 
 def _found(folder: Path) -> Server | None:
     server = _recorded(folder)
-    return server if server is not None and answers_requests(folder, server) else None
+    return server if server is not None and answers(folder, server) else None
 
 
-def _replaced(folder: Path) -> Server:
-    """A server of this folder that was started now, or meanwhile by another command."""
+def _replaced(folder: Path, *, may_fail: bool) -> Server:
+    """A server of this folder that was started now, or meanwhile by another command.
+
+    Raises:
+        ServerError: it can't be started, or `may_fail` and there is too little free memory.
+    """
     with locked(folder, START_SECONDS):
         server = _recorded(folder)
-        if server is not None and answers_requests(folder, server):
+        if server is not None and answers(folder, server):
             return server
         if server is not None:
             _abandon(folder, server)
+        if may_fail and psutil.virtual_memory().available < LEAST_FREE_BYTES:
+            raise ServerError(folder=str(folder), reason=f"less than {LEAST_FREE_BYTES >> 30} GiB of memory is free")
+        _make_room(folder)
         _say(
             f"Starting Spark in the background for this and later commands. It ends after {IDLE_MINUTES} idle minutes, "
             "or with: pipeline spark stop"
@@ -218,8 +220,23 @@ def _replaced(folder: Path) -> Server:
         return start_locked(folder, _free_port(), IDLE_MINUTES, lambda _: None)
 
 
+def _make_room(folder: Path) -> None:
+    """Ask the oldest servers of this user to end if there are many, and remove folders that were not used for long."""
+    now = time.time()
+    others = other_servers()
+    for process in others[: max(0, len(others) - MOST_SERVERS + 1)]:
+        with suppress(psutil.Error):
+            if now - process.create_time() > START_SECONDS:  # before that it may not know the signal yet
+                process.send_signal(RELEASE_SIGNAL)
+    for other in folder.parent.iterdir():
+        with suppress(OSError):
+            is_old = other.is_dir() and now - (other / "lock").stat().st_mtime > OLD_FOLDER_SECONDS
+            if is_old and other != folder and _recorded(other) is None:
+                shutil.rmtree(other)
+
+
 def _abandon(folder: Path, server: Server) -> None:
-    """End a server that hangs. With clients it is only given up, since it may be busy with their writes."""
+    """End a server that hangs. One with clients may be busy with their writes, and ends by itself after them."""
     if not connected(folder, server):
         end(folder, server, seconds=0)
 

@@ -33,6 +33,7 @@ _REFUSED = (
     "it requires a token. The token of this project's server (pipeline spark start) is read in the project's folder; "
     "for another server append it to the address, sc://host:port/;token=..."
 )
+_NEVER = 2**31 - 1
 _NO_ADDRESS = "SPARK_REMOTE must look like sc://host:port"
 _LOST = "the server no longer has this run's session"
 # By this variable `pyspark.sql.functions` decides whether a Column is a classic or a Connect one.
@@ -105,6 +106,8 @@ def channel(remote: str) -> Any:
         channel = Channel(remote)
     except PySparkException:  # the error's text repeats the address with the token
         raise SparkUnavailableError(where=shown_remote(remote), reason=_NO_ADDRESS) from None
+    # By default a client disconnects after 30 idle minutes, and a server of ours would seem to have no clients.
+    channel.setChannelOption("grpc.client_idle_timeout_ms", _NEVER)
     host, _, port = channel.endpoint.rpartition(":")
     if host == HOST and channel.getDefault(Channel.PARAM_TOKEN, None) is None:
         token = token_of(find_project(Path.cwd()) / STATE_FOLDER / "spark", int(port))

@@ -11,6 +11,7 @@ import contextlib
 import json
 import os
 import secrets
+import signal
 import stat
 import time
 from dataclasses import asdict, dataclass
@@ -24,11 +25,14 @@ from pipeline.errors import ServerError
 HOST = "127.0.0.1"
 MODULE = "pipeline.delta.server.serve"
 TOKEN_VARIABLE = "SPARK_CONNECT_AUTHENTICATE_TOKEN"  # noqa: S105  the name of a variable
+# It asks a server that ends by itself to end now, if it has no client.
+RELEASE_SIGNAL = signal.SIGUSR1
 _TOKEN_BYTES = 32
 _COMMAND_LINE_SECONDS = 1.0
 _RECORD = "server.json"
 _TOKEN = "token"  # noqa: S105  the name of a file
 _READY = "ready"
+_IDLE = "--idle-minutes"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,8 +53,19 @@ class Server:
 
 def arguments(folder: Path, port: int, idle_minutes: int | None) -> list[str]:
     """The arguments that Python gets for a server of this folder."""
-    idle = [] if idle_minutes is None else ["--idle-minutes", str(idle_minutes)]
+    idle = [] if idle_minutes is None else [_IDLE, str(idle_minutes)]
     return ["-m", MODULE, "--port", str(port), *idle, "--state", str(folder.absolute())]
+
+
+def other_servers() -> list[psutil.Process]:
+    """The processes of this user's servers that end by themselves, of any project, the oldest first."""
+    found = []
+    for process in psutil.process_iter():
+        with contextlib.suppress(psutil.Error):
+            line = process.cmdline()
+            if line[1:3] == ["-m", MODULE] and _IDLE in line and process.uids().effective == os.geteuid():
+                found.append((process.create_time(), process.pid, process))
+    return [process for _, _, process in sorted(found)]
 
 
 def beginning(process: psutil.Process) -> str:
