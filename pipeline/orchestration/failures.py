@@ -37,7 +37,9 @@ def as_dagster_failure() -> Iterator[None]:
     except (PySparkAttributeError, PySparkNotImplementedError) as error:
         if error.getCondition() not in _ONLY_CLASSIC:
             raise
-        raise failure_of(ClassicSparkError(reason=error.getMessage())) from error
+        found = ClassicSparkError(reason=error.getMessage())
+        found.__cause__ = error
+        raise failure_of(found) from found
 
 
 def failure_of(error: PipelineError) -> Failure:

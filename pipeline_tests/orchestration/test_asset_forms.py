@@ -2,6 +2,7 @@
 
 import datetime as dt
 import warnings
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from dagster import (
     DagsterInstance,
     DataVersion,
     Definitions,
+    Failure,
     MaterializeResult,
     Out,
     Output,
@@ -33,12 +35,15 @@ from pyspark.sql.types import DateType, LongType, StringType, StructField, Struc
 
 from pipeline.dataset import Dataset
 from pipeline.delta.frames.convert import FrameKindError, FrameTooLargeError
-from pipeline.errors import FrameMismatchError
+from pipeline.errors import ClassicSparkError, FrameMismatchError
 from pipeline.orchestration import DeltaIOManager, DeltaSparkResource, dataset_asset
 from pipeline.orchestration.dataset_asset import IO_MANAGER, dataset_metadata, dataset_out
+from pipeline.settings import SparkSettings
+from pipeline_tests.conftest import connect_mode
 from pipeline_tests.delta.sample import rows_of, versions_of
 from pipeline_tests.orchestration.conftest import Project, materializations
 from pipeline_tests.refusals import refused
+from pipeline_tests.remedies import advises, follows
 
 NUMBERS = StructType([StructField("n", LongType())])
 classic_only = pytest.mark.parametrize("spark_resource", ["classic"], indirect=True)
@@ -275,3 +280,26 @@ def test_a_prefix_moves_the_table_with_the_key_and_the_reader_follows(project: P
     assert rows_of(numbers("east/after"), project.root) == [(3,)]
     for name in ("source", "after"):
         assert not Path(numbers(name).location(project.root)).exists()
+
+
+@follows(ClassicSparkError)
+def test_code_that_needs_spark_in_its_process_is_told_so_on_a_server(
+    root: str, remote_url: str, spark_settings: SparkSettings
+) -> None:
+    @dataset_asset(numbers("counted"))
+    def counted(spark: DeltaSparkResource) -> pd.DataFrame:
+        return pd.DataFrame({"n": [spark.spark_session.sparkContext.parallelize([1, 2]).count()]})
+
+    def run(settings: SparkSettings) -> None:
+        spark = DeltaSparkResource.from_settings(settings)
+        resources = {"spark": spark, "delta_io_manager": DeltaIOManager(root=root, spark=spark)}
+        materialize([counted], resources=resources)
+
+    with connect_mode(), pytest.raises(Failure) as caught:
+        run(replace(spark_settings, remote=remote_url))
+    error = caught.value.__cause__
+    assert isinstance(error, ClassicSparkError)
+    advises(error, ClassicSparkError, "PIPELINE_WARM=never", "SPARK_REMOTE")
+    assert "sparkContext" in error.reason
+    run(replace(spark_settings, warm="never"))
+    assert rows_of(numbers("counted"), root) == [(2,)]
