@@ -25,7 +25,7 @@ from pyspark.sql import SparkSession
 
 from pipeline.delta.server.serve import PLUGIN
 from pipeline.delta.spark.confs import confs
-from pipeline.delta.spark.plans import PLAN_FACTS, RELATION_PLUGINS
+from pipeline.delta.spark.own_classes import RELATION_PLUGINS, REQUESTS
 from pipeline.delta.spark.session import is_connect, open_session
 from pipeline.settings import Settings, SparkSettings, load_settings
 
@@ -113,7 +113,7 @@ def spark_settings(tmp_path_factory: pytest.TempPathFactory) -> SparkSettings:
         ("spark.connect.grpc.binding.port", str(port)),
         ("spark.driver.extraJavaOptions", f"{own['spark.driver.extraJavaOptions']} {LASTING_JVM}"),
         ("spark.plugins", PLUGIN),
-        (RELATION_PLUGINS, PLAN_FACTS),
+        (RELATION_PLUGINS, REQUESTS),
         ("spark.sql.warehouse.dir", str(warehouse)),
     )
     return replace(settings, conf=conf)

@@ -12,7 +12,7 @@ from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql.window import Window
 
 from pipeline.delta.inspect.lineage import column_lineage, scans
-from pipeline.delta.spark import plans
+from pipeline.delta.spark import own_classes
 
 A, B, D, ARR = "A.a", "A.b", "A.d", "A.arr"
 FORM = "a INT, b STRING, d DATE, arr ARRAY<STRUCT<x: INT, y: STRING>>"
@@ -105,5 +105,5 @@ def test_on_a_server_without_our_class_nothing_is_known(
 ) -> None:
     frame = spark.read.format("delta").load(str(tables / "A"))
     assert "a" in column_lineage(frame)
-    monkeypatch.setattr(plans, "PLAN_FACTS", "com.example.Another")
-    assert (column_lineage(frame), scans(frame), plans.executed_scans(frame)) == ({}, [], None)
+    monkeypatch.setattr(own_classes, "REQUESTS", "com.example.Another")
+    assert (column_lineage(frame), scans(frame), own_classes.executed_scans(frame)) == ({}, [], None)

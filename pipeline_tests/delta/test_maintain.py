@@ -14,6 +14,7 @@ from pyspark.sql import SparkSession
 from pipeline.dataset import Append, Replace, TableRef
 from pipeline.delta.maintain.checkpoint import CheckpointFailedError, Checkpoints
 from pipeline.delta.maintain.maintain import checkpoint, vacuum
+from pipeline.delta.spark import own_classes
 from pipeline.delta.sql.slices import of_values
 from pipeline.errors import TableNotFoundError
 from pipeline.settings import SparkSettings
@@ -128,9 +129,10 @@ def test_a_vacuum_takes_files_that_no_commit_ever_named(classic: SparkSession, r
 
 
 @pytest.mark.exhaustive
-def test_over_connect_one_child_writes_the_checkpoints_of_all_tables_and_says_which_it_could_not(
-    classic: SparkSession, remote_url: str, root: str
+def test_without_our_classes_one_child_writes_the_checkpoints_of_all_tables_and_says_which_it_could_not(
+    classic: SparkSession, remote_url: str, root: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(own_classes, "REQUESTS", "com.example.Another")
     datasets = [replace(APPENDED, name=name) for name in ("one", "two")]
     for dataset in datasets:
         put(classic, dataset, root, [(day(1), 1, "x")])

@@ -15,7 +15,7 @@ from pyspark.sql import DataFrame
 
 from pipeline.dataset.schema import RESERVED_COLUMNS
 from pipeline.delta.spark.failures import SPARK_ERRORS
-from pipeline.delta.spark.plans import analyzed_plan
+from pipeline.delta.spark.own_classes import analyzed_plan
 from pipeline.delta.storage.file_system import local_folder
 
 # A column of a table: the table's location as from `plain_location`, and the column's name.

@@ -46,7 +46,7 @@ from pipeline.delta.read.version import ReadFacts, ReadOptions, read, refuse_tab
 from pipeline.delta.read.window import Window
 from pipeline.delta.spark.doors import door
 from pipeline.delta.spark.failures import SPARK_ERRORS, failure_of
-from pipeline.delta.spark.plans import executed_scans
+from pipeline.delta.spark.own_classes import executed_scans
 from pipeline.delta.sql.exact import without_decimals
 from pipeline.errors import PipelineError, QueryError, RegistryError, UnknownDatasetError
 from pipeline.errors.spelling import near

@@ -33,7 +33,8 @@ from pipeline.delta.log.commits import (
 from pipeline.delta.spark.connect import clone_connect, end_connect
 from pipeline.delta.spark.failures import LOST_OR_REFUSED, failure_of
 from pipeline.delta.spark.meaning import set_session_confs
-from pipeline.delta.spark.session import forget_log, is_connect
+from pipeline.delta.spark.own_classes import forget_log
+from pipeline.delta.spark.session import is_connect
 from pipeline.errors import AfterCommitError, CommitOverwrittenError, CommitUnknownError
 
 # The number of newest commits that are searched for a mark, if the session's last commit does not have it.

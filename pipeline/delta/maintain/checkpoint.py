@@ -1,7 +1,8 @@
 """Checkpoints of a table, for which Delta has no SQL statement.
 
-Here belong the calls into the JVM. A Connect session has no JVM in this process: one embedded child process then writes
-the checkpoints of all requested tables, since its start costs more than they do.
+A class of ours writes them where the session runs. If the session lacks it, as on a server that this package did not
+start, one embedded child process writes the checkpoints of all requested tables, since its start costs more than they
+do.
 """
 
 from __future__ import annotations
@@ -11,7 +12,6 @@ import subprocess
 import sys
 import tempfile
 import threading
-import time
 from collections.abc import Callable
 from dataclasses import replace
 from functools import cached_property
@@ -21,14 +21,13 @@ from typing import IO, Any
 from pyspark.sql import SparkSession
 
 from pipeline.delta.log.commits import commit_file
-from pipeline.delta.log.mark import clone_session
 from pipeline.delta.spark.connect import embedded_environment
 from pipeline.delta.spark.failures import SPARK_ERRORS, failure_of
-from pipeline.delta.spark.session import is_connect, open_session
+from pipeline.delta.spark.own_classes import write_checkpoint
+from pipeline.delta.spark.session import open_session
 from pipeline.settings import load_settings
 
 CHILD_SECONDS = 900
-_DAY_MILLISECONDS = 86_400_000
 _ANSWER = "checkpoint: "
 
 
@@ -72,12 +71,11 @@ class Checkpoints:
             version: the version of the checkpoint. The log is not cleaned then. If None, the newest version.
 
         Raises:
-            CheckpointFailedError: the child process reports an error, or has ended. A classic session raises Spark's
-                own errors.
+            CheckpointFailedError: the child process reports an error, or has ended. Otherwise Spark's own errors.
         """
-        if not is_connect(self.session):
-            return checkpoint_embedded(self.session, location, keep, version)
-        answer = self._request({"location": location, "keep": keep, "version": version})
+        file = None if keep is None else commit_file(location, keep)
+        request = {"location": location, "keep": keep, "file": file, "version": version}
+        answer = write_checkpoint(self.session, request) or self._request(request)
         if "error" in answer:
             raise CheckpointFailedError(str(answer["error"]))
         return int(answer["version"]), bool(answer["kept"])
@@ -121,47 +119,6 @@ class Checkpoints:
         return lines[-1] if lines else f"the process that writes it ended with status {status}"
 
 
-def checkpoint_embedded(
-    session: SparkSession, location: str, keep: int | None, version: int | None = None
-) -> tuple[int, bool]:
-    """Write a checkpoint through the JVM of a classic session, as `Checkpoints.write`.
-
-    By default Delta only logs a failed checkpoint. A conf in a clone of the session makes it raise the error.
-    """
-    clone = clone_session(session)
-    clone.conf.set("spark.databricks.delta.checkpoint.exceptionThrowing.enabled", "true")
-    jvm: Any = session._jvm
-    none = jvm.scala.Option.empty()
-    delta = jvm.org.apache.spark.sql.delta
-    log = delta.DeltaLog.forTable(clone._jsparkSession, location)
-    snapshot = log.update(False, none, none)
-    newest = int(snapshot.version())
-    if version is not None and version < newest:
-        log.createCheckpointAtVersion(version)
-        return version, True
-    kept = version is not None or (
-        keep is not None and keep < newest and _expires(jvm, log, snapshot, commit_file(location, keep))
-    )
-    if kept:
-        info = log.writeCheckpointFiles(snapshot, none)
-        log.writeLastCheckpointFile(log, info, delta.LastCheckpointInfo.checksumEnabled(clone._jsparkSession))
-    else:
-        log.checkpoint(snapshot, none)
-    return newest, kept
-
-
-def _expires(jvm: Any, log: Any, snapshot: Any, path: str) -> bool:
-    """Whether Delta's clean-up, by full days in UTC, would remove this commit (`MetadataCleanup.scala`)."""
-    metadata = snapshot.metadata()
-    if not log.enableExpiredLogCleanup(metadata):
-        return False
-    file = jvm.org.apache.hadoop.fs.Path(path)
-    system = file.getFileSystem(log.newDeltaHadoopConf())
-    expired = int(time.time() * 1000) - int(log.deltaRetentionMillis(metadata))
-    start_of_day = expired - expired % _DAY_MILLISECONDS
-    return bool(system.exists(file)) and int(system.getFileStatus(file).getModificationTime()) <= start_of_day
-
-
 def _serve() -> None:
     """Write the checkpoint that each line of the standard input requests, until the input ends."""
     # On this machine: on a cluster a second driver would wait for the cores that the server has.
@@ -169,11 +126,9 @@ def _serve() -> None:
     for line in sys.stdin:
         request = json.loads(line)
         try:
-            version, kept = checkpoint_embedded(session, request["location"], request["keep"], request["version"])
+            answer = write_checkpoint(session, request)
         except SPARK_ERRORS as error:
-            answer: dict[str, Any] = {"error": failure_of(error).summary}
-        else:
-            answer = {"version": version, "kept": kept}
+            answer = {"error": failure_of(error).summary}
         print(f"{_ANSWER}{json.dumps(answer)}", flush=True)
 
 

@@ -39,7 +39,7 @@ from pipeline.delta.migrate.source import line_problems, rows_by_file, source_fr
 from pipeline.delta.migrate.taken import FOLDER, Record, report_path, seal, write_record
 from pipeline.delta.read.version import ReadOptions
 from pipeline.delta.spark.doors import door, door_of_write
-from pipeline.delta.spark.session import forget_log
+from pipeline.delta.spark.own_classes import forget_log
 from pipeline.delta.sql.constraints import duplicate_keys
 from pipeline.delta.storage.file_system import file_system
 from pipeline.delta.storage.text_files import write_text

@@ -15,7 +15,7 @@ from pathlib import Path
 import psutil
 
 from pipeline.delta.server.process import STOP_SECONDS, clients, locked
-from pipeline.delta.spark.plans import PLAN_FACTS, RELATION_PLUGINS
+from pipeline.delta.spark.own_classes import RELATION_PLUGINS, REQUESTS
 from pipeline.delta.spark.server_record import HOST, RELEASE_SIGNAL, forget, is_ready, set_ready
 from pipeline.delta.spark.session import open_session
 from pipeline.errors import PipelineError, ServerError
@@ -37,7 +37,7 @@ def serving(settings: SparkSettings, port: int) -> SparkSettings:
     conf = given | {
         "spark.app.name": "pipeline-server",
         "spark.plugins": PLUGIN,
-        RELATION_PLUGINS: ",".join(filter(None, (given.get(RELATION_PLUGINS), PLAN_FACTS))),
+        RELATION_PLUGINS: ",".join(filter(None, (given.get(RELATION_PLUGINS), REQUESTS))),
         # A server outlives the code of its clients: each task imports their modules anew.
         "spark.python.worker.reuse": "false",
         # The heap of an idle server shrinks after a collection, so that its memory is free for others.

@@ -3,4 +3,15 @@
 Of a dataset it uses only the name, schema, features and location.
 """
 
-__all__ = ["cluster", "confs", "connect", "doors", "failures", "jars", "meaning", "plans", "server_record", "session"]
+__all__ = [
+    "cluster",
+    "confs",
+    "connect",
+    "doors",
+    "failures",
+    "jars",
+    "meaning",
+    "own_classes",
+    "server_record",
+    "session",
+]

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 import sys
-from typing import Any
 
 from pyspark.sql import SparkSession
 
@@ -51,15 +50,6 @@ def open_session(settings: SparkSettings) -> SparkSession:
 def is_connect(session: SparkSession) -> bool:
     """Whether the session is a Connect client, which has no JVM in this process."""
     return not hasattr(session, "_jsparkSession")
-
-
-def forget_log(session: SparkSession, location: str) -> None:
-    """Let Delta read a table's log from its files again. A Connect session can't: its server must be started again."""
-    if is_connect(session):
-        return
-    jvm: Any = session._jvm
-    path = jvm.org.apache.hadoop.fs.Path(location)
-    jvm.org.apache.spark.sql.delta.DeltaLog.invalidateCache(session._jsparkSession, path)
 
 
 def _embedded(settings: SparkSettings) -> SparkSession:

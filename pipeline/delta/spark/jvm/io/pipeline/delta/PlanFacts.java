@@ -4,7 +4,6 @@ import java.util.ArrayList;
 import java.util.LinkedHashMap;
 import java.util.List;
 import java.util.Map;
-import java.util.Optional;
 
 import com.fasterxml.jackson.core.JsonProcessingException;
 import com.fasterxml.jackson.databind.ObjectMapper;
@@ -12,56 +11,27 @@ import com.fasterxml.jackson.databind.node.ArrayNode;
 import com.fasterxml.jackson.databind.node.ObjectNode;
 
 import org.apache.hadoop.fs.Path;
-import org.apache.spark.connect.proto.Relation;
-import org.apache.spark.sql.Encoders;
-import org.apache.spark.sql.Row;
 import org.apache.spark.sql.catalyst.expressions.Attribute;
 import org.apache.spark.sql.catalyst.plans.logical.LogicalPlan;
 import org.apache.spark.sql.classic.Dataset;
-import org.apache.spark.sql.classic.Dataset$;
-import org.apache.spark.sql.connect.planner.SparkConnectPlanner;
-import org.apache.spark.sql.connect.plugin.RelationPlugin;
 import org.apache.spark.sql.delta.commands.cdc.CDCReader;
 import org.apache.spark.sql.delta.files.TahoeLogFileIndex;
 import org.apache.spark.sql.execution.SparkPlanInfo;
 import org.apache.spark.sql.execution.datasources.HadoopFsRelation;
 import org.apache.spark.sql.execution.datasources.LogicalRelation;
 import org.apache.spark.sql.sources.BaseRelation;
-import org.sparkproject.connect.protobuf.Any;
-import org.sparkproject.connect.protobuf.InvalidProtocolBufferException;
-
 import scala.jdk.javaapi.CollectionConverters;
 
 /**
  * What Spark's plans say of a frame, as JSON: its analyzed plan with the Delta tables that it reads, and the filters
  * that its executed plan pushes into scans.
- *
- * <p>A classic session calls {@link #analyzed} and {@link #executed}. A Connect client has no plan: it sends its
- * relation in an extension of the type {@link #ANALYZED} or {@link #EXECUTED}, and gets a frame of one row with one
- * text. The plan is analyzed in the client's own session, and no row of it is read.
+ * No row is read.
  */
-public final class PlanFacts implements RelationPlugin {
-
-    static final String ANALYZED = "pipeline/plan-analyzed";
-    static final String EXECUTED = "pipeline/plan-executed";
+public final class PlanFacts {
 
     private static final ObjectMapper JSON = new ObjectMapper();
 
-    @Override
-    public Optional<LogicalPlan> transform(byte[] relation, SparkConnectPlanner planner) {
-        try {
-            Any message = Any.parseFrom(relation);
-            boolean isAnalyzed = message.getTypeUrl().equals(ANALYZED);
-            if (!isAnalyzed && !message.getTypeUrl().equals(EXECUTED)) {
-                return Optional.empty();
-            }
-            LogicalPlan plan = planner.transformRelation(Relation.parseFrom(message.getValue()));
-            Dataset<Row> frame = Dataset$.MODULE$.ofRows(planner.session(), plan);
-            String facts = isAnalyzed ? analyzed(frame) : executed(frame);
-            return Optional.of(planner.session().createDataset(List.of(facts), Encoders.STRING()).logicalPlan());
-        } catch (InvalidProtocolBufferException | JsonProcessingException error) {
-            throw new IllegalArgumentException(error);
-        }
+    private PlanFacts() {
     }
 
     /**
