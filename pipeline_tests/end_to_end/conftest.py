@@ -202,7 +202,7 @@ class ProjectFolder:
     def variables(self) -> dict[str, str]:
         """The environment of a command: this process's, without what would name another project or Spark."""
         kept = {k: v for k, v in os.environ.items() if not k.startswith(("PIPELINE_", "DAGSTER", "SPARK_"))}
-        ours = {"PYTHONPATH": str(REPOSITORY), "PIPELINE_CACHE": str(self.cache)}
+        ours = {"PYTHONPATH": str(REPOSITORY), "PIPELINE_CACHE": str(self.cache), "PIPELINE_WARM": "never"}
         return kept | ours | dict(self.environment)
 
     def table(self, name: str) -> DeltaTable:

@@ -145,7 +145,7 @@ def _digest(home: Path, settings: SparkSettings) -> str:
     """A digest of what a server was started with. The key keeps secrets from being guessed by it."""
     facts = {
         "packages": [_version(name) for name in _PACKAGES],
-        "python": [sys.executable, sys.version],
+        "python": [sys.prefix, sys.version],
         "folder": str(Path.cwd()),
         "machine": [platform.node(), *(os.readlink(path) for path in _NAMESPACES if os.path.exists(path))],
         "settings": asdict(settings),
