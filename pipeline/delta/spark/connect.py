@@ -117,23 +117,21 @@ def channel(remote: str) -> Any:
 
 
 def _prepare(session: Any) -> None:
-    """Set our retries and confs in a session. These are the first calls to the server."""
+    """Set our retries and confs in a session, by two requests. These are the first calls to the server.
+
+    Of `STATEMENT_CONFS` only those are set that the caller has changed: Spark logs a warning when some of them are set.
+    """
     with_bounded_retries(session)
-    for name, value in (SEMANTIC_CONFS | WRITE_CONFS).items():
-        session.conf.set(name, value)
-    set_statement_confs(session)
+    known = session.conf.getAll
+    wanted = SEMANTIC_CONFS | WRITE_CONFS | {name: value for name, value in STATEMENT_CONFS.items() if name in known}
+    changed = {name: value for name, value in wanted.items() if known.get(name) != value}
+    if changed:
+        session.conf._set_all(changed, silent=False)
     _retry_policy(_where(session)).max_retries = CONNECT_ATTEMPTS  # the server answers
 
 
 def _where(session: Any) -> str:
     return f"sc://{session.client._builder.endpoint}"
-
-
-def set_statement_confs(session: SparkSession) -> None:
-    """Set those of `STATEMENT_CONFS` that the caller has changed. Spark logs a warning when some of them are set."""
-    for name, value in STATEMENT_CONFS.items():
-        if session.conf.get(name, value) != value:
-            session.conf.set(name, value)
 
 
 def with_bounded_retries(session: SparkSession) -> SparkSession:
