@@ -30,6 +30,7 @@ from pipeline.settings import SparkSettings
 from pipeline_tests.assets.test_codegraph import Graph, told
 from pipeline_tests.benchmarks.results import measured
 from pipeline_tests.delta.sample import versions_of
+from pipeline_tests.end_to_end.conftest import FILES, REPOSITORY, ProjectFolder
 
 ROUNDS = 3
 PACKAGE = Path(dagster.__file__).parent
@@ -92,3 +93,38 @@ def test_a_run_after_five_files_have_changed(
     measured(f"{parsed} files: full rebuild in the same JVM", [full], "s")
     measured(f"{parsed} files: run after five files have changed", seconds, "s")
     measured(f"{parsed} files: run after five files have changed, of the first run", [median(seconds) / first], "", 0.2)
+
+
+def test_commands_after_five_files_have_changed(spark_settings: SparkSettings, tmp_path: Path) -> None:
+    """A whole command that rebuilds the graph and starts its own Spark, against one that shares the warm server."""
+    tree = tmp_path / "tree"
+    count = copied(PACKAGE.parent, tree)
+    folder = tmp_path / "project"
+    folder.mkdir()
+    for file in FILES:
+        shutil.copy(REPOSITORY / file, folder / file)
+    cold = {"CODEGRAPH_SOURCE_TREE": str(tree), "PIPELINE_WARM": "never"}
+    shared = cold | {"PIPELINE_WARM": "auto", "CI": ""}
+    projects = {
+        name: ProjectFolder(folder, spark_settings.cache, of) for name, of in (("cold", cold), ("warm", shared))
+    }
+
+    def seconds(project: ProjectFolder, **environment: str) -> float:
+        started = time.perf_counter()
+        done = project.command("pipeline", "materialize", "group:codegraph", **environment)
+        assert done.returncode == 0, done.stderr
+        return time.perf_counter() - started
+
+    rebuilds, runs = [], []
+    try:
+        seconds(projects["warm"])
+        for number in range(ROUNDS):
+            change(tree, number)
+            runs.append(seconds(projects["warm"]))
+            rebuilds.append(seconds(projects["cold"], PIPELINE_ROOT=str(tmp_path / f"rebuilt {number}")))
+    finally:
+        projects["warm"].command("pipeline", "spark", "stop")
+    measured(f"{count} files: command that rebuilds, cold", rebuilds, "s")
+    measured(f"{count} files: command after five files have changed, warm", runs, "s")
+    ratio = median(runs) / median(rebuilds)
+    measured(f"{count} files: command after five files have changed, of one that rebuilds", [ratio], "", 0.2)
