@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -179,6 +180,21 @@ def test_one_frame_and_fifty_give_the_same_table(classic: SparkSession, root: st
     for batch in cut(changes, 50):
         apply(classic, fifty, root, batch)
     assert spans_of(one, root) == spans_of(fifty, root) == replay(changes, ignore_nulls=ignore_nulls)
+
+
+@pytest.mark.exhaustive
+def test_writers_at_the_same_time_lose_no_change(classic: SparkSession, root: str) -> None:
+    """A statement reads the spans in the transaction that writes them, so the later of two reads them again."""
+    changes, dataset = drawn(11, keys=20), history("together")
+    apply(classic, dataset, root, [row(99, "x", 1)])
+
+    def written(half: Sequence[Change]) -> None:
+        for batch in cut(half, 3):
+            apply(classic, dataset, root, batch)
+
+    with ThreadPoolExecutor(2) as threads:
+        list(threads.map(written, (changes[::2], changes[1::2])))
+    assert spans_of(dataset, root) == replay([row(99, "x", 1), *changes])
 
 
 # --- what a table remembers -------------------------------------------------------------------------------------------
