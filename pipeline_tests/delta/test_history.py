@@ -300,13 +300,23 @@ def test_a_run_of_partitions_changes_the_spans_of_their_keys(classic: SparkSessi
 
 # --- snapshots, consumers, restores -----------------------------------------------------------------------------------
 
-TAKEN = StructType([*FRAME.fields[:3], StructField("taken", LongType())])
+# Columns whose names the statement uses itself.
+SNAPSHOTS = StructType(
+    [
+        StructField("k", LongType()),
+        StructField("state", StringType()),
+        StructField("kind", StringType()),
+        StructField("at", LongType()),
+        StructField("row", LongType()),
+    ]
+)
+TAKEN = StructType([*SNAPSHOTS.fields[:3], StructField("taken", LongType())])
 
 
 @follows(SnapshotError)
 def test_a_snapshot_closes_the_keys_that_it_lacks(classic: SparkSession, root: str) -> None:
-    mode = History(order_by="taken", except_=("b",), valid_from="since", valid_to="until", from_snapshots=True)
-    dataset = Dataset(name="snapshots", schema=StructType(SCHEMA.fields[:5]), keys=("k",), write=mode)
+    mode = History(order_by="taken", except_=("kind",), valid_from="at", valid_to="row", from_snapshots=True)
+    dataset = Dataset(name="snapshots", schema=SNAPSHOTS, keys=("k",), write=mode)
 
     def snapshot(taken: int, *rows: tuple[int, str, str]) -> WriteResult:
         frame = frame_in(classic, TAKEN, [(*values, taken) for values in rows])

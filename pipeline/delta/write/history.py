@@ -91,12 +91,11 @@ class _Spans:
         self.at, self.until = sql.identifier(self.mode.valid_from), sql.identifier(self.mode.valid_to)
         self.place_type = sql.bare_type(dataset.field(self.mode.valid_from).dataType)
         self._read_columns()
-        truncated = None if self.changelog is None else truncated_at(frame, dataset, self.changelog)
-        if truncated is not None and within is not None:
+        self.truncated = None if self.changelog is None else truncated_at(frame, dataset, self.changelog)
+        if self.truncated is not None and within is not None:
             raise StrayRowsError(dataset=dataset.name, counts={"truncations": 1}, slice=str(within), total_rows=1)
-        self.truncated = truncated
-        order = self.mode.sequence
-        newest = newest_place(frame, dataset, order) if self.changelog is None or is_snapshot else None
+        is_ordered = self.changelog is None or is_snapshot
+        newest = newest_place(frame, dataset, self.mode.sequence) if is_ordered else None
         self.taken = f"CAST({newest or 'NULL'} AS {self.place_type})" if is_snapshot else None
         touched = touched_partitions(frame, dataset, within)
         self.partitions = "" if touched is None else f" AND ({touched.predicate(dataset)})"
@@ -209,11 +208,12 @@ class _Spans:
         changelog = self.changelog
         kind, alive = ("'row'", "TRUE") if changelog is None else (kind_of_change(changelog), is_row(changelog))
         guarded = ", ".join(constraints.guarded_columns(self.dataset, self.within, [], alive))
-        yield "guarded", f"SELECT {guarded}, {kind} AS kind FROM {self.view} WHERE NOT ({self._is_cut})"
+        own = sql.identifier(sql.helper_name(self.dataset, "change kind"))
+        yield "guarded", f"SELECT {guarded}, {kind} AS {own} FROM {self.view} WHERE NOT ({self._is_cut})"
         # Only if NULL may mean the value before does it matter whether the row was deleted before an update.
         before = BEFORE if self.ignored else DELETION
-        state = f"CASE kind WHEN 'delete' THEN '{DELETION}' WHEN 'before' THEN '{before}' ELSE '{CHANGE}' END"
-        row = f"CASE WHEN kind = 'row' THEN {self.row} END"
+        state = f"CASE {own} WHEN 'delete' THEN '{DELETION}' WHEN 'before' THEN '{before}' ELSE '{CHANGE}' END"
+        row = f"CASE WHEN {own} = 'row' THEN {self.row} END"
         yield "changes", f"SELECT {self.keys}, {self.at} AS at, {state} AS state, {row} AS row FROM guarded"
 
     def _missing(self, taken: str) -> Iterator[tuple[str, str]]:
@@ -233,14 +233,14 @@ class _Spans:
 
     def _open_rows(self) -> str:
         """The open spans, each with its place, its row, and the newest place of its key."""
-        is_open = f"({IS_OF_DATASET} AND {self.until} IS NULL)"
-        keys = sql.names(self.dataset.keys)
-        return (
-            f"SELECT {self.keys}, max(CASE WHEN {is_open} THEN {self.at} END) AS at, max({self.at}) AS newest, "
-            f"first(CASE WHEN {is_open} THEN {self.row} END, TRUE) AS row FROM {self.table} "
-            f"WHERE coalesce({_STATE}, '') NOT IN ('{TRUNCATION}', '{SNAPSHOT}'){self.partitions} GROUP BY {keys} "
-            f"HAVING bool_or{is_open}"
+        rows = (
+            f"SELECT {self.keys}, {self.at} AS at, {IS_OF_DATASET} AND {self.until} IS NULL AS is_open, "
+            f"{self.row} AS row FROM {self.table} "
+            f"WHERE coalesce({_STATE}, '') NOT IN ('{TRUNCATION}', '{SNAPSHOT}'){self.partitions}"
         )
+        row = "first(CASE WHEN is_open THEN row END, TRUE) AS row"
+        places = "max(CASE WHEN is_open THEN at END) AS at, max(at) AS newest"
+        return f"SELECT {self.k}, {places}, {row} FROM ({rows}) GROUP BY {self.k} HAVING bool_or(is_open)"
 
     def _stored(self) -> str:
         """The rows in the table of the keys whose spans may change.
