@@ -16,6 +16,7 @@ from pipeline.errors.spelling import near
 # In the order of a first reading. The paragraph after the title of a page is its line in the list.
 TOPICS = (
     "datasets",
+    "history",
     "changes",
     "sink",
     "quality",

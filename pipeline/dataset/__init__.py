@@ -17,13 +17,24 @@ from pipeline.dataset.expectations import (
     RowCount,
     SchemaCheck,
     Severity,
+    Spans,
     Unique,
 )
 from pipeline.dataset.exports import Export
 from pipeline.dataset.features import ColumnMapping, Features
 from pipeline.dataset.policy import MaintenancePolicy, SchemaPolicy, StoragePolicy
 from pipeline.dataset.registry import Registry, load_datasets
-from pipeline.dataset.write_mode import Append, Changelog, ErrorIfExists, Ignore, InsertNew, Merge, Replace, WriteMode
+from pipeline.dataset.write_mode import (
+    Append,
+    Changelog,
+    ErrorIfExists,
+    History,
+    Ignore,
+    InsertNew,
+    Merge,
+    Replace,
+    WriteMode,
+)
 
 __all__ = [
     "Append",
@@ -39,6 +50,7 @@ __all__ = [
     "FreshByCron",
     "FreshWithin",
     "Freshness",
+    "History",
     "Ignore",
     "InsertNew",
     "MaintenancePolicy",
@@ -52,6 +64,7 @@ __all__ = [
     "SchemaCheck",
     "SchemaPolicy",
     "Severity",
+    "Spans",
     "StoragePolicy",
     "TableRef",
     "Unique",

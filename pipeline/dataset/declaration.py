@@ -29,6 +29,7 @@ from pipeline.dataset.expectations import (
 )
 from pipeline.dataset.exports import Export, export_problems
 from pipeline.dataset.features import Features, feature_problems, feature_properties, property_problems
+from pipeline.dataset.history import history_problems, keeps_state
 from pipeline.dataset.policy import (
     MaintenancePolicy,
     SchemaPolicy,
@@ -46,6 +47,7 @@ from pipeline.dataset.schema import (
 )
 from pipeline.dataset.table_names import mapped_name, name_parts, name_problems, with_suffix
 from pipeline.dataset.write_mode import (
+    History,
     Replace,
     WriteMode,
     consumer_problems,
@@ -183,6 +185,16 @@ class Dataset:
         return frame_columns(self.write, self.schema.names)
 
     @property
+    def computed(self) -> tuple[str, ...]:
+        """The columns that the write computes. A frame lacks them."""
+        return self.write.computed if isinstance(self.write, History) else ()
+
+    @property
+    def keeps_state(self) -> bool:
+        """Whether the table has rows that are no rows of the dataset, in partitions of `STATE_COLUMN`."""
+        return keeps_state(self.write)
+
+    @property
     def constraints(self) -> tuple[Constraint, ...]:
         """The declared constraints: `not_null`, then `checks`. NOT NULL columns that `not_null` omits are left out."""
         return (*self.not_null, *self.checks)
@@ -259,6 +271,7 @@ def _problems(dataset: Dataset) -> Iterator[str]:
     yield from merge_problems(
         dataset.write, dataset.schema, dataset.keys, dataset.partition_by, change_feed=dataset.change_feed
     )
+    yield from history_problems(dataset)
     for group in same_names((*dataset.schema.names, *dataset.frame_columns)):
         if not set(group) <= set(dataset.schema.names):
             yield f"columns {', '.join(group)} of the schema and of the frame differ by case only"

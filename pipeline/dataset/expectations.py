@@ -28,7 +28,7 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from pipeline.dataset.write_mode import Merge, WriteMode, is_comparable
+from pipeline.dataset.write_mode import Merge, WriteMode, changelog_of, is_comparable
 
 Severity = Literal["warn", "error"]
 OnViolation = Literal["fail", "drop", "quarantine"]
@@ -210,11 +210,24 @@ class References:
         return self.to or self.columns
 
 
-Expectation = Unique | References
+@dataclass(frozen=True, kw_only=True)
+class Spans:
+    """The spans of a key don't overlap, begin before they end, agree with `is_current`, and at most one is open.
+
+    It is for a dataset with `History`. The fields are those of `SchemaCheck`.
+    """
+
+    severity: Severity = "error"
+    blocking: bool = False
+
+
+Expectation = Unique | References | Spans
 
 
 def expectation_name(expectation: Expectation) -> str:
     """The name of an expectation, which is unique within a dataset."""
+    if isinstance(expectation, Spans):
+        return "spans"
     columns = "_".join(expectation.columns)
     return f"unique_{columns}" if isinstance(expectation, Unique) else f"{columns}_in_{expectation.dataset}"
 
@@ -237,7 +250,7 @@ class FreshByCron:
 
 
 Freshness = FreshWithin | FreshByCron
-Consequence = SchemaCheck | RowCount | Check | NotNull | Unique | References
+Consequence = SchemaCheck | RowCount | Check | NotNull | Unique | References | Spans
 
 
 # --- contradictions ---------------------------------------------------------------------------------------------------
@@ -281,7 +294,7 @@ def _alone_problem(constraint: Constraint, paths: Container[str]) -> str | None:
 
 def _is_judged_alone(constraint: Constraint, mode: WriteMode) -> bool:
     """Whether a row of the frame alone decides if the constraint is broken."""
-    changelog = mode.changelog if isinstance(mode, Merge) else None
+    changelog = changelog_of(mode)
     if changelog is None or not changelog.ignore_nulls:
         return True
     return isinstance(constraint, NotNull) and constraint.column.partition(".")[0] not in changelog.ignore_nulls
@@ -307,7 +320,9 @@ def expectation_problems(
         yield from _row_count_problems(row_count)
     types = {column.name: column.dataType for column in schema.fields}
     for expectation in expectations:
-        yield from _column_problems(expectation, types)
+        yield from _consequence_problems(f"expectation {expectation_name(expectation)}", expectation)
+        if not isinstance(expectation, Spans):
+            yield from _column_problems(expectation, types)
     names = Counter(expectation_name(expectation) for expectation in expectations)
     yield from (f"expectation {name} is declared twice" for name, count in names.items() if count > 1)
     if isinstance(freshness, FreshWithin):
@@ -349,9 +364,8 @@ def _is_zone(name: str) -> bool:
     return True
 
 
-def _column_problems(expectation: Expectation, types: dict[str, DataType]) -> Iterator[str]:
+def _column_problems(expectation: Unique | References, types: dict[str, DataType]) -> Iterator[str]:
     name = f"expectation {expectation_name(expectation)}"
-    yield from _consequence_problems(name, expectation)
     if not expectation.columns:
         yield f"{name}: names no columns"
     for column in expectation.columns:

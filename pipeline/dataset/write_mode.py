@@ -103,16 +103,64 @@ class Merge:
     changelog: Changelog | None = None
 
 
-WriteMode = Append | Replace | Merge | InsertNew | ErrorIfExists | Ignore
+@dataclass(frozen=True, kw_only=True)
+class History:
+    """The rows of a key over time (SCD type 2): one row for each key and span, `valid_from` included, `valid_to` not.
+
+    Late changes and changes out of order split and close spans: the table depends on the set of changes alone, and not
+    on their order or on the frames that they came in. Of two rows of one key and place the greater one by the declared
+    order of columns counts. NULL is a key like any other.
+
+    Args:
+        changelog: what makes the frame one of changes. A deletion closes the span of its key, a truncation all spans.
+        order_by: in place of a changelog, the column that orders the rows of a key, never NULL. The dataset may have
+            it. Then it is not tracked unless `track` names it.
+        track: the columns that open a new span if they change; all but the keys if empty.
+        except_: the columns that open no span, in place of `track`. In a span they have the values of its newest
+            change.
+        valid_from: the column with the place from which a row is valid. It has the type of the order.
+        valid_to: the column with the place from which it is not valid any more; NULL in the open span.
+        is_current: a boolean column that is true in the open span. None for no such column.
+        from_snapshots: whether a frame is the whole source at one point in time. Keys that it lacks are closed at its
+            greatest place.
+    """
+
+    changelog: Changelog | None = None
+    order_by: str | None = None
+    track: tuple[str, ...] = ()
+    except_: tuple[str, ...] = ()
+    valid_from: str
+    valid_to: str
+    is_current: str | None = None
+    from_snapshots: bool = False
+
+    @property
+    def sequence(self) -> str:
+        """The column of the frame that orders the rows of a key."""
+        return self.changelog.sequence if self.changelog is not None else self.order_by or ""
+
+    @property
+    def computed(self) -> tuple[str, ...]:
+        """The columns that the write computes and a frame lacks."""
+        return (self.valid_from, self.valid_to, *(() if self.is_current is None else (self.is_current,)))
+
+
+WriteMode = Append | Replace | Merge | InsertNew | ErrorIfExists | Ignore | History
+
+
+def changelog_of(mode: WriteMode) -> Changelog | None:
+    """The changelog of a mode. If its frames are not of changes, None."""
+    return mode.changelog if isinstance(mode, Merge | History) else None
 
 
 def frame_columns(mode: WriteMode, names: Iterable[str]) -> tuple[str, ...]:
     """The columns of a frame that the table lacks; `names` are the table's columns."""
-    if not isinstance(mode, Merge):
+    if not isinstance(mode, Merge | History):
         return ()
     changelog = () if mode.changelog is None else (mode.changelog.operation, mode.changelog.sequence)
+    others = mode.frame_columns if isinstance(mode, Merge) else (mode.sequence,)
     stored = set(names)
-    return tuple(dict.fromkeys(name for name in (*changelog, *mode.frame_columns) if name not in stored))
+    return tuple(dict.fromkeys(name for name in (*changelog, *others) if name not in stored))
 
 
 def is_comparable(data_type: DataType) -> bool:
@@ -128,7 +176,7 @@ def is_comparable(data_type: DataType) -> bool:
 
 def mode_problems(mode: WriteMode, schema: StructType, keys: tuple[str, ...]) -> Iterator[str]:
     """Messages about contradictions in a mode, or between it and the dataset's schema and keys."""
-    if not isinstance(mode, Merge | InsertNew):
+    if not isinstance(mode, Merge | InsertNew | History):
         return
     name = type(mode).__name__
     if not keys:
@@ -180,6 +228,11 @@ def _changelog_problems(
     for part, value in excluded.items():
         if value is not None:
             yield f"{part} beside a changelog, which says itself what is ordered and deleted"
+    yield from changelog_problems(changelog, types, keys)
+
+
+def changelog_problems(changelog: Changelog, types: dict[str, DataType], keys: tuple[str, ...]) -> Iterator[str]:
+    """Messages about contradictions between a changelog and the columns of its dataset."""
     if changelog.operation in types:
         yield f"the changelog's operation {changelog.operation!r} is a column of the schema; it is not stored"
     if changelog.sequence in keys:
@@ -196,7 +249,7 @@ def merge_problems(
     mode: WriteMode, schema: StructType, keys: Sequence[str], partition_by: Sequence[str], *, change_feed: bool
 ) -> Iterator[str]:
     """Messages about columns that a mode with keys can't write: those of MERGE."""
-    if not isinstance(mode, Merge | InsertNew):
+    if not isinstance(mode, Merge | InsertNew | History):
         return
     name = type(mode).__name__
     yield from _char_problems(mode, schema, keys)
@@ -207,20 +260,25 @@ def merge_problems(
             yield f"partition column {column!r}: {name} can't have a dot or a backtick in the name of one"
 
 
-def _char_problems(mode: Merge | InsertNew, schema: StructType, keys: Sequence[str]) -> Iterator[str]:
+def _char_problems(mode: Merge | InsertNew | History, schema: StructType, keys: Sequence[str]) -> Iterator[str]:
     columns_by_part: dict[str, Sequence[str]] = {"key": keys}
     condition = ""
-    if isinstance(mode, Merge):
+    if isinstance(mode, Merge | History):
         order_by = () if mode.order_by is None else (mode.order_by,)
         sequence = () if mode.changelog is None else (mode.changelog.sequence,)
         ignored = () if mode.changelog is None else mode.changelog.ignore_nulls
         columns_by_part |= {"order_by": order_by, "changelog's sequence": sequence, "ignore_nulls": ignored}
+    if isinstance(mode, Merge):
         condition = mode.update_when or ""
+    if isinstance(mode, History):
+        computed = set(mode.computed)
+        columns_by_part |= {"": [name for name in schema.names if name not in computed]}
     types: dict[str, DataType] = {field.name: field.dataType for field in schema.fields}
     for part, columns in columns_by_part.items():
         for column in columns:
             if column in types and _holds_char(types[column]):
-                yield f"{part} column {column!r} of {type(mode).__name__} {_padded(types[column])}"
+                named = f"{part} column".strip()
+                yield f"{named} {column!r} of {type(mode).__name__} {_padded(types[column])}"
     for column, data_type in types.items():
         if _holds_char(data_type) and _names(condition, column):
             yield f"update_when names column {column!r}, which {_padded(data_type)}"

@@ -160,7 +160,7 @@ class DuplicateKeysError(ViolationError):
 class ChangelogError(ViolationError):
     """Rows of a changelog without a known operation or without a sequence value; `counts` is by column.
 
-    `examples` are such rows, `codes` the known operations.
+    `examples` are such rows, `codes` the known operations; none if the rows are ordered without a changelog.
     """
 
     examples: tuple[str, ...]
@@ -170,7 +170,35 @@ class ChangelogError(ViolationError):
 
     def remedy(self) -> str:
         """The values that every row must have."""
-        return f"Every row needs a sequence value, and one of the operations {', '.join(self.codes)}."
+        operations = f", and one of the operations {', '.join(self.codes)}" if self.codes else ""
+        return f"Every row needs a sequence value{operations}."
+
+
+@dataclass(eq=False, kw_only=True)
+class SnapshotError(PipelineError):
+    """A snapshot for a History can't be placed in the order; nothing was written.
+
+    It is older than another snapshot, or the table has a newer row of a key that it lacks. `taken` is the greatest
+    value of the column `order` in it, None if it has no rows. `newest` is that of a newer snapshot, None if there is
+    none. `keys_newer` counts such keys, and `examples` are some of them.
+    """
+
+    dataset: str
+    order: str
+    taken: str | None
+    newest: str | None
+    keys_newer: int
+    examples: tuple[str, ...]
+
+    sentence = (
+        "The snapshot for dataset {dataset!r} with greatest {order} {taken} can't be written: the table has a snapshot "
+        "of {newest}, and {keys_newer} open keys that the snapshot lacks are not older than it ({examples}); nothing "
+        "was written."
+    )
+    next_step = (
+        "Write snapshots in their order, and give all rows of a snapshot one value in {order}: the time at which it "
+        "was taken."
+    )
 
 
 @dataclass(eq=False, kw_only=True)

@@ -3,10 +3,12 @@
     python -m pytest pipeline_tests/benchmarks/bench_writes.py -s
 
 Targets for the medians of ours: 1.10 of the bare ones for 2 million rows, 1.3 for 1 000, 1.2 for the merge.
+A write of a history: 1.5 of the merge of the same changes.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +17,7 @@ from dagster import AssetKey, build_output_context
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import LongType, StringType, StructField, StructType
 
-from pipeline.dataset import Append, Dataset, Merge
+from pipeline.dataset import Append, Changelog, Dataset, History, Merge
 from pipeline.delta.log.mark import CommitNote, Mark
 from pipeline.delta.write.write import write
 from pipeline.orchestration import DeltaIOManager, DeltaSparkResource, dataset_metadata
@@ -113,3 +115,29 @@ def test_merge(classic: SparkSession, tmp_path: Path) -> None:
         assert write(frame, table=declared.at(str(tmp_path)), note=note).rows_updated == 500
 
     compared("merge of 500 rows into 200 000", in_turns(34, ours, bare), 1.2)
+
+
+def test_history(classic: SparkSession, tmp_path: Path) -> None:
+    """500 changes into 200 000 current rows, as spans and as the newest row of each key."""
+    log = Changelog(operation="op", sequence="at")
+    span = (StructField("since", LongType(), False), StructField("until", LongType()))
+    spans = dataset(
+        "ours", keys=("part", "id"), schema=StructType([*SCHEMA.fields, *span]), partition_by=(),
+        write=History(changelog=log, track=("text",), valid_from="since", valid_to="until"),
+    )  # fmt: skip
+    newest = dataset("bare", keys=("part", "id"), partition_by=(), write=Merge(changelog=log))
+
+    def changes(count: int, at: int) -> DataFrame:
+        return rows(classic, count, at).selectExpr("part", "id", "at", f"concat(text, ' at {at}') AS text", "'u' AS op")
+
+    def side(declared: Dataset) -> Callable[[int], None]:
+        write(changes(200_000, 0), table=declared.at(str(tmp_path)), note=CommitNote(mark=Mark(writer="ours")))
+
+        def written(number: int) -> None:
+            note = CommitNote(mark=Mark(writer="ours", epoch=number))
+            assert write(changes(500, number + 1), table=declared.at(str(tmp_path)), note=note).rows_updated == 500
+
+        return written
+
+    found = in_turns(20, side(spans), side(newest))
+    compared("history of 500 changes into 200 000 rows, against the merge of the same changes", found, 1.5)

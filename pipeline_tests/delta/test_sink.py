@@ -29,7 +29,7 @@ from pyspark.sql.types import LongType, StringType, StructField, StructType
 from pipeline.assets.portfolio.assets import newest_of
 from pipeline.assets.portfolio.datasets import POSITION_UPDATES, POSITIONS, POSITIONS_FROM_UPDATES, SYMBOLS
 from pipeline.assets.portfolio.updates import newest_positions, position_of, stored_updates, updates
-from pipeline.dataset import Append, Changelog, Check, Dataset, Features, Merge, Replace, TableRef
+from pipeline.dataset import Append, Changelog, Check, Dataset, Features, History, Merge, Replace, TableRef
 from pipeline.delta.log.commits import commit_versions
 from pipeline.delta.log.epochs import epochs
 from pipeline.delta.maintain.maintain import optimize
@@ -178,6 +178,27 @@ def test_a_changelog_is_applied_batch_by_batch(classic: SparkSession, settings: 
     sink = asyncio.run(run())
     assert table(LOGGED, settings.root) == [{"k": 2, "v": "c"}]
     assert [letter["record"]["op"] for letter in letters(sink, settings)] == ["z"]
+
+
+@pytest.mark.exhaustive
+def test_changes_of_a_history_arrive_batch_by_batch_and_late_ones_too(
+    classic: SparkSession, settings: Settings
+) -> None:
+    columns = (StructField("since", LongType(), False), StructField("until", LongType()))
+    log = Changelog(operation="op", sequence="n")
+    dataset = replace(
+        LOGGED, name="spans", schema=StructType([*LOGGED.schema.fields, *columns]),
+        write=History(changelog=log, valid_from="since", valid_to="until"),
+    )  # fmt: skip
+    with DeltaSink(dataset, "test", settings, BY_HAND) as sink:
+        sink.submit({"k": 1, "v": "a", "op": "c", "n": 1})
+        sink.submit({"k": 1, "v": None, "op": "d", "n": 5})
+        refused = sink.submit({"k": 1, "v": "a", "op": "u", "n": 2, "since": 1})
+        sink.flush(PATIENCE)
+        sink.submit({"k": 1, "v": "b", "op": "u", "n": 3})
+    assert refused.result().refused == 1
+    spans = [row for row in table(dataset, settings.root) if row["_pipeline_state"] is None]
+    assert sorted((row["v"], row["since"], row["until"]) for row in spans) == [("a", 1, 3), ("b", 3, 5)]
 
 
 @pytest.mark.exhaustive

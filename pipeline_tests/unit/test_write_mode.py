@@ -2,12 +2,22 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
-from pyspark.sql.types import ArrayType, LongType, MapType, StringType, StructField, StructType, VariantType
+from pyspark.sql.types import (
+    ArrayType,
+    BooleanType,
+    LongType,
+    MapType,
+    StringType,
+    StructField,
+    StructType,
+    VariantType,
+)
 
-from pipeline.dataset import Changelog, Dataset, InsertNew, Merge, Replace, WriteMode
+from pipeline.dataset import Changelog, Dataset, Features, History, InsertNew, Merge, Replace, Spans, WriteMode
 from pipeline.dataset.write_mode import is_comparable
 from pipeline.errors import DeclarationError
 
@@ -105,3 +115,77 @@ def test_a_key_may_be_null() -> None:
 )
 def test_types_that_hold_a_map_or_a_variant_have_no_order(data_type: Any, comparable: bool) -> None:
     assert is_comparable(data_type) is comparable
+
+
+# --- histories --------------------------------------------------------------------------------------------------------
+
+SPANS = StructType(
+    [
+        StructField("id", LongType()),
+        StructField("text", StringType()),
+        StructField("by_name", MapType(StringType(), LongType())),
+        StructField("since", LongType(), False),
+        StructField("until", LongType()),
+        StructField("current", BooleanType()),
+    ]
+)
+HISTORY = History(changelog=LOG, valid_from="since", valid_to="until")
+
+
+def declare_history(changed: dict[str, Any], **fields: Any) -> Dataset:
+    return Dataset(**{"name": "d", "schema": SPANS, "keys": ("id",), "write": replace(HISTORY, **changed)} | fields)
+
+
+@pytest.mark.parametrize(
+    ("changed", "fields", "problem"),
+    [
+        ({}, {"keys": ()}, "History needs keys"),
+        ({"order_by": "at"}, {}, "History needs a changelog or order_by, and not both"),
+        ({"changelog": None}, {}, "History needs a changelog or order_by, and not both"),
+        ({"valid_from": "nope"}, {}, "valid_from column 'nope' is not in the schema"),
+        ({"valid_from": "until"}, {}, "valid_from, valid_to name one column twice"),
+        ({"valid_from": "id"}, {}, "valid_from column 'id' is a key"),
+        ({"valid_to": "since"}, {}, "valid_to column 'since' is NOT NULL"),
+        ({"valid_to": "text"}, {}, "valid_from has type bigint, valid_to string"),
+        ({"is_current": "text"}, {}, "is_current column 'text' has type string, not boolean"),
+        ({"changelog": None, "order_by": "since"}, {}, "valid_from column 'since' is the order of the frame"),
+        ({"changelog": None, "order_by": "id"}, {}, "order_by column 'id' is a key"),
+        ({"changelog": None, "order_by": "text"}, {}, "valid_from has type bigint, and the order 'text' string"),
+        ({"changelog": replace(LOG, sequence="id")}, {}, "the changelog's sequence 'id' is a key"),
+        ({"changelog": replace(LOG, deletes=("C",))}, {}, "code 'c' means two operations"),
+        ({"changelog": replace(LOG, ignore_nulls=("nope",))}, {}, "ignore_nulls column 'nope' is not in the schema"),
+        ({"track": ("text",), "except_": ("text",)}, {}, "track and except_ say the same thing twice"),
+        ({"track": ("nope",)}, {}, "track column 'nope' is not in the schema"),
+        ({"track": ("id",)}, {}, "track column 'id' is a key"),
+        ({"except_": ("until",)}, {}, "except_ column 'until' is computed by History"),
+        ({"from_snapshots": True}, {}, "from_snapshots beside a changelog"),
+        ({}, {"partition_by": ("text",)}, "partition column 'text' is no key of History"),
+        ({}, {"partition_by": ("id",)}, "truncates with partitions"),
+        (
+            {"changelog": None, "order_by": "at", "from_snapshots": True},
+            {"partition_by": ("id",)},
+            "from_snapshots with partitions",
+        ),
+        ({}, {"features": Features(generated=(("text", "CAST(id AS STRING)"),))}, "generated column 'text'"),
+        ({}, {"features": Features(cluster_by=("id",))}, "cluster_by: the table of a History has partitions"),
+        ({"changelog": replace(LOG, sequence="_pipeline_state")}, {}, "has a name that History adds"),
+    ],
+)
+def test_contradictions_of_a_history_are_refused_when_it_is_declared(
+    changed: dict[str, Any], fields: dict[str, Any], problem: str
+) -> None:
+    with pytest.raises(DeclarationError) as caught:
+        declare_history(changed, **fields)
+    assert [found for found in caught.value.problems if problem in found]
+
+
+def test_a_history_computes_columns_that_a_frame_lacks_and_may_consume_changes() -> None:
+    dataset = declare_history({"is_current": "current"}, reads=("s",), reads_changes_of=("s",), expectations=(Spans(),))
+    assert dataset.computed == ("since", "until", "current")
+    assert dataset.frame_columns == ("op", "at")
+    assert declare_history({"changelog": None, "order_by": "at"}).frame_columns == ("at",)
+
+
+def test_only_a_history_has_spans_to_expect() -> None:
+    with pytest.raises(DeclarationError, match="only a History has spans"):
+        Dataset(name="d", schema=SCHEMA, expectations=(Spans(),))

@@ -23,7 +23,7 @@ from urllib.parse import unquote
 from pipeline.dataset import TableRef
 from pipeline.delta.export.log_copy import log_file_names, named_files
 from pipeline.delta.log.checkpoints import LOG, commit_name, first_line
-from pipeline.delta.log.counts import TableActions, table_actions
+from pipeline.delta.log.counts import TableActions, is_of_state, table_actions
 from pipeline.delta.log.entry import damaged_file, encoded_vector, vector_file
 from pipeline.delta.storage.access import StoreError, kept_store_errors
 from pipeline.delta.storage.file_system import file_system, local_folder, missing_files, side_by_side, write_file
@@ -88,7 +88,7 @@ def copy_of(table: TableRef, number: int, *, history: bool) -> Copy:
     if history:
         return _with_history(table, actions)
     names = _Names()
-    added = [_relative(table.location, add, names) for add in actions.files]
+    added = [_relative(table.location, add, names, actions.metadata) for add in actions.files]
     return Copy(files=tuple(names.files), entry=_entry(table, actions, added))
 
 
@@ -125,7 +125,15 @@ class _Names:
         return path
 
 
-def _relative(location: str, added: Mapping[str, Any], names: _Names) -> dict[str, Any]:
+def _deleted(added: Mapping[str, Any], metadata: Mapping[str, Any]) -> int | None:
+    """The number of deleted rows in a file. If its rows are not of the dataset, None."""
+    deleted = int((added.get("deletionVector") or {}).get("cardinality") or 0)
+    return None if is_of_state(added, metadata) else deleted
+
+
+def _relative(
+    location: str, added: Mapping[str, Any], names: _Names, metadata: Mapping[str, Any]
+) -> dict[str, Any]:  # fmt: skip
     """The action that adds a file of the copy."""
     action = {
         name: dict(value) if name in _MAPS else value
@@ -133,8 +141,7 @@ def _relative(location: str, added: Mapping[str, Any], names: _Names) -> dict[st
         if value is not None and name not in _PARSED
     }
     vector, path = added.get("deletionVector"), str(added["path"])
-    deleted = int(vector.get("cardinality") or 0) if vector else 0
-    size = int(added["size"])
+    deleted, size = _deleted(added, metadata), int(added["size"])
     if is_absolute(path):
         name = path.rpartition("/")[2]
         wanted = CopiedFile(source=unquote(path), path=unquote(name), size=size, deleted=deleted)
@@ -218,7 +225,7 @@ def _with_history(table: TableRef, actions: TableActions) -> Copy:
         raise _refused(table, "its log names files by full paths, as a shallow clone does; leave out --history")
     earlier = [unquote(path) for path in named.files if path not in live] + sorted(named.vectors)
     gone = set(missing_files(location, earlier))
-    deleted = {add["path"]: int((add.get("deletionVector") or {}).get("cardinality") or 0) for add in actions.files}
+    deleted = {add["path"]: _deleted(add, actions.metadata) for add in actions.files}
     sizes = {add["path"]: int(add["size"]) for add in actions.files}
     files = [
         CopiedFile(source=f"{location}/{unquote(path)}", path=unquote(path), size=size, deleted=deleted[path])

@@ -110,9 +110,11 @@ def _matched(dataset: Dataset, names: Sequence[str], left_out: str) -> tuple[lis
     positions, computed = {}, dict((*dataset.features.generated, *dataset.features.defaults))
     for field in dataset.schema.fields:
         position = exact.get(field.name, by_folded.get(casefolded(field.name)))
-        if position is not None:
+        if position is not None and field.name in dataset.computed:
+            problems.append(f"column {shown(field.name)}: the write computes it; leave it out of the frame")
+        elif position is not None:
             positions[field.name] = position
-        elif field.name not in computed:  # Spark computes generated columns and defaults
+        elif field.name not in (*computed, *dataset.computed):  # Spark computes generated columns and defaults
             problems.append(f"column {shown(field.name)}: missing, declared {sql.type_name(field.dataType)}{hint}")
     for name in dataset.frame_columns:
         position = exact.get(name, by_folded.get(casefolded(name)))

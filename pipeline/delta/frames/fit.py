@@ -15,12 +15,13 @@ from pyspark.sql.types import (
     MapType,
     NullType,
     StringType,
+    StructField,
     StructType,
     TimestampNTZType,
     TimestampType,
 )
 
-from pipeline.dataset import Dataset
+from pipeline.dataset import Dataset, History
 from pipeline.dataset.schema import RESERVED_COLUMNS, case_duplicates, casefolded, is_string, widens
 from pipeline.delta import sql
 from pipeline.errors import FrameMismatchError
@@ -54,6 +55,12 @@ def select_list(dataset: Dataset, schema: StructType) -> dict[str, str]:
     used = set()
     for field in dataset.schema.fields:
         source = by_name.get(field.name) or by_folded.get(casefolded(field.name))
+        if field.name in dataset.computed:
+            fit = _of_history(dataset, field, schema, source)
+            used.add(source or field.name)
+            problems += fit.problems
+            selected[field.name] = fit.expression
+            continue
         if source is None and field.name in computed:
             selected[field.name] = f"CAST(({computed[field.name]}) AS {sql.bare_type(field.dataType)})"
             continue
@@ -66,13 +73,10 @@ def select_list(dataset: Dataset, schema: StructType) -> dict[str, str]:
         selected[field.name] = fit.expression
     for name in dataset.frame_columns:
         source = by_name.get(name) or by_folded.get(casefolded(name))
-        if source is None or isinstance(schema[source].dataType, NullType):
-            problems.append(
-                f"column {shown(name)}: {'missing' if source is None else 'has type void'}; the write needs it"
-            )
-        else:
-            selected[name] = sql.identifier(source)
         used.add(source or name)
+        problem = _absence(schema, source)
+        problems += [] if problem is None else [f"column {shown(name)}: {problem}; the write needs it"]
+        selected[name] = sql.identifier(source or name)
     problems += [
         f"column {shown(name)}: not declared (type {sql.type_name(schema[name].dataType)})"
         for name in schema.names
@@ -81,6 +85,28 @@ def select_list(dataset: Dataset, schema: StructType) -> dict[str, str]:
     if problems:
         raise FrameMismatchError(dataset=dataset.name, differences=tuple(dict.fromkeys(problems)))
     return selected
+
+
+def _absence(schema: StructType, source: str | None) -> str | None:
+    """Why a column of the frame has no values. If it has some, None."""
+    if source is None:
+        return "missing"
+    return "has type void" if isinstance(schema[source].dataType, NullType) else None
+
+
+def _of_history(dataset: Dataset, field: StructField, schema: StructType, source: str | None) -> _Fit:
+    """A column that the write of a `History` computes, as it is before: a change is valid from its own place."""
+    mode = dataset.write
+    assert isinstance(mode, History)  # noqa: S101  no other mode computes columns
+    if source is not None:
+        return _Fit("NULL", (f"column {source}: the write computes it; leave it out of the frame",))
+    if field.name == mode.is_current:
+        return _Fit("TRUE")
+    folded = {casefolded(name): name for name in schema.names}
+    order = mode.sequence if mode.sequence in schema.names else folded.get(casefolded(mode.sequence))
+    if field.name == mode.valid_to or order is None:
+        return _Fit(f"CAST(NULL AS {sql.bare_type(field.dataType)})")
+    return _fit(mode.sequence, sql.identifier(order), schema[order].dataType, field.dataType)
 
 
 def ignored_feed_columns(frame_columns: Iterable[str]) -> frozenset[str]:

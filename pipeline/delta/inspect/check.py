@@ -19,9 +19,11 @@ from pipeline.dataset import (
     Dataset,
     Expectation,
     FreshWithin,
+    History,
     References,
     RowCount,
     Severity,
+    Spans,
     TableRef,
     Unique,
     table_location,
@@ -72,6 +74,28 @@ def _rows(columns: Sequence[str]) -> str:
     return free_name(_ROWS, columns)
 
 
+def _broken_spans(frame: DataFrame, dataset: Dataset) -> DataFrame:
+    """The keys and beginnings of spans that are wrong, with the number of their rows: see `Spans`."""
+    mode = dataset.write
+    assert isinstance(mode, History)  # noqa: S101  the declaration of `Spans` refuses other modes
+    begin, end = sql.identifier(mode.valid_from), sql.identifier(mode.valid_to)
+    columns = (*dataset.keys, mode.valid_from)
+    is_open, latest, rank = (
+        sql.identifier(sql.helper_name(dataset, name)) for name in ("is after open", "latest end", "rank of span")
+    )
+    order = f"PARTITION BY {sql.names(dataset.keys)} ORDER BY {begin}, {end} NULLS LAST"
+    before = f"OVER ({order} ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING)"
+    wrong = [f"{begin} IS NULL", f"{end} <= {begin}", f"coalesce({is_open}, FALSE)", f"{latest} > {begin}"]
+    if mode.is_current is not None:
+        wrong.append(f"NOT ({sql.identifier(mode.is_current)} <=> ({end} IS NULL))")
+    judged = frame.selectExpr(
+        "*", f"bool_or({end} IS NULL) {before} AS {is_open}", f"max({end}) {before} AS {latest}", f"1 AS {rank}"
+    )
+    return judged.filter(" OR ".join(f"({condition})" for condition in wrong)).selectExpr(
+        *map(sql.identifier, columns), f"{rank} AS {sql.identifier(_rows(columns))}"
+    )
+
+
 def count_violations(values: DataFrame, columns: Sequence[str]) -> BrokenRows:
     """The number of rows that break an expectation, and some of their values. One Spark query."""
     rows = sql.identifier(_rows(columns))
@@ -83,7 +107,7 @@ def count_violations(values: DataFrame, columns: Sequence[str]) -> BrokenRows:
 
 
 def violations_at(
-    session: SparkSession, location: str, version: int, expectation: Expectation, *, root: str,
+    session: SparkSession, table: TableRef, version: int, expectation: Expectation, *, root: str,
     other_version: int | None = None,
 ) -> tuple[BrokenRows, int | None]:  # fmt: skip
     """The rows that break an expectation at a version of the table, and the version of the other table, if it has one.
@@ -95,14 +119,17 @@ def violations_at(
         TableNotFoundError: the other table was never written.
     """
     with private_session(session, {}) as clone:
-        return _broken_by(clone, location, version, expectation, root=root, other_version=other_version)
+        return _broken_by(clone, table, version, expectation, root=root, other_version=other_version)
 
 
 def _broken_by(
-    session: SparkSession, location: str, version: int, expectation: Expectation, *, root: str,
+    session: SparkSession, table: TableRef, version: int, expectation: Expectation, *, root: str,
     other_version: int | None = None,
 ) -> tuple[BrokenRows, int | None]:  # fmt: skip
-    frame = rows_at(session, location, version)
+    frame = rows_at(session, table.location, version)
+    if isinstance(expectation, Spans):
+        columns = (*table.dataset.keys, *table.dataset.computed[:1])
+        return count_violations(_broken_spans(frame, table.dataset), columns), None
     if isinstance(expectation, Unique):
         return count_violations(duplicate_values(frame, expectation.columns), expectation.columns), None
     other_location = table_location(root, expectation.dataset)
@@ -202,7 +229,7 @@ def _of_expectations(session: SparkSession, table: TableRef, version: int, root:
     for expectation in table.dataset.expectations:
         name, severity = expectation_name(expectation), expectation.severity
         try:
-            broken, other = _broken_by(session, table.location, version, expectation, root=root)
+            broken, other = _broken_by(session, table, version, expectation, root=root)
         except TableNotFoundError as error:
             yield _outcome(table.dataset, version, name, False, error.message(), severity=severity)
             continue

@@ -34,9 +34,11 @@ def sample(location: str, version: int, most: int) -> list[Row] | None:
         return None
     try:
         added = [action["add"] for action in read_entry(location, version) if action.get("add")]
-        file = next((file for file in added if _is_cheap(file)), None)
         facts = table_facts(location, version)
-        return None if file is None or facts is None else _first_rows(location, file, facts, most)
+        if facts is None:
+            return None
+        file = next((file for file in added if _is_cheap(file) and not _is_of_state(file, facts)), None)
+        return None if file is None else _first_rows(location, file, facts, most)
     except _UNREADABLE:
         return None
 
@@ -46,11 +48,24 @@ def _is_cheap(file: Mapping[str, Any]) -> bool:
     return is_below and file["size"] <= SAMPLED_BYTES and not file.get("deletionVector")
 
 
+def _physical(facts: TableFacts) -> dict[str, str]:
+    """The names of the columns in files and log, by their names."""
+    fields = facts.schema["fields"]
+    return {field["name"]: field.get("metadata", {}).get(PHYSICAL_NAME, field["name"]) for field in fields}
+
+
+def _is_of_state(file: Mapping[str, Any], facts: TableFacts) -> bool:
+    """Whether a file has rows that are no rows of the dataset: its only partition column that the facts leave out."""
+    physical = _physical(facts)
+    known = {physical[name] for name in facts.partition_by}
+    values = dict(file.get("partitionValues") or {})
+    return facts.keeps_state and any(value is not None for name, value in values.items() if name not in known)
+
+
 def _first_rows(location: str, file: Mapping[str, Any], facts: TableFacts, most: int) -> list[Row]:
     import pyarrow.parquet as pq
 
-    fields = facts.schema["fields"]
-    physical = {field["name"]: field.get("metadata", {}).get(PHYSICAL_NAME, field["name"]) for field in fields}
+    physical = _physical(facts)
     shown = list(physical)[:SAMPLED_COLUMNS]
     in_log = {name: file.get("partitionValues", {}).get(physical[name]) for name in facts.partition_by}
     system, folder = file_system(location)

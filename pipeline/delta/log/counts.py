@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
+from pipeline.dataset.history import STATE_COLUMN
 from pipeline.delta.log.checkpoints import checkpoint_actions, commit_name, files_for, log_files
 from pipeline.delta.log.commits import PartitionValues, live_rows, partition_values, read_entry
 from pipeline.delta.log.snapshot import PHYSICAL_NAME
@@ -54,7 +55,8 @@ class TableRows:
 class TableFiles:
     """The files of a version: the actions that added them, by the files' identity.
 
-    `partition_by` are the names under which the log keeps the values of the table's `partition_columns`.
+    `partition_by` are the names under which the log keeps the values of the table's `partition_columns`. Without
+    `with_state`, `STATE_COLUMN` and the files of its partitions are left out.
     """
 
     table_id: str
@@ -99,12 +101,15 @@ class _Files:
         self.domains |= {a["domainMetadata"]["domain"]: a["domainMetadata"] for a in actions if a.get("domainMetadata")}
 
 
-def table_files(location: str, version: int, listed: Iterable[File] | None = None) -> TableFiles | None:
-    """The files of a version.
+def table_files(
+    location: str, version: int, listed: Iterable[File] | None = None, *, with_state: bool = False
+) -> TableFiles | None:
+    """The files of a version with rows of its dataset.
 
     If part of the log is gone or in a form that we don't read, None.
 
     Args:
+        with_state: whether to return the files of other rows too.
         listed: the files of the log, as `files_for` returns them. If None, they are listed.
     """
     try:
@@ -116,10 +121,23 @@ def table_files(location: str, version: int, listed: Iterable[File] | None = Non
         raise
     except _UNREADABLE:
         return None
+    files: Mapping[FileId, Mapping[str, Any]] = state.added
+    if STATE_COLUMN in columns and not with_state:
+        place = columns.index(STATE_COLUMN)
+        files = {i: added for i, added in files.items() if not is_of_state(added, state.metadata)}
+        columns, partition_by = (names[:place] + names[place + 1 :] for names in (columns, partition_by))
     return TableFiles(
         table_id=state.metadata["id"], version=version, partition_columns=columns, partition_by=partition_by,
-        files=state.added,
+        files=files,
     )  # fmt: skip
+
+
+def is_of_state(added: Mapping[str, Any], metadata: Mapping[str, Any]) -> bool:
+    """Whether a file has rows that are no rows of the dataset: see `STATE_COLUMN`."""
+    columns = tuple(metadata.get("partitionColumns") or ())
+    if STATE_COLUMN not in columns:
+        return False
+    return partition_values(added, _physical(metadata))[columns.index(STATE_COLUMN)] is not None
 
 
 def table_actions(location: str, version: int) -> TableActions | None:

@@ -13,6 +13,7 @@ from typing import Any
 
 from pyspark.sql.types import StructType
 
+from pipeline.dataset.history import STATE_COLUMN
 from pipeline.dataset.schema import schema_fingerprint
 from pipeline.delta.log.chain import checksum_in
 from pipeline.delta.log.checkpoints import (
@@ -54,7 +55,10 @@ _OF_TABLE = ("protocol", "metaData", "txn", "domainMetadata")
 
 @dataclass(frozen=True, kw_only=True)
 class TableFacts:
-    """A table's protocol and metadata at one version. `schema` is the JSON of a struct type."""
+    """A table's protocol and metadata at one version. `schema` is the JSON of a struct type.
+
+    It and `partition_by` are without `STATE_COLUMN`. `keeps_state` says whether the table has that column.
+    """
 
     table_id: str
     reader_version: int
@@ -64,6 +68,7 @@ class TableFacts:
     partition_by: tuple[str, ...]
     features: tuple[str, ...] = ()
     cluster_by: tuple[str, ...] = ()
+    keeps_state: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -72,7 +77,7 @@ class TableState:
 
     `files` and `bytes` are None if they were not requested, since Delta reads its full log for them. `cluster_by` is
     empty if the table is not clustered. `log` are files of the log of a table in a bucket by name, as they were listed;
-    of other tables it has none.
+    of other tables it has none. `keeps_state` is as in `TableFacts`, and the schema is without `STATE_COLUMN` too.
     """
 
     location: str
@@ -87,6 +92,7 @@ class TableState:
     cluster_by: tuple[str, ...] = ()
     files: int | None = None
     bytes: int | None = None
+    keeps_state: bool = False
     log: Mapping[str, File] = field(default_factory=dict, compare=False, repr=False)
 
     @property
@@ -245,17 +251,24 @@ def _facts(
     protocol: Mapping[str, Any], metadata: Mapping[str, Any], clustering: Mapping[str, Any] | None
 ) -> TableFacts:
     schema = json.loads(metadata["schemaString"])
+    partition_by = tuple(metadata.get("partitionColumns") or ())
     return TableFacts(
         table_id=metadata["id"],
         reader_version=protocol["minReaderVersion"],
         writer_version=protocol["minWriterVersion"],
         # A map is a list of pairs in Parquet, and an object in JSON.
         properties=dict(metadata.get("configuration") or {}),
-        schema=schema,
-        partition_by=tuple(metadata.get("partitionColumns") or ()),
+        schema=without_state(schema),
+        partition_by=tuple(column for column in partition_by if column != STATE_COLUMN),
+        keeps_state=STATE_COLUMN in partition_by,
         features=_features(protocol),
         cluster_by=() if clustering is None or clustering.get("removed") else _cluster_by(clustering, schema),
     )
+
+
+def without_state(schema: Mapping[str, Any]) -> dict[str, Any]:
+    """The JSON of a struct type, without `STATE_COLUMN`."""
+    return {**schema, "fields": [field for field in schema["fields"] if field["name"] != STATE_COLUMN]}
 
 
 def _cluster_by(clustering: Mapping[str, Any], schema: Mapping[str, Any]) -> tuple[str, ...]:

@@ -309,8 +309,9 @@ def _refuse_other_files(location: str, start: int, listed: Sequence[File]) -> No
         DamagedTableError: it can't be read, or has other files.
     """
     names = usable_checkpoints(listed)[start]
-    own = table_files(location, start, listed)
-    replayed = table_files(location, start, [file for file in listed if file.name not in names])
+    own = table_files(location, start, listed, with_state=True)
+    entries = [file for file in listed if file.name not in names]
+    replayed = table_files(location, start, entries, with_state=True)
     if own is None or (replayed is not None and _names_of(replayed) != _names_of(own)):
         raise damaged_file(f"{location}/{LOG}/{names[0]}", "it does not have the files of the entries before it")
 

@@ -81,7 +81,7 @@ def joinable_files(state: TableState) -> tuple[int, int] | None:
 
     If the log has a form that only Spark reads, None.
     """
-    files = table_files(state.location, state.version)
+    files = table_files(state.location, state.version, with_state=True)
     return None if files is None else (_joinable(files, state.properties), len(files.files))
 
 
@@ -99,7 +99,7 @@ def files_to_join(table: TableRef, state: TableState, *, below_bytes: int, targe
 
 
 def _files(table: TableRef, state: TableState, listed: Sequence[File] | None = None) -> TableFiles:
-    files = table_files(table.location, state.version, listed)
+    files = table_files(table.location, state.version, listed, with_state=True)
     if files is None:
         raise table.error(StorageError, reason="its log has a form that only Spark reads")
     return files

@@ -243,7 +243,7 @@ def _plan(
     contents, unreadable = _contents(base.source, chosen.files, listing.format, in_files, folders.names)
     by_path, stored = without_folder_columns(contents, folders)
     empty = () if listing.files or may_be_empty else (f"there are no files of the format {listing.format}",)
-    problems = (*_of_source(listing, base.mode), *empty, *folders.problems, *chosen.problems, *unreadable)
+    problems = (*_of_source(listing, base), *empty, *folders.problems, *chosen.problems, *unreadable)
     columns = folders.columns(declared, stored)
     dataset, further = _dataset(base, files=by_path, columns=columns, problems=problems)
     grouped, misfits = groups(by_path, columns, dataset)
@@ -289,10 +289,12 @@ def _state(target: Target) -> TableState | None:
     return state
 
 
-def _of_source(listing: Listing, mode: Mode) -> Iterator[str]:
+def _of_source(listing: Listing, base: _Base) -> Iterator[str]:
     yield from listing.problems
-    if mode == "copy" and listing.is_table:
+    if base.mode == "copy" and listing.is_table:
         yield _IS_TABLE
+    if base.known is not None and base.known.keeps_state:
+        yield "the dataset is a History, which is computed from changes; write the rows by an asset or a sink"
 
 
 def _in_files(schema: StructType | None, folders: Iterable[str]) -> StructType | None:

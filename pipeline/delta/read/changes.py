@@ -37,6 +37,7 @@ from pipeline.delta.spark.failures import (
 from pipeline.delta.spark.meaning import refuse_misreading
 from pipeline.delta.sql.constraints import row_value
 from pipeline.delta.sql.slices import Slice, Unaddressable, of_rows
+from pipeline.delta.sql.state import without_state_rows
 from pipeline.delta.table.open_table import require_table, rows_at
 from pipeline.errors import TableMismatchError
 from pipeline.errors.listing import bounded
@@ -302,9 +303,9 @@ def _feed(session: SparkSession, source: TableRef, window: tuple[int, int], colu
 
 
 def load_feed(session: SparkSession, location: str, first: int, last: int) -> DataFrame:
-    """The change feed of the commits from `first` to `last`, with all its columns. Lazy."""
+    """The change feed of the commits from `first` to `last`, with all its columns but `STATE_COLUMN`. Lazy."""
     reader = session.read.format("delta").option("readChangeFeed", "true")
-    return reader.option("startingVersion", first).option("endingVersion", last).load(location)
+    return without_state_rows(reader.option("startingVersion", first).option("endingVersion", last).load(location))
 
 
 def _snapshot(session: SparkSession, source: TableRef, verdict: Verdict) -> Changes:

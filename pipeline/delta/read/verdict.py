@@ -19,12 +19,13 @@ from pyspark.sql import SparkSession
 from pyspark.sql.types import ArrayType, DataType, MapType, StructField, StructType
 
 from pipeline.dataset import TableRef
+from pipeline.dataset.history import STATE_COLUMN
 from pipeline.delta.log.checkpoints import all_files, commit_name
 from pipeline.delta.log.commits import commit_identity, read_commit, read_entry
 from pipeline.delta.log.entry import as_count, info_of, of_dataset, statistics
 from pipeline.delta.log.integrity import files_beside, require_sound_entries
 from pipeline.delta.log.mark import Cursor
-from pipeline.delta.log.snapshot import PHYSICAL_NAME, facts_in_checksum, table_facts
+from pipeline.delta.log.snapshot import PHYSICAL_NAME, facts_in_checksum, table_facts, without_state
 from pipeline.delta.log.timestamps import log_retention
 from pipeline.delta.read.appended_rows import AddedFile
 from pipeline.delta.read.restores import RESTORE, contradictory_commits
@@ -240,8 +241,8 @@ def _commit(location: str, files: Mapping[str, File], number: int) -> _Commit:
     data = [file for a in actions for file in [a.get("add") or a.get("remove")] if file and file.get("dataChange")]
     metadata = None
     if described is not None:
-        schema = StructType.fromJson(json.loads(described["schemaString"]))
-        by = tuple(described.get("partitionColumns") or ())
+        schema = StructType.fromJson(without_state(json.loads(described["schemaString"])))
+        by = tuple(column for column in described.get("partitionColumns") or () if column != STATE_COLUMN)
         metadata = _Described(schema, by, _is_on(described.get("configuration") or {}))
     # Protocol, "Change Data Files": if a commit has some, its changes are in them alone.
     read = changes or data
@@ -264,6 +265,7 @@ def _added(
             as_count(statistics(file).get("numRecords")),
         )
         for file in added
+        if not (file.get("partitionValues") or {}).get(STATE_COLUMN)
     )  # fmt: skip
 
 

@@ -263,13 +263,18 @@ def refuse_table_as_parquet(path: str) -> None:
     raise NotParquetError(path=path)
 
 
+def _folders(dataset: Dataset) -> int:
+    """The number of partition folders around a file."""
+    return len(dataset.partition_by) + dataset.keeps_state
+
+
 def _find_files(whole: DataFrame, table: TableRef, number: int, names: Iterable[str]) -> tuple[list[str], int]:
     """The files that are asked for, as the frame lists them, and the number of files in the version.
 
     A frame's file column escapes a path once more than its list of files does.
     """
     uris = whole.inputFiles()
-    depth = len(table.dataset.partition_by) + 1
+    depth = _folders(table.dataset) + 1
     by_name = {"/".join(uri.split("/")[-depth:]): uri for uri in uris} | {uri: uri for uri in uris}
     uri_by_name = {name: by_name.get(unquote(name)) or by_name.get(name) for name in dict.fromkeys(names)}
     missing = tuple(name for name, uri in uri_by_name.items() if uri is None)
@@ -294,7 +299,7 @@ def _partitions_of(dataset: Dataset, uris: list[str]) -> str:
         data_type = dataset.field(column).dataType
         if not isinstance(data_type, StringType | DateType | IntegralType):
             continue
-        depth = len(dataset.partition_by) - position + 1
+        depth = _folders(dataset) - position + 1
         folders = {uri.split("/")[-depth] for uri in uris}
         if not all(folder.startswith(f"{column}=") for folder in folders):
             continue

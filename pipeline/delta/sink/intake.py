@@ -19,6 +19,7 @@ from pyspark.sql.types import CharType, DataType, DoubleType, FloatType, StructT
 
 from pipeline.dataset import Dataset, Merge
 from pipeline.dataset.schema import casefolded, is_string, walk
+from pipeline.dataset.write_mode import changelog_of
 from pipeline.delta.frames.arrow import fitting
 from pipeline.delta.frames.arrow_types import arrow_type
 from pipeline.delta.frames.convert import ARROW, PANDAS, POLARS, arrow_reader, index_as_columns, kind_of
@@ -126,13 +127,13 @@ class Intake:
         self._names = (*dataset.schema.names, *dataset.frame_columns)
         self._folded = {casefolded(name): name for name in self._names}
         # Columns that Delta computes if a frame lacks them.
-        self._computed = tuple(dict((*dataset.features.generated, *dataset.features.defaults)))
+        self._computed = (*dict((*dataset.features.generated, *dataset.features.defaults)), *dataset.computed)
         needed = {*dataset.keys, *dataset.frame_columns} - set(self._computed)
         self._needed = [name for name in self._names if name in needed]
         self._folders = [name for name in dataset.partition_by if is_string(dataset.field(name).dataType)]
         self._is_mapped = dataset.features.maps_columns
         self._limited = [f.name for f in dataset.schema.fields if _has_limit(f.dataType)]
-        self._changelog = dataset.write.changelog if isinstance(dataset.write, Merge) else None
+        self._changelog = changelog_of(dataset.write)
         deletes = isinstance(dataset.write, Merge) and dataset.write.delete_when is not None
         # A row that only deletes may lack NOT NULL columns, and an update those in which NULL keeps the stored value.
         # Which rows these are is decided by the write.

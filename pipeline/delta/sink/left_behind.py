@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from pipeline.dataset import Append, InsertNew, Merge, Registry, TableRef, table_location
+from pipeline.dataset import Append, History, InsertNew, Merge, Registry, TableRef, table_location
 from pipeline.delta.frames.staging import STAGING
 from pipeline.delta.inspect.doctor import Finding
 from pipeline.delta.log.checkpoints import all_files, log_files, newest_version
@@ -167,7 +167,7 @@ def lost_checkpoints(table: TableRef) -> tuple[Finding, ...]:
     Raises:
         StorageError: the log or a checkpoint can't be read.
     """
-    if not isinstance(table.dataset.write, Append | InsertNew | Merge):  # no stream writes it any more
+    if not isinstance(table.dataset.write, Append | InsertNew | Merge | History):  # no stream writes it any more
         return ()
     try:
         if not _is_written_by_streams(table.location):

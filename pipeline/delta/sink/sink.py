@@ -23,7 +23,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any, Protocol
 
-from pipeline.dataset import Append, Dataset, InsertNew, Merge, require_dataset
+from pipeline.dataset import Append, Dataset, History, InsertNew, Merge, require_dataset
 from pipeline.delta.frames.staging import STAGING
 from pipeline.delta.server.warm import open_project_session
 from pipeline.delta.sink.buffer import Receipt
@@ -344,8 +344,10 @@ def _wake(loop: asyncio.AbstractEventLoop, room: asyncio.Event) -> None:
 
 def _problems(dataset: Dataset, writer_id: str) -> Iterator[str]:
     mode = dataset.write
-    if not isinstance(mode, Append | InsertNew | Merge):
-        yield "a sink appends, inserts new rows or merges; declare it with Append, InsertNew or Merge"
+    if not isinstance(mode, Append | InsertNew | Merge | History):
+        yield "a sink appends, inserts new rows or merges; declare it with Append, InsertNew, Merge or History"
+    elif isinstance(mode, History) and mode.from_snapshots:
+        yield "a sink writes batches of arrived rows, and none of them is a snapshot; declare the History without it"
     elif isinstance(mode, Merge) and (mode.delete_missing or (mode.order_by is None and mode.changelog is None)):
         yield "a sink merges batches of arrived rows; declare the Merge with order_by or a changelog"
     if not isinstance(writer_id, str) or not _WRITER.fullmatch(writer_id):

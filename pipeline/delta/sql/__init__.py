@@ -37,6 +37,7 @@ __all__ = [
     "path_pattern",
     "path_table",
     "slices",
+    "state",
     "string",
     "tokens",
     "type_name",

@@ -27,6 +27,7 @@ from pyspark.sql.types import (
     LongType,
     MapType,
     ShortType,
+    StringType,
     StructField,
     StructType,
     TimestampNTZType,
@@ -34,6 +35,7 @@ from pyspark.sql.types import (
 )
 
 from pipeline.dataset import Dataset, Features, TableRef
+from pipeline.dataset.history import STATE_COLUMN
 from pipeline.dataset.schema import free_name, is_string
 
 _INTEGERS: tuple[tuple[type[DataType], int, str], ...] = (
@@ -70,7 +72,7 @@ def column(name: str, of: str = "") -> str:
 
 def helper_name(dataset: Dataset, wanted: str) -> str:
     """A name for a column that a statement adds to a dataset's rows; no column of the frame has it."""
-    return free_name(wanted, (*dataset.schema.names, *dataset.frame_columns))
+    return free_name(wanted, (*dataset.schema.names, *dataset.frame_columns, STATE_COLUMN))
 
 
 def path_table(location: str) -> str:
@@ -211,11 +213,14 @@ def names_path(path: Iterable[str]) -> str:
 
 def create_table(table: TableRef, properties: dict[str, str]) -> str:
     """CREATE TABLE with the full declaration, in one statement and so in one commit."""
-    columns = ",\n  ".join(column_definition(field, table.dataset.features) for field in table.dataset.schema.fields)
+    state = (StructField(STATE_COLUMN, StringType()),) if table.dataset.keeps_state else ()
+    fields = (*table.dataset.schema.fields, *state)
+    columns = ",\n  ".join(column_definition(field, table.dataset.features) for field in fields)
     clustering = (
         f"\nCLUSTER BY ({names(table.dataset.features.cluster_by)})" if table.dataset.features.cluster_by else ""
     )
-    partitioning = f"\nPARTITIONED BY ({names(table.dataset.partition_by)})" if table.dataset.partition_by else ""
+    partition_by = (*table.dataset.partition_by, *(field.name for field in state))
+    partitioning = f"\nPARTITIONED BY ({names(partition_by)})" if partition_by else ""
     description = f"\nCOMMENT {string(table.dataset.description)}" if table.dataset.description else ""
     pairs = ", ".join(f"{string(name)} = {string(value)}" for name, value in sorted(properties.items()))
     options = f"\nTBLPROPERTIES ({pairs})" if pairs else ""

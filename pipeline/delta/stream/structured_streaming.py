@@ -23,7 +23,7 @@ from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
 
-from pipeline.dataset import Append, Dataset, InsertNew, Merge, TableRef
+from pipeline.dataset import Append, Dataset, History, InsertNew, Merge, TableRef
 from pipeline.delta.log.mark import CommitNote, Mark, StreamBatch
 from pipeline.delta.spark.doors import door
 from pipeline.delta.spark.failures import SPARK_ERRORS, failure_of
@@ -131,7 +131,8 @@ def _violations(results: Sequence[WriteResult]) -> tuple[Violation, ...]:
 
 def _refuse_mode(dataset: Dataset) -> None:
     mode = dataset.write
-    if not isinstance(mode, Append | InsertNew | Merge) or (isinstance(mode, Merge) and mode.delete_missing):
+    undoes = mode.delete_missing if isinstance(mode, Merge) else isinstance(mode, History) and mode.from_snapshots
+    if not isinstance(mode, Append | InsertNew | Merge | History) or undoes:
         problem = "a stream appends, inserts new rows or merges, batch by batch; no batch may undo those before it"
         raise DeclarationError(dataset=dataset.name, problems=(problem,))
 

@@ -20,6 +20,7 @@ from pipeline.delta.log.snapshot import TableState
 from pipeline.delta.spark.doors import disk_problem, storage_failure
 from pipeline.delta.spark.failures import SPARK_ERRORS, failure_of
 from pipeline.delta.sql import constraints
+from pipeline.delta.sql.state import without_state_rows
 from pipeline.delta.table.plan import plan, shape_differences
 from pipeline.delta.table.steps import AddCheck, RenameColumn, SetDefault, SetNotNull, Step
 from pipeline.errors import (
@@ -150,7 +151,7 @@ def _refuse(session: SparkSession, dataset: Dataset, state: TableState, steps: l
 
 def _as_declared(session: SparkSession, dataset: Dataset, state: TableState, steps: list[Step]) -> DataFrame:
     """The table's rows with the declared names, types and columns, as after the steps that change the schema."""
-    rows = session.read.format("delta").option("versionAsOf", state.version).load(state.location)
+    rows = without_state_rows(session.read.format("delta").option("versionAsOf", state.version).load(state.location))
     for step in steps:
         if isinstance(step, RenameColumn) and len(step.path) == 1:
             rows = rows.withColumnRenamed(step.path[0], step.to)

@@ -16,6 +16,7 @@ from pyspark.sql.types import StructType
 
 from pipeline.dataset import Dataset, TableRef
 from pipeline.dataset.features import SUPPORTED, wanted_features
+from pipeline.dataset.history import STATE_COLUMN
 from pipeline.delta import sql
 from pipeline.delta.log.checkpoints import log_files, newest_files, newest_version
 from pipeline.delta.log.commits import CREATION_SECONDS, has_log_folder, remove_empty_log
@@ -25,6 +26,7 @@ from pipeline.delta.log.mark import CommitNote, Mark, private_session, write_con
 from pipeline.delta.log.snapshot import TableState, table_facts
 from pipeline.delta.spark.doors import door, storage_failure
 from pipeline.delta.spark.failures import NO_TABLE, NOT_EMPTY_LOCATION, SPARK_ERRORS, failure_of
+from pipeline.delta.sql.state import table_checks, without_state_rows
 from pipeline.delta.storage.file_system import File, local_folder
 from pipeline.delta.table.apply import Applied, apply, refuse_bad_expressions
 from pipeline.delta.table.catalog import is_registered, register
@@ -75,7 +77,7 @@ _RETRY_SECONDS = 0.2
 
 def declared_properties(dataset: Dataset) -> dict[str, str]:
     """The declared table properties, with those of checks."""
-    checks = {f"{CONSTRAINT_PREFIX}{check.name}": check.condition for check in dataset.checks}
+    checks = {f"{CONSTRAINT_PREFIX}{name}": condition for name, condition in table_checks(dataset).items()}
     return plain_properties(dataset) | checks
 
 
@@ -119,7 +121,8 @@ def observe_at(session: SparkSession, name: str, location: str) -> TableState | 
         table_id=detail["id"],
         version=number,
         schema=schema,
-        partition_by=tuple(detail["partitionColumns"]),
+        partition_by=tuple(column for column in detail["partitionColumns"] if column != STATE_COLUMN),
+        keeps_state=STATE_COLUMN in detail["partitionColumns"],
         properties=dict(detail["properties"] or {}),
         features=tuple(detail["tableFeatures"] or ()),
         reader_version=detail["minReaderVersion"],
@@ -202,6 +205,7 @@ def state_from_log(location: str, listed: Sequence[File] | None = None) -> Table
         reader_version=facts.reader_version,
         writer_version=facts.writer_version,
         cluster_by=facts.cluster_by,
+        keeps_state=facts.keeps_state,
         log={} if local_folder(location) is not None else {file.name: file for file in files},
     )
 
@@ -225,13 +229,13 @@ def latest_version(location: str) -> int | None:
 
 
 def rows_at(session: SparkSession, location: str, number: int) -> DataFrame:
-    """The table at one version, lazily.
+    """The dataset's rows in the table at one version, lazily.
 
     Raises:
         DamagedTableError: the log up to that version is damaged.
     """
     require_sound(location, number)
-    return session.read.format("delta").option("versionAsOf", number).load(location)
+    return without_state_rows(session.read.format("delta").option("versionAsOf", number).load(location))
 
 
 @door

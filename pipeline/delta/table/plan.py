@@ -30,6 +30,7 @@ from pipeline.dataset.policy import OURS, storage_properties
 from pipeline.dataset.schema import schema_fingerprint, walk_paths
 from pipeline.delta import sql
 from pipeline.delta.log.snapshot import TableState
+from pipeline.delta.sql.state import state_problems, table_checks
 from pipeline.delta.table.compatibility import READER_FEATURES, Loss, clients_lost
 from pipeline.delta.table.evolve import SchemaSteps, field_at, schema_steps, with_not_null
 from pipeline.delta.table.steps import (
@@ -111,7 +112,7 @@ def declared_shape(dataset: Dataset) -> Shape:
         partition_by=dataset.partition_by,
         cluster_by=features.cluster_by,
         properties=plain_properties(dataset),
-        checks={check.name: check.condition for check in dataset.checks},
+        checks=table_checks(dataset),
         generated=dict(features.generated),
         defaults=dict(features.defaults),
         features=frozenset(wanted_features(features)),
@@ -215,9 +216,9 @@ def plan(dataset: Dataset, state: TableState) -> Plan:
     want, have = declared_shape(dataset), _as_declared(dataset, observed_shape(state))
     by_schema = _by_schema(dataset, want, have)
     of_columns = (*_generation_problems(want, have), *by_schema.problems)
-    problems = (*_partition_problems(want, have), *of_columns, *_mapping_problems(want, have))
-    features = set(have.features)
-    steps = []
+    of_state = state_problems(dataset, keeps_state=state.keeps_state)
+    problems = (*_partition_problems(want, have), *of_state, *of_columns, *_mapping_problems(want, have))
+    features, steps = set(have.features), list[Step]()
     for step in _ordered(want, have, by_schema.steps):
         gains = tuple(name for name in _brought(step) if name not in features)
         features |= set(gains)
@@ -246,12 +247,11 @@ def _as_declared(dataset: Dataset, have: Shape) -> Shape:
 
     Delta stores the name of a check in lower case, and its condition with one space between two tokens.
     """
-    declared = {check.name.lower(): check for check in dataset.checks}
+    declared = {name.lower(): (name, condition) for name, condition in table_checks(dataset).items()}
     checks = {}
     for name, condition in have.checks.items():
-        check = declared.get(name.lower())
-        is_same = check is not None and sql.tokens(check.condition) == sql.tokens(condition)
-        checks[name if check is None else check.name] = check.condition if check is not None and is_same else condition
+        own_name, own = declared.get(name.lower(), (name, condition))
+        checks[own_name] = own if sql.tokens(own) == sql.tokens(condition) else condition
     new_names = {old: new for old, new in dataset.schema_policy.renames if new not in have.schema.names}
 
     def renamed(columns: tuple[str, ...]) -> tuple[str, ...]:

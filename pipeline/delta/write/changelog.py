@@ -8,9 +8,9 @@ Columns that we add to a frame have names that no column of the dataset has.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 
-from pyspark.sql import DataFrame
+from pyspark.sql import DataFrame, Row
 from pyspark.sql.types import BinaryType, DataType, TimestampType
 
 from pipeline.dataset import Changelog, Dataset
@@ -52,28 +52,53 @@ class Helpers:
 
 def truncated_at(frame: DataFrame, dataset: Dataset, changelog: Changelog) -> str | None:
     """A literal of the newest truncation's place in the sequence. If there is none, None. One Spark job."""
-    at, operation = sql.identifier(changelog.sequence), sql.identifier(changelog.operation)
+    at = sql.identifier(changelog.sequence)
     kind = kind_of_change(changelog)
     conditions = {changelog.operation: f"{kind} IS NULL", changelog.sequence: f"{at} IS NULL"}
-    data_type = frame.schema[changelog.sequence].dataType
-    written, read = _FORMS.get(type(data_type), _TEXT)
-    newest = f"CAST({written.format(f'max(CASE WHEN {is_truncation(changelog)} THEN {at} END)')} AS STRING) AS newest"
+    newest, literal = _greatest(frame, changelog.sequence, is_truncation(changelog))
     counted = [f"count_if({condition}) AS c{i}" for i, condition in enumerate(conditions.values())]
     row = frame.selectExpr(*counted, newest).collect()[0]
-    counts = {name: row[f"c{i}"] for i, name in enumerate(conditions) if row[f"c{i}"]}
-    if counts:
-        refused = frame.filter(" OR ".join(f"({condition})" for condition in conditions.values()))
-        columns = [operation, at, *(sql.identifier(key) for key in dataset.keys)]
-        examples = refused.selectExpr(*dict.fromkeys(columns)).limit(constraints.NAMED_VALUES).collect()
-        raise ChangelogError(
-            dataset=dataset.name,
-            counts=counts,
-            examples=tuple(", ".join(f"{k} = {v}" for k, v in example.asDict().items()) for example in examples),
-            codes=changelog.codes,
-        )
-    if row["newest"] is None:
-        return None
-    return read.format(sql.string(row["newest"]), sql.type_name(data_type))
+    _refuse(frame, dataset, conditions, row, changelog)
+    return None if row["newest"] is None else literal(row["newest"])
+
+
+def newest_place(frame: DataFrame, dataset: Dataset, order_by: str) -> str | None:
+    """A literal of the greatest place of rows that are ordered by a column. If there are none, None. One Spark job.
+
+    Raises:
+        ChangelogError: rows without a place.
+    """
+    at = sql.identifier(order_by)
+    newest, literal = _greatest(frame, order_by, "TRUE")
+    row = frame.selectExpr(f"count_if({at} IS NULL) AS c0", newest).collect()[0]
+    _refuse(frame, dataset, {order_by: f"{at} IS NULL"}, row, None)
+    return None if row["newest"] is None else literal(row["newest"])
+
+
+def _greatest(frame: DataFrame, column: str, condition: str) -> tuple[str, Callable[[str], str]]:
+    """SQL for a column's greatest value as text, under the name `newest`, and what makes a literal of the text."""
+    data_type = frame.schema[column].dataType
+    written, read = _FORMS.get(type(data_type), _TEXT)
+    greatest = written.format(f"max(CASE WHEN {condition} THEN {sql.identifier(column)} END)")
+    return f"CAST({greatest} AS STRING) AS newest", lambda text: read.format(sql.string(text), sql.type_name(data_type))
+
+
+def _refuse(
+    frame: DataFrame, dataset: Dataset, conditions: Mapping[str, str], counted: Row, changelog: Changelog | None
+) -> None:  # fmt: skip
+    """Raise if a condition, by column, holds for some rows. Their numbers are `c0`, `c1` and so on of `counted`."""
+    counts = {name: counted[f"c{i}"] for i, name in enumerate(conditions) if counted[f"c{i}"]}
+    if not counts:
+        return
+    refused = frame.filter(" OR ".join(f"({condition})" for condition in conditions.values()))
+    shown = dict.fromkeys((*conditions, *dataset.keys))
+    examples = refused.selectExpr(*map(sql.identifier, shown)).limit(constraints.NAMED_VALUES).collect()
+    raise ChangelogError(
+        dataset=dataset.name,
+        counts=counts,
+        examples=tuple(", ".join(f"{k} = {v}" for k, v in example.asDict().items()) for example in examples),
+        codes=() if changelog is None else changelog.codes,
+    )
 
 
 def kind_of_change(changelog: Changelog) -> str:

@@ -13,9 +13,9 @@ from dataclasses import replace as changed
 from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql.types import StringType, StructField, StructType
+from pyspark.sql.types import DataType, StringType, StructField, StructType
 
-from pipeline.dataset import Dataset, Replace, TableRef
+from pipeline.dataset import Dataset, History, Replace, TableRef
 from pipeline.dataset.write_mode import consumer_problems
 from pipeline.delta.log.mark import CommitNote
 from pipeline.delta.log.retry import NO_RETRY, RetryPolicy, with_retries
@@ -152,7 +152,8 @@ def write_consumed(
 ) -> WriteResult:
     """Commit the rows that a consumer computed from its reading, together with the cursors. One attempt.
 
-    After full snapshots the table is built again: it holds what the write would make of an empty table. Otherwise the
+    After full snapshots the table is built again: it holds what the write would make of an empty table. A History keeps
+    its past even then, and takes the frame as a snapshot of the source. Otherwise the
     frame is written in the dataset's mode. The cursors are always committed with the frame, so an empty frame advances
     them too. If nothing is new, the frame is not used, and no commit is made unless the cursors are late.
 
@@ -167,8 +168,7 @@ def write_consumed(
     if found.changes.nothing_new:
         if not found.is_late:
             return no_commit(table.dataset, require_table(session, table), note.mark)
-        decided_by = [StructField(name, StringType()) for name in table.dataset.frame_columns]
-        frame = session.createDataFrame([], StructType([*table.dataset.schema.fields, *decided_by]))
+        frame = session.createDataFrame([], _frame_schema(table.dataset))
         within = Slice(())
     elif within is not None:
         _refuse_slice(table.dataset, found, within)
@@ -179,6 +179,15 @@ def write_consumed(
         frame, table=table, note=carried, within=within, replace_all=found.changes.is_full,
         retry=NO_RETRY,
     )  # fmt: skip
+
+
+def _frame_schema(dataset: Dataset) -> StructType:
+    """The columns of a frame; those that the table lacks as texts, but for the order of a History."""
+    types: dict[str, DataType] = dict.fromkeys(dataset.frame_columns, StringType())
+    if isinstance(dataset.write, History):
+        types[dataset.write.sequence] = dataset.field(dataset.write.valid_from).dataType
+    stored = [field for field in dataset.schema.fields if field.name not in dataset.computed]
+    return StructType([*stored, *(StructField(name, types[name]) for name in dataset.frame_columns)])
 
 
 def _refuse_slice(dataset: Dataset, reading: Reading, within: Slice) -> None:

@@ -14,7 +14,8 @@ from dataclasses import dataclass, replace
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812
 
-from pipeline.dataset import Dataset, InsertNew, Merge, Replace, TableRef, WriteMode
+from pipeline.dataset import Dataset, History, InsertNew, Merge, Replace, TableRef, WriteMode
+from pipeline.dataset.write_mode import changelog_of
 from pipeline.delta import sql
 from pipeline.delta.spark.failures import SPARK_ERRORS, failure_of
 from pipeline.delta.sql import constraints
@@ -68,13 +69,15 @@ def repeats_differ(mode: Merge) -> bool:
 
 def repeat_matters(mode: WriteMode) -> bool:
     """Whether a second write of the same frame may change the table again: double its rows, or undo later writes."""
+    if isinstance(mode, History):  # a change that the table has already changes nothing, but a snapshot closes keys
+        return mode.from_snapshots
     return repeats_differ(mode) if isinstance(mode, Merge) else not isinstance(mode, Replace | InsertNew)
 
 
 def needs_fixed_source(dataset: Dataset, within: Slice | None) -> bool:
     """Whether the frame is read before the merge, and so must be materialized."""
     mode = dataset.write
-    if isinstance(mode, Merge) and (mode.changelog is not None or mode.delete_missing):
+    if isinstance(mode, History) or (isinstance(mode, Merge) and (mode.changelog is not None or mode.delete_missing)):
         return True
     return isinstance(mode, Merge | InsertNew) and within is None and addresses_partitions(dataset)
 
@@ -88,20 +91,22 @@ def merge_statement(frame: DataFrame, table: TableRef, view: str, within: Slice 
     changelog = table.dataset.write.changelog if isinstance(table.dataset.write, Merge) else None
     truncation = None if changelog is None else truncated_at(frame, table.dataset, changelog)
     is_whole = within is None and isinstance(table.dataset.write, Merge) and table.dataset.write.delete_missing
-    if within is not None:
-        touched = within if within.boxes and set(within.columns) <= set(table.dataset.keys) else None
-    elif is_whole or not addresses_partitions(table.dataset):
-        touched = None
-    else:
-        touched = _partitions_of(frame, table.dataset)
+    touched = None if is_whole else touched_partitions(frame, table.dataset, within)
     rows = merge_query(table.dataset, view, within, truncation)
     if is_whole or (within is not None and _deletes_missing(table.dataset, truncation)):
         rows = _with_missing(table, rows, within)
     return merge_into(table, rows, within=within, touched=touched, truncated_at=truncation)
 
 
-def _partitions_of(frame: DataFrame, dataset: Dataset) -> Slice | None:
-    """The partitions that a frame has rows of. If they are many, or one can't be named, None. One Spark job."""
+def touched_partitions(frame: DataFrame, dataset: Dataset, within: Slice | None) -> Slice | None:
+    """The partitions that the keys of a frame can be in. If they are many, or can't be named, None.
+
+    One Spark job if the whole table is addressed and keys determine partitions, else none.
+    """
+    if within is not None:
+        return within if within.boxes and set(within.columns) <= set(dataset.keys) else None
+    if not addresses_partitions(dataset):
+        return None
     try:
         return of_rows(frame, dataset.partition_by, TOUCHED_PARTITIONS)
     except Unaddressable:
@@ -145,18 +150,16 @@ def stored_rows(frame: DataFrame, dataset: Dataset) -> tuple[DataFrame, tuple[st
 
 def stored_condition(dataset: Dataset) -> str | None:
     """SQL over the frame that is true for a row that will be stored. If all are, None."""
-    mode = dataset.write
-    if not isinstance(mode, Merge):
-        return None
-    if mode.changelog is not None:
-        return is_row(mode.changelog)
-    deletes = _deletes(mode)
+    changelog = changelog_of(dataset.write)
+    if changelog is not None:
+        return is_row(changelog)
+    deletes = _deletes(dataset.write) if isinstance(dataset.write, Merge) else None
     return None if deletes is None else f"NOT {deletes}"
 
 
 def kept_columns(dataset: Dataset) -> tuple[str, ...]:
     """The columns in which a NULL may mean the value in the table."""
-    changelog = dataset.write.changelog if isinstance(dataset.write, Merge) else None
+    changelog = changelog_of(dataset.write)
     return () if changelog is None else changelog.ignore_nulls
 
 

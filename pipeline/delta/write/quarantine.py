@@ -20,8 +20,9 @@ from typing import Any, Literal
 
 from pyspark.sql import DataFrame, SparkSession
 
-from pipeline.dataset import Dataset, Merge, OnViolation, TableRef
+from pipeline.dataset import Dataset, OnViolation, TableRef
 from pipeline.dataset.expectations import EPOCH, REASONS, TOKEN, WRITER, constraint_name, null_label
+from pipeline.dataset.write_mode import changelog_of
 from pipeline.delta import sql
 from pipeline.delta.log.commits import Commit
 from pipeline.delta.log.mark import CommitNote, own_commit, private_session, write_confs
@@ -148,7 +149,7 @@ def _tagged(frame: DataFrame, dataset: Dataset) -> DataFrame:
     ]
     tagged = frame.selectExpr("*", f"{reasons} AS {_reasons(dataset)}")
     tagged = tagged.selectExpr("*", f"CASE {' '.join(fates)} END AS {_destination(dataset)}")
-    changelog = dataset.write.changelog if isinstance(dataset.write, Merge) else None
+    changelog = changelog_of(dataset.write)
     if changelog is None or not changelog.before_updates:
         return tagged
     fate = _destination(dataset)

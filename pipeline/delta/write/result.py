@@ -11,7 +11,7 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any
 
-from pipeline.dataset import Dataset, InsertNew, Merge
+from pipeline.dataset import Dataset, History, InsertNew, Merge
 from pipeline.delta.log.commits import Commit, PartitionCounts, PartitionValues
 from pipeline.delta.log.mark import AfterCommit, Mark
 from pipeline.delta.table.open_table import TableState
@@ -85,7 +85,7 @@ def no_commit(dataset: Dataset, state: TableState, mark: Mark, skipped_at: int |
 
 def commit_result(dataset: Dataset, state: TableState, mark: Mark, commit: Commit) -> WriteResult:
     """The result of one of our commits. `state` is the state of the table when it was opened for the write."""
-    is_merge = isinstance(dataset.write, Merge | InsertNew)
+    is_merge = isinstance(dataset.write, Merge | InsertNew | History)
     return WriteResult(
         dataset=dataset.name,
         location=state.location,

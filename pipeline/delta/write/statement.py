@@ -9,17 +9,24 @@ from collections.abc import Iterator
 
 from pyspark.sql import DataFrame
 
-from pipeline.dataset import Dataset, InsertNew, Merge, Replace, TableRef
+from pipeline.dataset import Dataset, History, InsertNew, Merge, Replace, TableRef
 from pipeline.delta import sql
 from pipeline.delta.sql import constraints
 from pipeline.delta.sql.slices import Slice
 from pipeline.delta.write import merge
+from pipeline.delta.write.history import history_statement
 
 
 def write_statement(frame: DataFrame, table: TableRef, view: str, within: Slice | None, *, replace_all: bool) -> str:
-    """The statement that writes the view `view` of the frame. With `replace_all`, only rows of the frame remain."""
+    """The statement that writes the view `view` of the frame. With `replace_all`, only rows of the frame remain.
+
+    A History keeps its past even then: the frame is a snapshot of the source.
+    """
     # An empty slice is replaced by no rows. Delta would accept rows for `REPLACE WHERE FALSE`, the guard does not.
     holds_nothing = within is not None and not within.boxes
+    if isinstance(table.dataset.write, History) and not holds_nothing:
+        is_snapshot = table.dataset.write.from_snapshots or replace_all
+        return history_statement(frame, table, view, within, is_snapshot=is_snapshot)
     if replace_all and isinstance(table.dataset.write, Merge | InsertNew):
         rows = merge.first_load_query(table.dataset, view)
         return f"INSERT OVERWRITE TABLE {sql.path_table(table.location)} BY NAME {rows}"

@@ -14,7 +14,7 @@ from typing import Any
 
 from dagster import AssetCheckResult, AssetCheckSeverity, AssetCheckSpec, AssetKey, MetadataValue
 
-from pipeline.dataset import Check, Constraint, Dataset, Expectation, References, Severity
+from pipeline.dataset import Check, Constraint, Dataset, Expectation, References, Severity, Spans, Unique
 from pipeline.dataset.expectations import constraint_name, expectation_name
 from pipeline.delta.inspect.check import violations_at
 from pipeline.delta.sql.constraints import BrokenRows
@@ -66,7 +66,9 @@ def _described(declared: Constraint | Expectation) -> str:
         return f"Rows for which {declared.condition}; {_CONSEQUENCES[declared.on_violation]}."
     if isinstance(declared, References):
         return f"({', '.join(declared.columns)}) is in ({', '.join(declared.target)}) of {declared.dataset}."
-    if isinstance(declared, Expectation):
+    if isinstance(declared, Spans):
+        return "The spans of each key are in order and don't overlap, and at most one is open."
+    if isinstance(declared, Unique):
         return f"No two rows of the table are equal in ({', '.join(declared.columns)})."
     return f"Rows without NULL in {declared.column}; {_CONSEQUENCES[declared.on_violation]}."
 
@@ -129,8 +131,6 @@ def _checked(
             raise table.error(TableNotFoundError)
         versions = [state.version]
     other = sources.get(declared.dataset) if isinstance(declared, References) else None
-    broken, compared = violations_at(
-        session, table.location, max(versions), declared, root=manager.root, other_version=other
-    )
+    broken, compared = violations_at(session, table, max(versions), declared, root=manager.root, other_version=other)
     facts: dict[str, Any] = {VERSION: MetadataValue.int(max(versions))}
     return broken, facts | ({} if compared is None else {HELD_TO_VERSION: MetadataValue.int(compared)})
