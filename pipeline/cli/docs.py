@@ -23,6 +23,7 @@ TOPICS = (
     "migrating",
     "scaling",
     "clusters",
+    "benchmarks",
     "coming-from",
     "architecture",
     "subjects",
