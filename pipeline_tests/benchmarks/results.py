@@ -58,9 +58,7 @@ def compared(
     seconds = warm(found, left_out)
     (_, first), (name, second) = list(seconds.items())[:2]
     ratios = [one / other for one, other in zip(first, second, strict=True)]
-    details = ", ".join(
-        f"{name} {median(taken):.3f} s (quartiles {_spread(taken):.3f} s)" for name, taken in seconds.items()
-    )
+    details = ", ".join(_median(side, taken) for side, taken in seconds.items())
     _keep(
         Result(
             title=title, value=median(first) / median(second), unit=f"of {name}", spread=_spread(ratios),
@@ -72,8 +70,7 @@ def compared(
 def measured(title: str, values: Sequence[float], unit: str, at_most: float | None = None, *, note: str = "") -> None:
     """Report the median of one side. `note` is what else is to be known of the figure."""
     print(f"\n{title}: {', '.join(f'{value:.2f}' for value in values)} {unit} {note}".rstrip(), flush=True)
-    spread = _spread(values) if len(values) > 1 else None
-    _keep(Result(title=title, value=median(values), unit=unit, spread=spread, at_most=at_most, details=note))
+    _keep(Result(title=title, value=median(values), unit=unit, spread=_spread(values), at_most=at_most, details=note))
 
 
 def kept(file: Path) -> list[Result]:
@@ -82,9 +79,17 @@ def kept(file: Path) -> list[Result]:
     return [Result(**json.loads(line)) for line in lines]
 
 
-def _spread(values: Sequence[float]) -> float:
+def _spread(values: Sequence[float]) -> float | None:
+    """The distance of the quartiles. A single value has none."""
+    if len(values) == 1:
+        return None
     low, *_, high = quantiles(values, n=4)
     return high - low
+
+
+def _median(name: str, seconds: Sequence[float]) -> str:
+    spread = _spread(seconds)
+    return f"{name} {median(seconds):.3f} s" + ("" if spread is None else f" (quartiles {spread:.3f} s)")
 
 
 def _keep(result: Result) -> None:

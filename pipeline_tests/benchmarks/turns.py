@@ -48,10 +48,12 @@ def shown(found: Mapping[str, list[float]], wanted: float | None = None, left_ou
     """Medians and spreads of the rounds that count, with the ratio of the first side to the second, and the others."""
     lines, counted = [], warm(found, left_out)
     for name, seconds in counted.items():
-        quarters, high = quantiles(seconds, n=4), quantiles(seconds, n=20, method="inclusive")[-1]
         before = ", ".join(f"{s:.2f}" for s in found[name][: -len(seconds)])
-        spread = f"IQR {quarters[-1] - quarters[0]:.3f} s, p95 {high:.3f} s"
-        lines.append(f"{name}: median {median(seconds):.3f} s, {spread}; before: {before}")
+        spread = ""
+        if len(seconds) > 1:
+            quarters, high = quantiles(seconds, n=4), quantiles(seconds, n=20, method="inclusive")[-1]
+            spread = f", IQR {quarters[-1] - quarters[0]:.3f} s, p95 {high:.3f} s"
+        lines.append(f"{name}: median {median(seconds):.3f} s{spread}; before: {before}")
     first, second = (median(counted[name]) for name in list(found)[:2])
     target = "" if wanted is None else f" (wanted: {wanted})"
     return "\n".join([*lines, f"ratio of the medians {first / second:.2f}{target}"])

@@ -36,9 +36,11 @@ def file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_a_comparison_is_the_ratio_of_the_first_side_to_the_second_without_the_rounds_that_warm_up(file: Path) -> None:
     compared("half", {"new": [9.0, 9.0, 3.0, 3.0], "old": [1.0, 1.0, 2.0, 2.0]}, 1.2)
     compared("first", {"new": [9.0, 2.0, 2.0], "old": [9.0, 4.0, 4.0]}, 0.5, left_out=1)
-    half, first = kept(file)
+    compared("one round", {"new": [1.0], "old": [4.0]}, left_out=0)
+    half, first, single = kept(file)
     assert (half.value, half.unit, half.is_met) == (1.5, "of old", False)
     assert (first.value, first.unit, first.is_met) == (0.5, "of old", True)
+    assert (single.value, single.spread, single.details) == (0.25, None, "new 1.000 s, old 4.000 s")
 
 
 def test_a_measure_is_the_median_with_its_spread_and_one_value_has_none(file: Path) -> None:
