@@ -6,6 +6,7 @@ Target: 3 s.
 from __future__ import annotations
 
 import os
+import resource
 import shutil
 import subprocess
 import sys
@@ -30,6 +31,12 @@ datasets = [Dataset(name=f"t{{number}}", schema=SCHEMA, write=Append()) for numb
 """
 
 
+def processor_seconds() -> float:
+    """What the child processes that have ended have used."""
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
+
+
 def main() -> None:
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
@@ -44,7 +51,8 @@ def main() -> None:
             "PIPELINE_ROOT": str(first.parent), "PIPELINE_DATASETS": "declared:datasets", "JAVA_HOME": "/nowhere",
             "PYTHONPATH": os.pathsep.join([name, *sys.path]), "PATH": "/nowhere",
         }  # fmt: skip
-        seconds = []
+        seconds: list[float] = []
+        before = processor_seconds()
         for _ in range(2 if is_quick() else 9):
             began = time.perf_counter()
             command = [sys.executable, "-c", "from pipeline.cli import main; main()", "show"]
@@ -52,7 +60,9 @@ def main() -> None:
             seconds.append(time.perf_counter() - began)
             assert done.returncode in (0, 3), done.stderr
             assert sum(f"t{number} " in done.stdout for number in range(TABLES)) == TABLES, done.stdout
-        measured(f"pipeline show of {TABLES} tables of {VERSIONS} versions", seconds, "s", AT_MOST)
+        spent = (processor_seconds() - before) / len(seconds)
+        title, note = f"pipeline show of {TABLES} tables of {VERSIONS} versions", f"processor time {spent:.2f} s"
+        measured(title, seconds, "s", AT_MOST, note=note)
 
 
 if __name__ == "__main__":
