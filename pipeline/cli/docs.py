@@ -24,6 +24,7 @@ TOPICS = (
     "migrating",
     "scaling",
     "clusters",
+    "benchmarks",
     "coming-from",
     "architecture",
     "subjects",
