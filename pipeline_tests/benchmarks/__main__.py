@@ -60,10 +60,11 @@ def _tests(*files: Path) -> list[str]:
 
 def machine() -> dict[str, object]:
     """What the figures depend on."""
+    system = f"{platform.system()} {platform.machine()}"
     packages = {name: version(name) for name in ("dagster", "pyspark", "delta-spark")}
     return {
         "processors": os.cpu_count(), "memory_bytes": psutil.virtual_memory().total,
-        "python": platform.python_version(), "system": platform.platform(), "packages": packages,
+        "python": platform.python_version(), "system": system, "packages": packages,
     }  # fmt: skip
 
 
