@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql.types import IntegralType, StructType
+from pyspark.sql.types import ArrayType, IntegralType, MapType, StructType
 
 from pipeline.dataset import Dataset
 from pipeline.dataset.schema import casefolded
@@ -200,7 +200,7 @@ def _from_series(series: Any, declared: Any) -> Any:
     import pyarrow.compute as pc
 
     is_object = series.dtype == object
-    if is_object and declared is not None:
+    if is_object and isinstance(declared, ArrayType | MapType | StructType):
         # Not `map`, which makes floats of whole numbers as soon as there is a float, or a missing one, among them.
         series = type(series)([entries_of_dicts(value, declared) for value in series], dtype=object)
     values = pa.array(series, from_pandas=True)

@@ -64,6 +64,8 @@ def refuse_loss(values: Iterable[Any], inferred: Any) -> None:
     """
     from pyarrow import types
 
+    if not (types.is_nested(inferred) or types.is_temporal(inferred)):
+        return
     present = [value for value in values if value is not None]
     if types.is_struct(inferred):
         dicts = [value for value in present if isinstance(value, Mapping)]
@@ -77,7 +79,7 @@ def refuse_loss(values: Iterable[Any], inferred: Any) -> None:
         elements = (element for value in present if _is_sequence(value) for element in value)
         refuse_loss(elements, inferred.value_type)
     else:
-        _refuse_lossy_times([value for value in present if not _is_missing(value)], inferred)
+        _refuse_lossy_times([value for value in present if not _is_missing(value)])
 
 
 def _pairs(value: Any) -> Iterator[tuple[Any, Any]]:
@@ -90,11 +92,7 @@ def _is_missing(value: Any) -> bool:
     return isinstance(value, dt.datetime | dt.timedelta) and value != value  # noqa: PLR0124  NaT is unequal to itself
 
 
-def _refuse_lossy_times(present: list[Any], inferred: Any) -> None:
-    from pyarrow import types
-
-    if not (types.is_temporal(inferred)):
-        return
+def _refuse_lossy_times(present: list[Any]) -> None:
     times = [value for value in present if isinstance(value, dt.datetime)]
     if any(isinstance(value, dt.date) and not isinstance(value, dt.datetime) for value in present) and times:
         raise ValueError("dates and datetimes are mixed")

@@ -7,6 +7,7 @@ reads commits.
 from __future__ import annotations
 
 import json
+import os
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -19,7 +20,6 @@ from pipeline.delta.storage.file_system import (
     File,
     file_system,
     files_from,
-    list_files,
     local_folder,
     read_file,
     read_listed,
@@ -109,14 +109,15 @@ def all_files(location: str, start: int = 0) -> list[File]:
 
 
 def newest_files(location: str) -> list[File]:
-    """The files of a log from one of its complete checkpoints on, or all. On this machine always all.
+    """The files of a log from one of its complete checkpoints on, or all.
 
-    In a bucket the listing begins at the newest checkpoint that the client has seen. If it has seen none and the log
-    is long, the listing begins at the checkpoint that `_last_checkpoint` names. If the log no longer has the
-    checkpoint, all files are listed.
+    On this machine that is the newest one, and a first page of files at least. In a bucket the listing begins at the
+    newest checkpoint that the client has seen. If it has seen none and the log is long, the listing begins at the
+    checkpoint that `_last_checkpoint` names. If the log no longer has the checkpoint, all files are listed.
     """
-    if local_folder(location) is not None:
-        return list_files(f"{location}/{LOG}")
+    folder = local_folder(f"{location}/{LOG}")
+    if folder is not None:
+        return _newest_local_files(location, sorted(os.listdir(folder)) if folder.is_dir() else [])
     seen: dict[str, int] = file_system(location)[0].handler.checkpoints
     files = None if location not in seen else _files_with_checkpoint(location, seen[location])
     if files is None:
@@ -135,13 +136,23 @@ def newest_files(location: str) -> list[File]:
     return files
 
 
+def _newest_local_files(location: str, names: Sequence[str]) -> list[File]:
+    newest = max(complete_checkpoints(names), default=None)
+    if newest is not None and len(names) > _FIRST_PAGE:
+        # The files before the checkpoint let a copy of an earlier entry be found.
+        files = files_from(f"{location}/{LOG}", min(f"{newest:020d}", names[-_FIRST_PAGE])) or []
+        if newest in usable_checkpoints(files):
+            return files
+    return all_files(location)
+
+
 def files_for(location: str, version: int) -> list[File]:
     """The files of a log that are needed to read a version, and those after them; possibly more."""
     files = newest_files(location)
     is_enough = any(number <= version for number in usable_checkpoints(files)) or any(
         version_of_commit(file.name) == 0 for file in files
     )
-    return files if is_enough or local_folder(location) is not None else all_files(location)
+    return files if is_enough else all_files(location)
 
 
 def newest_version(location: str) -> int | None:

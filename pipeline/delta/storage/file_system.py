@@ -6,6 +6,7 @@ does not.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -64,12 +65,26 @@ def files_from(folder: str, start: str = "", at_most: int | None = None) -> list
 
     In a bucket the listing begins at `start`: one request for a thousand names. There the files have tags.
     """
-    if local_folder(folder) is not None:
-        files = [file for file in list_files(folder) if file.name >= start]
+    local = local_folder(folder)
+    if local is not None:
+        files = _local_files(local, start)
         return files if at_most is None or len(files) <= at_most else None
     system, path = file_system(folder)
     listed = system.handler.files_from(path, start, at_most)
     return None if listed is None else [File(*facts) for facts in listed if "/" not in facts[0]]
+
+
+def _local_files(folder: Path, start: str) -> list[File]:
+    """As `files_from`. Only the files that are asked for are looked at: a log has thousands of others."""
+    found = []
+    with suppress(FileNotFoundError), os.scandir(folder) as entries:
+        for entry in entries:
+            if entry.name >= start:
+                with suppress(FileNotFoundError):  # it was removed since
+                    if entry.is_file():
+                        status = entry.stat()
+                        found.append(File(entry.name, status.st_size, status.st_mtime_ns))
+    return found
 
 
 def list_folder(system: Any, path: str, *, recursive: bool = False) -> list[Any]:
