@@ -156,16 +156,16 @@ def cut(changes: Sequence[Change], batches: int, seed: int = 0) -> list[Sequence
 
 
 @pytest.mark.parametrize(
-    ("seed", "ignore_nulls"),
-    first_is_quick([(1, False), (2, True), *((seed, seed % 2 == 0) for seed in range(3, 8))], count=2),
+    ("seed", "ignore_nulls", "batches"),
+    first_is_quick([(1, False, 4), (2, True, 3), *((seed, seed % 2 == 0, 5) for seed in range(3, 8))], count=2),
 )
 def test_changes_in_any_order_and_cut_give_what_a_replay_gives(
-    classic: SparkSession, root: str, seed: int, ignore_nulls: bool
+    classic: SparkSession, root: str, seed: int, ignore_nulls: bool, batches: int
 ) -> None:
     """Every key is a changelog of its own; the truncations are those of all keys."""
     changes = drawn(seed, keys=60)
     dataset = history("cut", changelog={"ignore_nulls": ("a", "b")} if ignore_nulls else {})
-    for batch in cut(changes, 5, seed):
+    for batch in cut(changes, batches, seed):
         apply(classic, dataset, root, batch)
     assert spans_of(dataset, root) == replay(changes, ignore_nulls=ignore_nulls)
 
@@ -222,6 +222,11 @@ def test_late_changes_find_what_no_span_shows_and_readers_see_spans_alone(spark:
         ]
     )  # fmt: skip
     assert spans_of(dataset, root) == expected
+    stored = deltalake.DeltaTable(dataset.location(root)).to_pyarrow_table().to_pylist()
+    others = [r for r in stored if r["_pipeline_state"] is not None]
+    assert all(r["since"] == r["until"] and not r["current"] for r in others), "other readers see no span in them"
+    known = {(r["k"], r["since"], r["_pipeline_state"]) for r in others}
+    assert known == {(2, 4, "deletion"), (None, 10, "truncation")}
     before = versions_of(dataset, root)
     again = apply(spark, dataset, root, late)
     assert (again.committed, versions_of(dataset, root)) == (False, before)

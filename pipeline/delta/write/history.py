@@ -150,10 +150,10 @@ class _Spans:
         )
 
     def _assigned(self) -> dict[str, str]:
-        """SQL over the source for each declared column. A row of state has a value wherever the table needs one."""
+        """SQL over the source for each declared column. Rows of state are empty spans with fillers."""
         assigned = {
             self.mode.valid_from: f"{_SOURCE}.at",
-            self.mode.valid_to: f"{_SOURCE}.until",
+            self.mode.valid_to: f"if({_SOURCE}.state IS NULL, {_SOURCE}.until, {_SOURCE}.at)",
             self.mode.is_current or "": f"({_SOURCE}.state IS NULL AND {_SOURCE}.until IS NULL)",
         }
         of_all = f"{_SOURCE}.state IN ('{TRUNCATION}', '{SNAPSHOT}')"
@@ -249,10 +249,8 @@ class _Spans:
         """
         states = f"({IS_OF_DATASET} OR {_STATE} IN ('{CHANGE}', '{DELETION}', '{BEFORE}'))"
         row = f"CASE WHEN {_STATE} IS NULL OR {_STATE} = '{CHANGE}' THEN {self.row} END"
-        rows = (
-            f"SELECT {self.keys}, {self.at} AS at, {_STATE} AS state, {self.until} AS until, {row} AS row "
-            f"FROM {self.table} WHERE {states}{self.partitions}"
-        )
+        columns = f"{self.at} AS at, {_STATE} AS state, if({IS_OF_DATASET}, {self.until}, NULL) AS until, {row} AS row"
+        rows = f"SELECT {self.keys}, {columns} FROM {self.table} WHERE {states}{self.partitions}"
         touched = f"SELECT {self.k} FROM given"
         if self.truncated is not None:
             closed = f"{IS_OF_DATASET} AND {self.at} <= {self.truncated}"
