@@ -93,7 +93,7 @@ def main() -> None:
     """Run the named benchmarks, or all. The status is 1 if one fails; to miss a target is no failure."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("names", nargs="*", metavar="NAME", help=f"of {', '.join(NAMES)}; all without one")
-    parser.add_argument("--quick", action="store_true", help="fewer rounds and smaller tables, which only shows that they run")
+    parser.add_argument("--quick", action="store_true", help="fewer rounds and smaller tables, to see that they run")
     parser.add_argument(
         "--json", type=Path, metavar="FILE",
         help="write the results and the machine to a file too, which keeps those of benchmarks that don't run now",
