@@ -110,6 +110,8 @@ def test_dagster_and_pipeline_share_a_server_by_default_with_the_same_rows_and_m
     assert first.rows_by_day() == before
     of_server = first.materializations("sightings")[1::-1]
     for _, metadata in of_server:
+        record = json.loads(Path(metadata["delta/record"]).read_text(encoding="utf-8"))
+        assert record["runtime"]["mode"] == "connect"
         assert metadata.keys() == embedded.keys()
         assert metadata["dagster/partition_row_count"] == NEW_YEAR_ROWS
     assert [one["delta/version"] - embedded["delta/version"] for _, one in of_server] == [1, 2]

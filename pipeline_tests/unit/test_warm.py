@@ -13,6 +13,7 @@ from pathlib import Path
 import psutil
 import pytest
 
+from pipeline.cli import child
 from pipeline.delta.server import process, warm
 from pipeline.delta.server.warm import warm_remote, warm_servers
 from pipeline.delta.spark.connect import CONNECT_MODE
@@ -113,8 +114,9 @@ def test_never_and_settings_that_are_not_the_projects_leave_no_trace(project: Pa
 
 @pytest.mark.parametrize("program", [
     "/bin/dagster", "/bin/dagster-daemon", "/bin/dg", "/lib/dagster/__main__.py", "/lib/dagster_webserver/__main__.py",
+    child.__file__,
 ])  # fmt: skip
-def test_the_processes_of_dagster_share_a_server(program: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_processes_of_dagster_and_of_commands_share_a_server(program: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "argv", [program])
     assert would_start()
 

@@ -61,6 +61,7 @@ _VARIABLES = (
 )  # fmt: skip
 # The programs whose processes are commands or runs. In another one, such as a notebook or a test, the code around the
 # run may use Spark too, and needs it in its process.
+_PACKAGE = Path(__file__).parents[2]
 _PROGRAMS = frozenset({"pipeline", "dagster", "dagster-daemon", "dagster-graphql", "dagster-webserver", "dg"})
 # Processes of another machine or container are unknown here, although they may share the folder.
 _NAMESPACES = ("/proc/self/ns/pid", "/proc/self/ns/net")
@@ -135,8 +136,10 @@ def _forbidden(settings: SparkSettings, loaded: SparkSettings) -> str | None:
 
 
 def _is_command() -> bool:
-    """Whether this process is one of `_PROGRAMS`, by its script or by `python -m`. Its child processes are too."""
+    """Whether this process is one of `_PROGRAMS`, by its script or by `python -m`, or runs a module of this package."""
     program = Path(sys.argv[0] if sys.argv else "")
+    if _PACKAGE in program.parents:
+        return True
     name = program.parent.name if program.name == "__main__.py" else program.name
     return name.replace("_", "-") in _PROGRAMS
 
