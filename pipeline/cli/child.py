@@ -99,8 +99,8 @@ class StepProgress:
     """Bars on a terminal, plain lines elsewhere; both on standard error."""
 
     def __init__(self, sentences: Mapping[str, str], *, quiet: bool) -> None:
-        """`sentences`: by kind of report, the line to print for reports that are not about steps."""
-        self.sentences = sentences
+        """`sentences`: by kind of report, the line to print for reports that are not about steps or notices."""
+        self.sentences = {"notice": "{text}"} | dict(sentences)
         self.console = Console(stderr=True, highlight=False)
         self.has_bars = self.console.is_terminal and not quiet
 

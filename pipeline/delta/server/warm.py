@@ -18,7 +18,8 @@ import socket
 import sys
 import time
 import uuid
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, replace
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -65,6 +66,23 @@ _PACKAGE = Path(__file__).parents[2]
 _PROGRAMS = frozenset({"pipeline", "dagster", "dagster-daemon", "dagster-graphql", "dagster-webserver", "dg"})
 # Processes of another machine or container are unknown here, although they may share the folder.
 _NAMESPACES = ("/proc/self/ns/pid", "/proc/self/ns/net")
+
+
+def _to_standard_error(line: str) -> None:
+    sys.stderr.write(f"{line}\n")
+
+
+_sayers: list[Callable[[str], None]] = [_to_standard_error]
+
+
+@contextmanager
+def said_by(say: Callable[[str], None]) -> Iterator[None]:
+    """In the block, pass the lines for the user to this function. Otherwise they go to standard error."""
+    _sayers.append(say)
+    try:
+        yield
+    finally:
+        _sayers.remove(say)
 
 
 def open_project_session(settings: SparkSettings) -> SparkSession:
@@ -251,4 +269,4 @@ def _free_port() -> int:
 
 
 def _say(line: str) -> None:
-    sys.stderr.write(f"{line}\n")
+    _sayers[-1](line)

@@ -17,6 +17,7 @@ from dagster import AssetKey, DagsterEvent, DagsterEventType, EventLogEntry, Exe
 from dagster_shared.error import SerializableErrorInfo
 
 from pipeline import errors
+from pipeline.delta.server.warm import said_by
 from pipeline.errors import PipelineError
 
 Report = Callable[[dict[str, Any]], None]
@@ -35,7 +36,7 @@ def child(work: Callable[[Report], bool]) -> int:
     """
     # The same as for an interrupt: Dagster then records the end of the run.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
-    with _own_output() as report:
+    with _own_output() as report, said_by(lambda line: report({"event": "notice", "text": line})):
         try:
             return 0 if work(report) else 1
         except PipelineError as error:
