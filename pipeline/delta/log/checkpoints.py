@@ -217,7 +217,7 @@ def _by_checkpoint(names: Iterable[str]) -> dict[tuple[int, bool, int, str], lis
     """
     files: dict[tuple[int, bool, int, str], list[str]] = {}
     for name in names:
-        match = _CHECKPOINT_NAME.fullmatch(name)
+        match = _CHECKPOINT_NAME.fullmatch(name) if ".checkpoint" in name else None
         if match:
             own = name if match[2] is None and name.count(".") > _CLASSIC_DOTS else ""
             files.setdefault((int(match[1]), bool(own), int(match[2] or 0), own), []).append(name)

@@ -42,6 +42,7 @@ _CHECK_ATTEMPTS = 5
 _CACHED_FILES = 8192
 # So many entries of the same size are compared with an entry.
 _ALIKE = 64
+_OLDER_ENTRIES = 1_000
 
 
 def require_sound(location: str, version: int, listed: Iterable[File] | None = None) -> None:
@@ -97,8 +98,9 @@ def _require_sound(location: str, version: int, files: Mapping[str, File]) -> No
 
 
 def files_beside(location: str, numbers: range) -> list[File]:
-    """The files of a log that `require_sound_entries` compares: all on this machine, in a bucket no older ones."""
-    return all_files(location, max(numbers.start - 1, 0) if local_folder(location) is None else 0)
+    """The files of a log that `require_sound_entries` compares: on this machine some older ones, in a bucket none."""
+    older = 1 if local_folder(location) is None else _OLDER_ENTRIES
+    return all_files(location, max(numbers.start - older, 0))
 
 
 def require_sound_entries(location: str, numbers: range, listed: Iterable[File] | None = None) -> None:
