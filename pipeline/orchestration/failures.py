@@ -15,6 +15,7 @@ from typing import Any
 from dagster import Failure, MetadataValue
 from pyspark.errors import PySparkAttributeError, PySparkNotImplementedError
 
+from pipeline.delta.spark.connect import connect_session
 from pipeline.errors import ClassicSparkError, PipelineError
 from pipeline.errors.listing import bounded
 
@@ -35,7 +36,7 @@ def as_dagster_failure() -> Iterator[None]:
     except PipelineError as error:
         raise failure_of(error) from error
     except (PySparkAttributeError, PySparkNotImplementedError) as error:
-        if error.getCondition() not in _ONLY_CLASSIC:
+        if error.getCondition() not in _ONLY_CLASSIC or connect_session() is None:
             raise
         found = ClassicSparkError(reason=error.getMessage())
         found.__cause__ = error

@@ -6,6 +6,7 @@ import importlib.util
 import os
 import stat
 import subprocess
+import threading
 import time
 from importlib.machinery import ModuleSpec
 from pathlib import Path
@@ -15,6 +16,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from pipeline.delta.log.mark import clone_session
+from pipeline.delta.spark import connect as connect_module
 from pipeline.delta.spark.confs import DELTA_CATALOG, DELTA_EXTENSION, confs, cores
 from pipeline.delta.spark.connect import with_bounded_retries
 from pipeline.delta.spark.java import MINIMUM_JAVA, find_java
@@ -284,3 +286,24 @@ def test_a_folder_that_can_t_keep_the_start_script_is_named(tmp_path: Path) -> N
 
     assert caught.value.folder == str(tmp_path / "file")
     assert caught.value.reason == "Not a directory"
+
+
+@pytest.mark.exhaustive
+def test_an_idle_session_asks_its_server_now_and_then_until_it_is_closed(
+    classic: SparkSession, remote_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(connect_module, "ALIVE_SECONDS", 0.05)
+    session: Any = connect(remote_url)
+    asked, config = threading.Event(), session.client.config
+
+    def counted(*arguments: Any) -> Any:
+        asked.set()
+        return config(*arguments)
+
+    monkeypatch.setattr(session.client, "config", counted)
+    connect_module._keep_alive(session)
+    assert asked.wait(60)
+    (thread,) = [one for one in threading.enumerate() if one.name == "spark-session-alive" and one.is_alive()][-1:]
+    close(session)
+    thread.join(60)
+    assert not thread.is_alive()

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import threading
 import time
+from contextlib import ExitStack
 from pathlib import Path
 
 import psutil
@@ -17,7 +18,15 @@ from pipeline.cli import child
 from pipeline.delta.server import process, warm
 from pipeline.delta.server.warm import warm_remote, warm_servers
 from pipeline.delta.spark.connect import CONNECT_MODE
-from pipeline.delta.spark.server_record import RELEASE_SIGNAL, Server
+from pipeline.delta.spark.server_record import (
+    MODULE,
+    RELEASE_SIGNAL,
+    Server,
+    _command_line,
+    arguments,
+    other_servers,
+    warm_folder_name,
+)
 from pipeline.errors import ServerError, WarmServerError
 from pipeline.settings import SparkSettings, load_settings
 from pipeline_tests.remedies import follows, refused
@@ -164,6 +173,26 @@ def test_of_many_servers_of_a_user_the_oldest_are_asked_to_end(monkeypatch: pyte
     monkeypatch.setattr(warm, "other_servers", lambda: others[:2])
     assert would_start()
     assert asked == []
+
+
+def test_only_the_warm_servers_of_a_user_are_asked_to_end(project: Path) -> None:
+    home = project / ".pipeline" / warm_folder_name()
+    states = [home / "a digest", project / ".pipeline" / "spark"]
+    program = project / "program"
+    module = program.joinpath(*MODULE.split(".")).with_suffix(".py")
+    module.parent.mkdir(parents=True)
+    module.write_text("import time\ntime.sleep(600)\n", encoding="utf-8")
+    with ExitStack() as stack:
+        started = []
+        for state in states:
+            command = [sys.executable, *arguments(state, 1, 30)]
+            process = subprocess.Popen(command, cwd=program, env=os.environ | {"PYTHONPATH": str(program)})
+            stack.callback(process.wait)
+            stack.callback(process.kill)
+            started.append(process.pid)
+            assert psutil.Process(process.pid).cmdline() or _command_line(psutil.Process(process.pid))
+        found = {process.pid for process in other_servers()} & set(started)
+    assert found == {started[0]}
 
 
 def test_the_folder_of_a_server_that_was_not_used_for_long_is_removed(

@@ -115,6 +115,10 @@ def start(
                 folder=str(folder), reason=f"a server runs already, process {earlier.pid} at {earlier.remote}"
             )
         if earlier is not None:  # it hangs, or its JVM is gone
+            if (count := connected(folder, earlier)) > 0:
+                raise ServerError(
+                    folder=str(folder), reason=f"process {earlier.pid} does not answer, and has {count} clients"
+                )
             end(folder, earlier)
         if not _is_free(port):
             raise ServerError(folder=str(folder), reason=f"another process uses port {port}")
@@ -214,18 +218,23 @@ def end(folder: Path, server: Server, seconds: float = STOP_SECONDS) -> None:
 
 
 def clients(process: psutil.Process, port: int) -> int:
-    """The connections that the child processes of a server have at its port."""
+    """The connections that the child processes of a server have at its port. A process that can't be read has one."""
     found = 0
     for child in process.children(recursive=True):
-        with contextlib.suppress(psutil.Error):  # Spark's workers in Python come and go
+        try:
             connections = child.net_connections("tcp")
-            found += sum(c.status == psutil.CONN_ESTABLISHED and c.laddr.port == port for c in connections)
+        except psutil.NoSuchProcess:  # Spark's workers in Python come and go
+            continue
+        except psutil.Error:
+            found += 1
+            continue
+        found += sum(c.status == psutil.CONN_ESTABLISHED and c.laddr.port == port for c in connections)
     return found
 
 
 def connected(folder: Path, server: Server) -> int:
-    """The clients that a server has now."""
-    with contextlib.suppress(psutil.Error):
+    """The clients that a server has now, as `clients` counts them."""
+    with contextlib.suppress(psutil.NoSuchProcess):
         process = process_of(folder, server)
         return 0 if process is None else clients(process, server.port)
     return 0

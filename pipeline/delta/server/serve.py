@@ -23,8 +23,8 @@ from pipeline.settings import SparkSettings, load_settings
 
 # How often an idle server checks its connections.
 WATCH_SECONDS = 5.0
-# How long it keeps a session that does nothing. A run may compute for hours between two statements.
-SESSION_HOURS = 24
+# How long it keeps a session whose client is gone. Clients of ours ask for something every few minutes.
+SESSION_MINUTES = 60
 # A command that has found the server connects within this time. So long it answers after its record is removed.
 LEAVING_SECONDS = 15.0
 COLLECT_SECONDS = 60
@@ -46,7 +46,7 @@ def serving(settings: SparkSettings, port: int) -> SparkSettings:
         "spark.cleaner.periodicGC.interval": f"{COLLECT_SECONDS}s",
         "spark.connect.grpc.binding.address": HOST,
         "spark.connect.grpc.binding.port": str(port),
-        "spark.connect.session.manager.defaultSessionTimeout": f"{SESSION_HOURS}h",
+        "spark.connect.session.manager.defaultSessionTimeout": f"{SESSION_MINUTES}m",
     }
     return replace(settings, remote=None, warm="never", conf=tuple(sorted(conf.items())))
 

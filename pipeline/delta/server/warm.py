@@ -39,7 +39,15 @@ from pipeline.delta.server.process import (
     start_locked,
 )
 from pipeline.delta.spark.connect import embedded_environment
-from pipeline.delta.spark.server_record import HOST, RELEASE_SIGNAL, Server, other_servers, own
+from pipeline.delta.spark.server_record import (
+    HOST,
+    RELEASE_SIGNAL,
+    Server,
+    other_servers,
+    own,
+    read_record,
+    warm_folder_name,
+)
 from pipeline.delta.spark.session import open_session
 from pipeline.delta.storage.options import account_confs
 from pipeline.errors import ServerError, WarmServerError
@@ -133,7 +141,7 @@ def warm_folders(project: Settings) -> list[Path]:
 
 
 def _home(project: Settings) -> Path:
-    return project.project / STATE_FOLDER / f"warm-{os.geteuid()}"
+    return project.project / STATE_FOLDER / warm_folder_name()
 
 
 def _ordered(settings: SparkSettings) -> SparkSettings:
@@ -250,10 +258,12 @@ def _make_room(folder: Path) -> None:
             if now - process.create_time() > START_SECONDS:  # before that it may not know the signal yet
                 process.send_signal(RELEASE_SIGNAL)
     for other in folder.parent.iterdir():
-        with suppress(OSError):
+        with suppress(OSError, ServerError):
             is_old = other.is_dir() and now - (other / "lock").stat().st_mtime > OLD_FOLDER_SECONDS
-            if is_old and other != folder and _recorded(other) is None:
-                shutil.rmtree(other)
+            if is_old and other != folder:
+                with locked(other):
+                    if read_record(other) is None:  # one of another machine would be unknown here
+                        shutil.rmtree(other)
 
 
 def _abandon(folder: Path, server: Server) -> None:

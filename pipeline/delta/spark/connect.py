@@ -8,6 +8,8 @@ from __future__ import annotations
 import atexit
 import os
 import socket
+import threading
+import time
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -24,6 +26,9 @@ from pipeline.settings import STATE_FOLDER, find_project, shown_remote
 
 CONNECT_PORT = 15002  # Spark Connect's own default
 CONNECT_SECONDS = 5.0
+# How often an idle session asks its server for something. A server ends a session that does nothing for an hour.
+ALIVE_SECONDS = 300.0
+_KEPT_ALIVE = "_pipeline_kept_alive"
 # About 15 s in all: a call survives a restart of a local server, and a dead server is reported before a run waits long.
 CONNECT_ATTEMPTS = 8
 CONNECT_BACKOFF_MILLISECONDS = 4000
@@ -74,7 +79,25 @@ def open_connect(remote: str) -> SparkSession:
         raise SparkUnavailableError(where=shown_remote(remote), reason=failure_of(error).summary) from error
     os.environ[CONNECT_MODE] = "1"
     atexit.register(_end_if_listening, session, remote)
+    _keep_alive(session)
     return session  # type: ignore[no-any-return]
+
+
+def _keep_alive(session: Any) -> None:
+    """Ask a session for something every few minutes: a run may compute for hours between two statements."""
+    if getattr(session, _KEPT_ALIVE, False):
+        return
+    setattr(session, _KEPT_ALIVE, True)
+
+    def ask() -> None:
+        while not session.client.is_closed:
+            time.sleep(ALIVE_SECONDS)
+            try:
+                session.conf.get(next(iter(SEMANTIC_CONFS)))
+            except (PySparkException, SparkUnavailableError, ValueError):  # gRPC raises one if the channel is closed
+                return
+
+    threading.Thread(target=ask, name="spark-session-alive", daemon=True).start()
 
 
 def connect_session() -> SparkSession | None:

@@ -57,13 +57,19 @@ def arguments(folder: Path, port: int, idle_minutes: int | None) -> list[str]:
     return ["-m", MODULE, "--port", str(port), *idle, "--state", str(folder.absolute())]
 
 
+def warm_folder_name() -> str:
+    """The name of the folder in which a project keeps the folders of this user's warm servers."""
+    return f"warm-{os.geteuid()}"
+
+
 def other_servers() -> list[psutil.Process]:
-    """The processes of this user's servers that end by themselves, of any project, the oldest first."""
+    """The processes of this user's warm servers, of any project, the oldest first."""
     found = []
     for process in psutil.process_iter():
         with contextlib.suppress(psutil.Error):
             line = process.cmdline()
-            if line[1:3] == ["-m", MODULE] and _IDLE in line and process.uids().effective == os.geteuid():
+            is_warm = line[1:3] == ["-m", MODULE] and Path(line[-1]).parent.name == warm_folder_name()
+            if is_warm and process.uids().effective == os.geteuid():
                 found.append((process.create_time(), process.pid, process))
     return [process for _, _, process in sorted(found)]
 
