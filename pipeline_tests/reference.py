@@ -41,8 +41,8 @@ This page is generated: `python -m pipeline_tests.reference` writes it.
 # The words of a declaration, in the order of the page.
 DECLARED = (
     "Dataset", "Append", "Replace", "InsertNew", "Merge", "Changelog", "ErrorIfExists", "Ignore", "Check", "NotNull",
-    "Unique", "References", "RowCount", "SchemaCheck", "FreshWithin", "FreshByCron", "Features", "StoragePolicy",
-    "SchemaPolicy", "Export",
+    "Unique", "References", "Expect", "RowCount", "SchemaCheck", "FreshWithin", "FreshByCron", "Features",
+    "StoragePolicy", "SchemaPolicy", "Export",
 )  # fmt: skip
 # The modules of errors, in the order of the page.
 ERRORS = (not_declared, machine, storage, tables, frames, commits, sinks, requests)
@@ -139,7 +139,8 @@ def _shown_setting(value: Any) -> str:
 
 
 def _declarations() -> Iterator[str]:
-    yield "From `pipeline.dataset`; all but the first fields of `Check`, `NotNull`, `Unique` and `References` by name."
+    named = "`Check`, `NotNull`, `Unique`, `References` and `Expect`"
+    yield f"From `pipeline.dataset`; all but the first fields of {named} by name."
     yield ""
     for name in DECLARED:
         yield from _parts(getattr(declarations, name))

@@ -5,14 +5,17 @@ This package exports every name that a project needs for its declarations.
 
 from pipeline.dataset.declaration import Dataset, TableRef, require_dataset, table_location
 from pipeline.dataset.expectations import (
+    Audit,
     Check,
     Constraint,
+    Expect,
     Expectation,
     FreshByCron,
     Freshness,
     FreshWithin,
     NotNull,
     OnViolation,
+    Over,
     References,
     RowCount,
     SchemaCheck,
@@ -27,12 +30,14 @@ from pipeline.dataset.write_mode import Append, Changelog, ErrorIfExists, Ignore
 
 __all__ = [
     "Append",
+    "Audit",
     "Changelog",
     "Check",
     "ColumnMapping",
     "Constraint",
     "Dataset",
     "ErrorIfExists",
+    "Expect",
     "Expectation",
     "Export",
     "Features",
@@ -45,6 +50,7 @@ __all__ = [
     "Merge",
     "NotNull",
     "OnViolation",
+    "Over",
     "References",
     "Registry",
     "Replace",

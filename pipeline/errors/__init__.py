@@ -7,7 +7,15 @@ same call may succeed later, if something outside changes: a server is back, a d
 """
 
 from pipeline.errors.base import PipelineError, rebuilt
-from pipeline.errors.commits import AfterCommitError, CommitConflictError, CommitOverwrittenError, CommitUnknownError
+from pipeline.errors.commits import (
+    AfterCommitError,
+    AuditError,
+    CommitConflictError,
+    CommitOverwrittenError,
+    CommitUnknownError,
+    NewerWritesError,
+    NothingRejectedError,
+)
 from pipeline.errors.declarations import (
     DeclarationError,
     RegistryError,
@@ -106,6 +114,7 @@ from pipeline.errors.tables import (
 __all__ = [
     "AccessProblem",
     "AfterCommitError",
+    "AuditError",
     "CacheFolderError",
     "CatalogError",
     "ChangeFeedOffError",
@@ -147,8 +156,10 @@ __all__ = [
     "MaterializeError",
     "MigrationDifferenceError",
     "MigrationRefusedError",
+    "NewerWritesError",
     "NotADeltaTableError",
     "NotParquetError",
+    "NothingRejectedError",
     "NullViolationError",
     "PartitionKeyError",
     "PartitionNameError",

@@ -30,6 +30,7 @@ from pipeline.delta.spark.failures import SPARK_ERRORS, failure_of
 from pipeline.delta.spark.session import is_connect
 from pipeline.delta.stream.batches import refuse_lost_checkpoint, refuse_other_input
 from pipeline.delta.stream.query_log import batch_content, name_beside, query_id
+from pipeline.delta.write.audit import Judgment
 from pipeline.delta.write.merge import repeat_matters
 from pipeline.delta.write.quarantine import Violation
 from pipeline.delta.write.result import WriteResult
@@ -110,6 +111,7 @@ def combined_result(results: Sequence[WriteResult]) -> WriteResult:
         rows_by_partition=None,
         partitions=None,
         violations=_violations(results),
+        judged=_judged(results),
         rows_dropped=sum(result.rows_dropped for result in results),
         rows_quarantined=sum(result.rows_quarantined for result in results),
         quarantined=next((r.quarantined for r in reversed(results) if r.quarantined is not None), None),
@@ -127,6 +129,15 @@ def _violations(results: Sequence[WriteResult]) -> tuple[Violation, ...]:
         examples = (earlier.examples if earlier else ()) or violation.examples
         by_constraint[violation.constraint] = replace(violation, rows=rows, examples=examples)
     return tuple(by_constraint.values())
+
+
+def _judged(results: Sequence[WriteResult]) -> tuple[Judgment, ...]:
+    """By expectation, what the audit of the newest batch has found in which it failed, or else of the newest batch."""
+    by_name: dict[str, Judgment] = {}
+    for one in (one for result in results for one in result.judged):
+        if one.name not in by_name or not one.finding.passed or by_name[one.name].finding.passed:
+            by_name[one.name] = one
+    return tuple(by_name.values())
 
 
 def _refuse_mode(dataset: Dataset) -> None:

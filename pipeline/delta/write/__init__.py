@@ -1,3 +1,14 @@
 """Writes of rows to tables: one commit or none, exactly once. No other code writes rows."""
 
-__all__ = ["changelog", "consume", "durable", "merge", "quarantine", "result", "transaction", "write"]
+__all__ = [
+    "audit",
+    "changelog",
+    "clauses",
+    "consume",
+    "durable",
+    "merge",
+    "quarantine",
+    "result",
+    "transaction",
+    "write",
+]

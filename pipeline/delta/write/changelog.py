@@ -11,22 +11,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from pyspark.sql import DataFrame
-from pyspark.sql.types import BinaryType, DataType, TimestampType
 
 from pipeline.dataset import Changelog, Dataset
 from pipeline.delta import sql
-from pipeline.delta.sql import constraints
+from pipeline.delta.sql import constraints, exact
 from pipeline.delta.sql.slices import Slice
 from pipeline.errors import ChangelogError
 
 _ROW, _DELETE, _BEFORE, _TRUNCATE = "row", "delete", "before", "truncate"
-# How a place in the sequence becomes text, and this a literal of its type. The statement runs in a session of ours, and
-# the frame in its caller's, which may write an instant in another zone; bytes are no text.
-_TEXT = ("{}", "CAST({} AS {})")
-_FORMS: dict[type[DataType], tuple[str, str]] = {
-    TimestampType: ("unix_micros({})", "timestamp_micros(CAST({} AS BIGINT))"),
-    BinaryType: ("hex({})", "unhex({})"),
-}
 
 
 class Helpers:
@@ -56,8 +48,7 @@ def truncated_at(frame: DataFrame, dataset: Dataset, changelog: Changelog) -> st
     kind = kind_of_change(changelog)
     conditions = {changelog.operation: f"{kind} IS NULL", changelog.sequence: f"{at} IS NULL"}
     data_type = frame.schema[changelog.sequence].dataType
-    written, read = _FORMS.get(type(data_type), _TEXT)
-    newest = f"CAST({written.format(f'max(CASE WHEN {is_truncation(changelog)} THEN {at} END)')} AS STRING) AS newest"
+    newest = f"{exact.as_text(f'max(CASE WHEN {is_truncation(changelog)} THEN {at} END)', data_type)} AS newest"
     counted = [f"count_if({condition}) AS c{i}" for i, condition in enumerate(conditions.values())]
     row = frame.selectExpr(*counted, newest).collect()[0]
     counts = {name: row[f"c{i}"] for i, name in enumerate(conditions) if row[f"c{i}"]}
@@ -73,7 +64,7 @@ def truncated_at(frame: DataFrame, dataset: Dataset, changelog: Changelog) -> st
         )
     if row["newest"] is None:
         return None
-    return read.format(sql.string(row["newest"]), sql.type_name(data_type))
+    return exact.from_text(sql.string(row["newest"]), data_type, sql.type_name(data_type))
 
 
 def kind_of_change(changelog: Changelog) -> str:
