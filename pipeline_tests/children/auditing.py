@@ -114,14 +114,20 @@ PLACES: dict[str, Callable[[pytest.MonkeyPatch], None]] = {
     "published, not removed": _before(publications, "discard"),
     "removed": _after(publications, "discard"),
 }
+# The same for rows that pass.
+PASSING = {
+    "passed, not committed": _before(write_module, "_run"),
+    "passed and committed": _after(write_module, "_run"),
+}
+PASSES = [("a", 5, 50)]
 
 
 def main(remote: str, root: str, kind: str, place: str) -> None:
     session = open_session(SparkSettings(master="local[2]", remote=remote, cache=Path(root)))
     dataset = DATASETS[kind]
-    PLACES[place](pytest.MonkeyPatch())
+    (PLACES | PASSING)[place](pytest.MonkeyPatch())
     try:
-        write_rows(session, dataset, root, REFUSED[kind], "r1")
+        write_rows(session, dataset, root, PASSES if place in PASSING else REFUSED[kind], "r1")
     except AuditError as error:
         for plan in publications.plan_publications(session, dataset.at(root), error.run_id):
             publications.publish(session, dataset.at(root), plan.write)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import datetime as dt
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from pyspark.sql import SparkSession
@@ -69,7 +69,7 @@ def _finding(
     session: SparkSession, table: TableRef, version: int, expectation: Expectation, *, other_version: int | None = None
 ) -> tuple[Finding, int | None]:
     if isinstance(expectation, Expect):
-        refuse_unusable(session, replace(table.dataset, expectations=(expectation,), audit="after"))
+        refuse_unusable(session, table.dataset, (expectation,))
         frame = rows_at(session, table.location, version)
         if expectation.over == "write":
             found = written_rows(session, table, version)

@@ -80,7 +80,7 @@ def in_csv(field: StructField) -> str:
 
 # An instant may be written in another zone than it is read in, and bytes are no text.
 _TEXT = ("CAST({} AS STRING)", "CAST({} AS {})")
-_JSON = ("to_json(named_struct('value', {}))", "from_json({}, 'value {}').value")
+_JSON = ("to_json(named_struct('value', {}))", "from_json({}, {}).value")
 _FORMS: dict[type[DataType], tuple[str, str]] = {
     ArrayType: _JSON, MapType: _JSON, StructType: _JSON, VariantType: ("to_json({})", "parse_json({})"),
     BinaryType: ("hex({})", "unhex({})"),
@@ -95,7 +95,8 @@ def as_text(expression: str, kind: DataType) -> str:
 
 def from_text(text: str, kind: DataType, type_name: str) -> str:
     """SQL for the value of a text of `as_text`. `type_name` is the type in DDL."""
-    return _FORMS.get(type(kind), _TEXT)[1].format(text, type_name)
+    form = _FORMS.get(type(kind), _TEXT)
+    return form[1].format(text, string(f"value {type_name}") if form is _JSON else type_name)
 
 
 # --- folders of partitions --------------------------------------------------------------------------------------------

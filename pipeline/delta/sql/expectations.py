@@ -125,13 +125,12 @@ def _refuse_failing(frame: DataFrame, dataset: Dataset, expectations: Sequence[E
             ) from error  # fmt: skip
 
 
-def refuse_unusable(session: SparkSession, dataset: Dataset) -> None:
-    """Refuse SQL of expectations that is no boolean aggregate of the declared columns. No Spark job.
+def refuse_unusable(session: SparkSession, dataset: Dataset, declared: Sequence[Expect]) -> None:
+    """Refuse SQL of expectations that is no boolean aggregate of the dataset's columns. No Spark job.
 
     Raises:
         DeclarationError: with every expectation that can't be used.
     """
-    declared = [one for one in dataset.expectations if isinstance(one, Expect)]
     if not declared:
         return
     fields = [StructField(f.name, StringType() if is_string(f.dataType) else f.dataType) for f in dataset.schema.fields]

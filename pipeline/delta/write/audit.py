@@ -95,7 +95,7 @@ class Audit:
         if to is None:
             return ()
         with private_session(session, {}) as clone:
-            expectations.refuse_unusable(clone, self.table.dataset)
+            expectations.refuse_unusable(clone, self.table.dataset, _aggregates(self.table.dataset))
             judged = self._judge(clone, clone.table(view), statement, state)
         if any(one.blocking and not one.finding.passed for one in judged):
             raise self._reject(to, judged, state)
@@ -127,10 +127,12 @@ class Audit:
         dataset, declared = self.table.dataset, self.table.dataset.row_count
         stored = merge.stored_condition(dataset)
         rows = given if stored is None else given.filter(stored)
-        before = f"pipeline_table_{uuid.uuid4().hex}"
-        rows_at(clone, self.table.location, state.version).createOrReplaceTempView(before)
-        after = rows if statement.is_all else clone.sql(statement.rows_after(before))
-        found, counts = _aggregates(dataset, rows, after, counts_after=declared is not None and not self.parts)
+        after = rows
+        if not statement.is_all and _concerns_table(dataset):
+            before = f"pipeline_table_{uuid.uuid4().hex}"
+            rows_at(clone, self.table.location, state.version).createOrReplaceTempView(before)
+            after = clone.sql(statement.rows_after(before))
+        found, counts = _aggregated(dataset, rows, after, counts_after=declared is not None and not self.parts)
         if declared is not None:
             of_write = expectations.counts_written_rows(dataset)
             total = {"": counts[0 if of_write else 1]}
@@ -210,14 +212,24 @@ class Audit:
         return self.whole.repartition(1 + rows // quarantine.ROWS_OF_FILE).selectExpr(*added, *columns, *of_frame)
 
 
-def _aggregates(
+def _aggregates(dataset: Dataset) -> list[Expect]:
+    return [one for one in dataset.expectations if isinstance(one, Expect)]
+
+
+def _concerns_table(dataset: Dataset) -> bool:
+    """Whether any expectation, or the declared number of rows, is about the rows of the table."""
+    of_table = any(not isinstance(one, Expect) or one.over == "table" for one in dataset.expectations)
+    return of_table or (dataset.row_count is not None and not expectations.counts_written_rows(dataset))
+
+
+def _aggregated(
     dataset: Dataset, rows: DataFrame, after: DataFrame, *, counts_after: bool
 ) -> tuple[dict[str, Finding], tuple[int, int]]:
     """The findings of the declared aggregates, and the numbers of rows of the write and of the table after it.
 
     One Spark job for each of the two frames that is needed.
     """
-    declared = [one for one in dataset.expectations if isinstance(one, Expect)]
+    declared = _aggregates(dataset)
     of_write = [one for one in declared if one.over == "write" or after is rows]
     of_table = [one for one in declared if one not in of_write]
     found, count = expectations.aggregated(rows, dataset, of_write)
