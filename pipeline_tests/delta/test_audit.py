@@ -136,6 +136,7 @@ def test_a_refused_write_leaves_the_table_alone_waits_beside_it_and_is_published
     assert (versions_of(dataset, root), rows_of(dataset, root)) == ([0, 1, 2], story.after)
 
 
+@pytest.mark.exhaustive
 @pytest.mark.both_modes
 def test_a_refused_write_of_no_rows_is_published_too(spark: SparkSession, root: str) -> None:
     dataset = replace(DATASETS["replace"], row_count=RowCount(minimum=1, blocking=True), expectations=())
@@ -150,6 +151,7 @@ def test_a_refused_write_of_no_rows_is_published_too(spark: SparkSession, root: 
     assert (done.committed, rows_of(dataset, root)) == (True, [FIRST[0]])
 
 
+@pytest.mark.exhaustive
 def test_a_consumer_sees_nothing_of_a_refused_write_and_its_own_leaves_its_cursors(
     classic: SparkSession, root: str
 ) -> None:

@@ -109,6 +109,7 @@ def test_rows_that_are_committed_after_the_plan_and_before_the_statement_stay(
     assert [one["run"] for one in operator.json("publish", "replace")] == ["r1"]
 
 
+@pytest.mark.exhaustive
 @follows(NewerRowsReplacedError)
 def test_rows_that_are_committed_as_the_statement_begins_are_named_and_come_back_by_a_restore(
     operator: Operator, monkeypatch: pytest.MonkeyPatch
