@@ -41,7 +41,8 @@ This page is generated: `python -m pipeline_tests.reference` writes it.
 # The words of a declaration, in the order of the page.
 DECLARED = (
     "Dataset", "Append", "Replace", "InsertNew", "Merge", "Changelog", "History", "ErrorIfExists", "Ignore", "Check",
-    "NotNull", "Unique", "References", "Spans", "RowCount", "SchemaCheck", "FreshWithin", "FreshByCron", "Features",
+    "NotNull", "Unique", "References", "Spans", "Expect", "RowCount", "SchemaCheck", "FreshWithin", "FreshByCron",
+    "Features",
     "StoragePolicy", "SchemaPolicy", "Export",
 )  # fmt: skip
 # The modules of errors, in the order of the page.
@@ -139,7 +140,8 @@ def _shown_setting(value: Any) -> str:
 
 
 def _declarations() -> Iterator[str]:
-    yield "From `pipeline.dataset`; all but the first fields of `Check`, `NotNull`, `Unique` and `References` by name."
+    named = "`Check`, `NotNull`, `Unique`, `References` and `Expect`"
+    yield f"From `pipeline.dataset`; all but the first fields of {named} by name."
     yield ""
     for name in DECLARED:
         yield from _parts(getattr(declarations, name))

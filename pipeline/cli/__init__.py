@@ -44,6 +44,7 @@ _COMMANDS: Mapping[str, tuple[str, str]] = {
     "restore": ("pipeline.cli.restore", "Bring a table back to an earlier version."),
     "export": ("pipeline.cli.export", "Write a version of a table to a folder, in any of four formats."),
     "check": ("pipeline.cli.check", "Whether the tables match what their declarations expect."),
+    "publish": ("pipeline.cli.publish", "Commit a write that its audit refused."),
     "doctor": ("pipeline.cli.doctor", "Damage in the tables' logs and files; needs no Spark."),
     "docs": ("pipeline.cli.docs", "The documentation, a page for each topic."),
 }

@@ -84,6 +84,7 @@ def declaration(dataset: Dataset, root: str) -> dict[str, Any]:
         "expectations": [
             {"name": expectation_name(expectation)} | asdict(expectation) for expectation in dataset.expectations
         ],
+        "audit": dataset.audit,
         "row_count": None if dataset.row_count is None else asdict(dataset.row_count),
         "fingerprint": dataset.fingerprint,
         "columns": dataset.schema.jsonValue()["fields"],

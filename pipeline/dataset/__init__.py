@@ -3,16 +3,19 @@
 This package exports every name that a project needs for its declarations.
 """
 
+from pipeline.dataset.audit import Audit
 from pipeline.dataset.declaration import Dataset, TableRef, require_dataset, table_location
 from pipeline.dataset.expectations import (
     Check,
     Constraint,
+    Expect,
     Expectation,
     FreshByCron,
     Freshness,
     FreshWithin,
     NotNull,
     OnViolation,
+    Over,
     References,
     RowCount,
     SchemaCheck,
@@ -38,12 +41,14 @@ from pipeline.dataset.write_mode import (
 
 __all__ = [
     "Append",
+    "Audit",
     "Changelog",
     "Check",
     "ColumnMapping",
     "Constraint",
     "Dataset",
     "ErrorIfExists",
+    "Expect",
     "Expectation",
     "Export",
     "Features",
@@ -57,6 +62,7 @@ __all__ = [
     "Merge",
     "NotNull",
     "OnViolation",
+    "Over",
     "References",
     "Registry",
     "Replace",

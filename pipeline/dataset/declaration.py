@@ -13,8 +13,8 @@ from typing import Any, TypeVar
 
 from pyspark.sql.types import StructField, StructType
 
+from pipeline.dataset.audit import Audit, audit_problems
 from pipeline.dataset.expectations import (
-    QUARANTINE_SUFFIX,
     Check,
     Constraint,
     Expectation,
@@ -24,7 +24,6 @@ from pipeline.dataset.expectations import (
     SchemaCheck,
     constraint_problems,
     expectation_problems,
-    quarantine_schema,
     sets_apart,
 )
 from pipeline.dataset.exports import Export, export_problems
@@ -45,6 +44,8 @@ from pipeline.dataset.schema import (
     same_names,
     schema_fingerprint,
 )
+from pipeline.dataset.side_tables import QUARANTINE_SUFFIX, REJECTED_SUFFIX, quarantine_schema, rejected_schema
+from pipeline.dataset.side_tables import name_problems as side_table_problems
 from pipeline.dataset.table_names import mapped_name, name_parts, name_problems, with_suffix
 from pipeline.dataset.write_mode import (
     History,
@@ -104,7 +105,9 @@ class Dataset:
         freshness: how old the newest write may be; None for any age.
         schema_check: the check that the table is as declared.
         row_count: the check of the number of rows; None for any number.
-        expectations: what is expected of the table as a whole, evaluated after each write.
+        expectations: what is expected of the table, or of the rows of a write, as a whole.
+        audit: `after`: expectations and `row_count` are evaluated after the commit. `before`: they are evaluated on the
+            rows before the commit, and if a blocking one fails, nothing is committed.
         exports: folders of files that are kept up to date with the table, each by an asset downstream.
 
     Raises:
@@ -138,6 +141,7 @@ class Dataset:
     schema_check: SchemaCheck = _SCHEMA_CHECK
     row_count: RowCount | None = None
     expectations: tuple[Expectation, ...] = ()
+    audit: Audit = "after"
     exports: tuple[Export, ...] = ()
 
     def __post_init__(self) -> None:
@@ -204,16 +208,33 @@ class Dataset:
         """The dataset of quarantined rows; None if no constraint has a quarantine. A write replaces its own batch."""
         if not sets_apart(self.constraints):
             return None
+        text = f"Rows for {self.name} that break its constraints, with the reasons."
+        return self._beside(QUARANTINE_SUFFIX, quarantine_schema(self.schema), text)
+
+    @property
+    def rejected(self) -> Dataset | None:
+        """The dataset of the writes that an audit refused; None without one. A write replaces its own batch."""
+        if self.audit != "before":
+            return None
+        text = f"Writes to {self.name} that its audit refused; pipeline publish commits one after all."
+        return self._beside(REJECTED_SUFFIX, rejected_schema(self.schema, self.frame_columns), text)
+
+    @property
+    def side_tables(self) -> tuple[Dataset, ...]:
+        """The datasets beside this one, which its own writes write: `quarantine` and `rejected`."""
+        return tuple(dataset for dataset in (self.quarantine, self.rejected) if dataset is not None)
+
+    def _beside(self, suffix: str, schema: StructType, description: str) -> Dataset:
         return Dataset(
-            name=f"{self.name}{QUARANTINE_SUFFIX}",
-            schema=quarantine_schema(self.schema),
+            name=f"{self.name}{suffix}",
+            schema=schema,
             reads=(self.name,),
             change_feed=False,
-            # The quarantine's columns change together with the table's columns.
+            # The columns change together with the table's columns.
             features=Features(column_mapping=self.features.column_mapping, type_widening=self.features.type_widening),
             schema_policy=_SCHEMA_POLICY if self.schema_policy.mode == "overwrite" else self.schema_policy,
-            table_name=None if self.table_name is None else with_suffix(self.table_name, QUARANTINE_SUFFIX),
-            description=f"Rows for {self.name} that break its constraints, with the reasons.",
+            table_name=None if self.table_name is None else with_suffix(self.table_name, suffix),
+            description=description,
             group=self.group,
             owners=self.owners,
         )
@@ -234,6 +255,15 @@ class TableRef:
     def name(self) -> str:
         """The dataset's name."""
         return self.dataset.name
+
+    @property
+    def root(self) -> str:
+        """The URI below which the datasets' tables are. If the table is elsewhere, its own location."""
+        return self.location.removesuffix(f"/{self.name}")
+
+    def beside(self, dataset: Dataset) -> TableRef:
+        """A side table, whose name is this dataset's with a suffix, at this location with the same suffix."""
+        return TableRef(dataset, f"{self.location}{dataset.name.removeprefix(self.name)}")
 
     def error(self, kind: Callable[..., _TableError], **fields: Any) -> _TableError:
         """An error about this table. `fields` are those of its type, without the dataset and the location."""
@@ -276,6 +306,10 @@ def _problems(dataset: Dataset) -> Iterator[str]:
         if not set(group) <= set(dataset.schema.names):
             yield f"columns {', '.join(group)} of the schema and of the frame differ by case only"
     yield from constraint_problems(dataset.checks, dataset.not_null, dataset.schema, dataset.write)
+    yield from side_table_problems(
+        (*dataset.schema.names, *dataset.frame_columns),
+        quarantines=sets_apart(dataset.constraints), rejects=dataset.audit == "before",
+    )  # fmt: skip
     if any(name.lower() == "delta.enablechangedatafeed" for name, _ in dataset.properties):
         yield "delta.enableChangeDataFeed is what change_feed says; remove it from properties"
     for name, _ in dataset.properties:
@@ -302,6 +336,9 @@ def _asset_problems(dataset: Dataset) -> Iterator[str]:
     yield from export_problems(dataset.exports, dataset.schema, dataset.partition_by)
     yield from expectation_problems(
         dataset.expectations, dataset.schema, dataset.schema_check, dataset.row_count, dataset.freshness
+    )
+    yield from audit_problems(
+        dataset.audit, dataset.write, dataset.expectations, dataset.row_count, change_feed=dataset.change_feed
     )
 
 

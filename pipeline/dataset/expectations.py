@@ -4,7 +4,8 @@ Here belong constraints on rows, expectations of whole tables, freshness, and th
 counted and enforced belongs to `pipeline.delta`; how they are reported to Dagster, to `pipeline.orchestration`.
 
 A constraint is evaluated for each row before the write, and Delta enforces it in the write. Rows that are dropped or
-quarantined never reach the write. An expectation is evaluated at a version of the table, after the write.
+quarantined never reach the write. An expectation is evaluated at a version of the table, after the write, or before the
+commit by an audit.
 """
 
 from __future__ import annotations
@@ -17,33 +18,16 @@ from datetime import timedelta
 from typing import Literal, get_args
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
-from pyspark.sql.types import (
-    ArrayType,
-    DataType,
-    LongType,
-    MapType,
-    StringType,
-    StructField,
-    StructType,
-    TimestampType,
-)
+from pyspark.sql.types import DataType, StructType
 
 from pipeline.dataset.write_mode import Merge, WriteMode, changelog_of, is_comparable
 
 Severity = Literal["warn", "error"]
 OnViolation = Literal["fail", "drop", "quarantine"]
+Over = Literal["write", "table"]
+# The name of the check of the number of rows.
+ROW_COUNT = "row_count"
 
-QUARANTINE_SUFFIX = "__quarantine"
-REASONS, WRITER, EPOCH, TOKEN = "_reasons", "_writer", "_epoch", "_token"
-# The columns of a quarantined row before the declared ones: the broken constraints, and the write that quarantined it.
-QUARANTINE_FIELDS = (
-    StructField(REASONS, ArrayType(StringType(), True), True, {"comment": "The constraints that the row breaks."}),
-    StructField(WRITER, StringType(), True, {"comment": "The writer of the batch that the row came in."}),
-    StructField(EPOCH, LongType(), True, {"comment": "The batch's epoch; of a consumer, the number of its cursors."}),
-    StructField(TOKEN, StringType(), True, {"comment": "The token that the commits of that write carry."}),
-    StructField("_run_id", StringType(), True, {"comment": "The run that wrote it."}),
-    StructField("_set_apart_at", TimestampType(), True, {"comment": "When it was written here."}),
-)
 # The least and greatest value of each field of a cron expression, and the names of its values from the least on.
 _CRON_RANGES = (
     (0, 59, ""), (0, 23, ""), (1, 31, ""),
@@ -112,31 +96,7 @@ def sets_apart(constraints: Iterable[Constraint]) -> bool:
     return any(constraint.on_violation == "quarantine" for constraint in constraints)
 
 
-def quarantine_schema(schema: StructType) -> StructType:
-    """The schema of a quarantine: `QUARANTINE_FIELDS`, then the declared columns; each of them may be NULL.
-
-    In this order Delta keeps statistics of the columns that identify a batch, however many columns are declared.
-    """
-    return StructType([*QUARANTINE_FIELDS, *(_relaxed(column) for column in schema.fields)])
-
-
-def _relaxed(column: StructField) -> StructField:
-    comment = (column.metadata or {}).get("comment")
-    metadata = {"comment": comment} if comment is not None else {}
-    return StructField(column.name, _nullable(column.dataType), True, metadata)
-
-
-def _nullable(data_type: DataType) -> DataType:
-    if isinstance(data_type, StructType):
-        return StructType([_relaxed(inner) for inner in data_type.fields])
-    if isinstance(data_type, ArrayType):
-        return ArrayType(_nullable(data_type.elementType), True)
-    if isinstance(data_type, MapType):
-        return MapType(_nullable(data_type.keyType), _nullable(data_type.valueType), True)
-    return data_type
-
-
-# --- expectations: on tables, after the write -------------------------------------------------------------------------
+# --- expectations: on tables and writes as a whole --------------------------------------------------------------------
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -221,13 +181,37 @@ class Spans:
     blocking: bool = False
 
 
-Expectation = Unique | References | Spans
+@dataclass(frozen=True)
+class Expect:
+    """A boolean aggregate is true, such as `sum(amount) >= 0 AND count(*) > 0`. It fails if it is false or NULL.
+
+    The rows of a write are those that it stores: of a merge, those that it adds or updates. Before the commit they are
+    the rows of the frame, without those that only delete.
+
+    Args:
+        name: the name of the expectation.
+        sql: a boolean SQL expression of aggregates over the columns.
+        over: `write` for the rows of the write, `table` for all rows of the table after it.
+        severity: as in `SchemaCheck`.
+        blocking: as in `SchemaCheck`.
+    """
+
+    name: str
+    sql: str
+    over: Over = field(default="table", kw_only=True)
+    severity: Severity = field(default="error", kw_only=True)
+    blocking: bool = field(default=False, kw_only=True)
+
+
+Expectation = Unique | References | Spans | Expect
 
 
 def expectation_name(expectation: Expectation) -> str:
     """The name of an expectation, which is unique within a dataset."""
     if isinstance(expectation, Spans):
         return "spans"
+    if isinstance(expectation, Expect):
+        return f"expect_{expectation.name}"
     columns = "_".join(expectation.columns)
     return f"unique_{columns}" if isinstance(expectation, Unique) else f"{columns}_in_{expectation.dataset}"
 
@@ -250,7 +234,7 @@ class FreshByCron:
 
 
 Freshness = FreshWithin | FreshByCron
-Consequence = SchemaCheck | RowCount | Check | NotNull | Unique | References | Spans
+Consequence = SchemaCheck | RowCount | Check | NotNull | Unique | References | Spans | Expect
 
 
 # --- contradictions ---------------------------------------------------------------------------------------------------
@@ -279,11 +263,6 @@ def constraint_problems(
     for column, count in Counter(constraint.column for constraint in not_null).items():
         if count > 1:
             yield f"not_null names {column} twice"
-    if sets_apart(constraints):
-        added = {column.name for column in QUARANTINE_FIELDS}
-        yield from (
-            f"column {name!r} has a name that quarantine adds" for name in schema.names if name.lower() in added
-        )
 
 
 def _alone_problem(constraint: Constraint, paths: Container[str]) -> str | None:
@@ -320,9 +299,9 @@ def expectation_problems(
         yield from _row_count_problems(row_count)
     types = {column.name: column.dataType for column in schema.fields}
     for expectation in expectations:
-        yield from _consequence_problems(f"expectation {expectation_name(expectation)}", expectation)
-        if not isinstance(expectation, Spans):
-            yield from _column_problems(expectation, types)
+        name = f"expectation {expectation_name(expectation)}"
+        yield from _consequence_problems(name, expectation)
+        yield from (f"{name}: {problem}" for problem in _expectation_problems(expectation, types))
     names = Counter(expectation_name(expectation) for expectation in expectations)
     yield from (f"expectation {name} is declared twice" for name, count in names.items() if count > 1)
     if isinstance(freshness, FreshWithin):
@@ -364,17 +343,31 @@ def _is_zone(name: str) -> bool:
     return True
 
 
+def _expectation_problems(expectation: Expectation, types: dict[str, DataType]) -> Iterator[str]:
+    if isinstance(expectation, Spans):
+        return
+    yield from (
+        _expect_problems(expectation) if isinstance(expectation, Expect) else _column_problems(expectation, types)
+    )
+
+
+def _expect_problems(expectation: Expect) -> Iterator[str]:
+    if not expectation.name.strip() or not expectation.sql.strip():
+        yield "its name or its SQL is empty"
+    if expectation.over not in get_args(Over):
+        yield f"over {expectation.over!r} is neither write nor table"
+
+
 def _column_problems(expectation: Unique | References, types: dict[str, DataType]) -> Iterator[str]:
-    name = f"expectation {expectation_name(expectation)}"
     if not expectation.columns:
-        yield f"{name}: names no columns"
+        yield "names no columns"
     for column in expectation.columns:
         if column not in types:
-            yield f"{name}: column {column!r} is not in the schema"
+            yield f"column {column!r} is not in the schema"
         elif not is_comparable(types[column]):
-            yield f"{name}: column {column!r} has type {types[column].simpleString()}, whose values can't be compared"
+            yield f"column {column!r} has type {types[column].simpleString()}, whose values can't be compared"
     if isinstance(expectation, References) and len(expectation.target) != len(expectation.columns):
-        yield f"{name}: {len(expectation.columns)} columns can't be those of {len(expectation.target)}"
+        yield f"{len(expectation.columns)} columns can't be those of {len(expectation.target)}"
 
 
 def _consequence_problems(name: str, check: Consequence) -> Iterator[str]:

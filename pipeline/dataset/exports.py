@@ -13,8 +13,8 @@ from typing import Literal, get_args
 
 from pyspark.sql.types import ArrayType, MapType, StringType, StructType, VariantType
 
-from pipeline.dataset.expectations import QUARANTINE_SUFFIX
 from pipeline.dataset.schema import walk
+from pipeline.dataset.side_tables import QUARANTINE_SUFFIX, REJECTED_SUFFIX
 
 FileFormat = Literal["parquet", "csv", "ndjson"]
 SEPARATOR = "__"
@@ -62,8 +62,8 @@ def export_problems(
 
 
 def _problems(export: Export, schema: StructType, partition_by: tuple[str, ...]) -> Iterator[str]:
-    if not _NAME.fullmatch(export.name) or f"{SEPARATOR}{export.name}" == QUARANTINE_SUFFIX:
-        yield "a name has letters, digits and '_' only, and is not that of the quarantine"
+    if not _NAME.fullmatch(export.name) or f"{SEPARATOR}{export.name}" in (QUARANTINE_SUFFIX, REJECTED_SUFFIX):
+        yield "a name has letters, digits and '_' only, and is not that of the quarantine or of rejected writes"
     if export.format not in get_args(FileFormat):
         yield f"format {export.format!r} is none of {', '.join(get_args(FileFormat))}"
     if not export.uri.strip():

@@ -19,7 +19,7 @@ from pipeline.errors.spelling import did_you_mean, distinguishable, near
 
 
 class Registry:
-    """Datasets and their quarantines by name, upstream first; iteration includes the quarantines.
+    """Datasets and their side tables by name, upstream first; iteration includes the side tables.
 
     Args:
         catalog: the setting of that name. Datasets without a `table_name` get the name that it gives them.
@@ -37,9 +37,8 @@ class Registry:
         if wrong_types:
             raise RegistryError(problems=wrong_types)
         given = tuple(dataset.named(catalog) for dataset in given)
-        # The writes of a dataset write its quarantine; a reader uses the quarantine like any other dataset.
-        quarantines = [dataset.quarantine for dataset in given]
-        declared = (*given, *(quarantine for quarantine in quarantines if quarantine is not None))
+        # The writes of a dataset write its side tables; a reader uses them like any other dataset.
+        declared = (*given, *(beside for dataset in given for beside in dataset.side_tables))
         by_name = {dataset.name: dataset for dataset in declared}
         problems = [*_collisions(declared), *_shared_table_names(declared), *_gaps(declared), *_without_feed(by_name)]
         problems += _shared_exports(declared)

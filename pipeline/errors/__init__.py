@@ -7,7 +7,16 @@ same call may succeed later, if something outside changes: a server is back, a d
 """
 
 from pipeline.errors.base import PipelineError, rebuilt
-from pipeline.errors.commits import AfterCommitError, CommitConflictError, CommitOverwrittenError, CommitUnknownError
+from pipeline.errors.commits import (
+    AfterCommitError,
+    AuditError,
+    CommitConflictError,
+    CommitOverwrittenError,
+    CommitUnknownError,
+    NewerRowsReplacedError,
+    NewerWritesError,
+    NothingRejectedError,
+)
 from pipeline.errors.declarations import (
     DeclarationError,
     RegistryError,
@@ -108,6 +117,7 @@ from pipeline.errors.tables import (
 __all__ = [
     "AccessProblem",
     "AfterCommitError",
+    "AuditError",
     "CacheFolderError",
     "CatalogError",
     "ChangeFeedOffError",
@@ -150,8 +160,11 @@ __all__ = [
     "MaterializeError",
     "MigrationDifferenceError",
     "MigrationRefusedError",
+    "NewerRowsReplacedError",
+    "NewerWritesError",
     "NotADeltaTableError",
     "NotParquetError",
+    "NothingRejectedError",
     "NullViolationError",
     "PartitionKeyError",
     "PartitionNameError",

@@ -69,8 +69,8 @@ def build_definitions(
     written = [with_table_names(asset, settings.catalog) for asset in assets]
     _refuse_undeclared(registry, written)
     covered = {key for asset in written for key in asset.keys}
-    # The IO manager itself reports the rows that it quarantines.
-    reported = {AssetKey(q.asset_key) for d in registry if AssetKey(d.asset_key) in covered and (q := d.quarantine)}
+    # The IO manager itself writes the side tables.
+    reported = {AssetKey(s.asset_key) for d in registry if AssetKey(d.asset_key) in covered for s in d.side_tables}
     exports = export_assets(registry, settings, written)
     specs: list[AssetSpec] = [dataset_spec(d) for d in registry if AssetKey(d.asset_key) not in covered]
     spark = DeltaSparkResource.from_settings(settings.spark)
@@ -81,9 +81,9 @@ def build_definitions(
     bound |= resources or {}
     jobs, maintenance = _maintenance(registry, settings, written, bound["spark"])
     watched = [registry.by_asset_key(spec.key.path) for spec in specs if spec.key not in reported]
-    quarantines = [registry.by_asset_key(key.path) for key in reported]
+    side_tables = [registry.by_asset_key(key.path) for key in reported]
     all_schedules = [*maintenance, *schedules]
-    all_sensors = [*sensors, *_sensors(settings, written, exports, watched, quarantines)]
+    all_sensors = [*sensors, *_sensors(settings, written, exports, watched, side_tables)]
     _refuse_unknown(settings.running, [part.name for part in (*all_schedules, *all_sensors)])
     return Definitions(
         assets=[*written, *exports, *specs],
@@ -114,10 +114,10 @@ def _sensors(
     written: list[AssetsDefinition],
     exports: list[AssetsDefinition],
     watched: list[Dataset],
-    quarantines: list[Dataset],
+    side_tables: list[Dataset],
 ) -> list[SensorDefinition]:
     sensors: list[SensorDefinition] = []
-    shared: list[Dataset | AssetTable] = [*asset_tables(written, IO_MANAGER), *quarantines]
+    shared: list[Dataset | AssetTable] = [*asset_tables(written, IO_MANAGER), *side_tables]
     if watched or shared:
         sensors.append(table_sensor(watched, settings.root, shared=shared, running=TABLE_SENSOR in settings.running))
     if any(spec.automation_condition is not None for asset in (*written, *exports) for spec in asset.specs):

@@ -32,6 +32,7 @@ from pipeline.delta.write.result import WriteResult
 from pipeline.errors import DeclarationError
 from pipeline.orchestration.metadata_keys import (
     ATTEMPTS,
+    AUDIT,
     BYTES_ADDED,
     CHANGES,
     COLUMN_SCHEMA,
@@ -257,6 +258,10 @@ def write_metadata(dataset: Dataset, result: WriteResult, sources: Mapping[str, 
     if result.timestamp is not None:
         commit[TIMESTAMP] = MetadataValue.timestamp(result.timestamp)
     commit |= _left_out(result)
+    if result.judged:
+        commit[AUDIT] = MetadataValue.json(
+            {one.name: asdict(one.finding) | {"blocking": one.blocking} for one in result.judged}
+        )
     return commit | {
         TABLE_NAME: table_name(dataset),
         URI: result.location,

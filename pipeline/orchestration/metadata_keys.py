@@ -95,6 +95,9 @@ package did not start, and for a column from a function over whole partitions, a
 VIOLATIONS = "delta/violations"
 """For each constraint that was evaluated before the write: the number of rows that break it, with examples."""
 
+AUDIT = "delta/audit"
+"""For each expectation that was judged before the commit (`audit="before"`): what was found."""
+
 ROWS_DROPPED = "delta/rows_dropped"
 """Rows that the write left out and counted (`on_violation="drop"`)."""
 

@@ -3,13 +3,15 @@
     python -m pytest pipeline_tests/benchmarks/bench_writes.py -s
 
 Targets for the medians of ours: 1.10 of the bare ones for 2 million rows, 1.3 for 1 000, 1.2 for the merge.
-A write of a history: 1.5 of the merge of the same changes.
+A write of a history: 1.5 of the merge of the same changes. An audit is compared with the same write without it, and
+costs at most one pass over the rows: a scan that computes the frame.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 import pytest
@@ -17,13 +19,13 @@ from dagster import AssetKey, build_output_context
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import LongType, StringType, StructField, StructType
 
-from pipeline.dataset import Append, Changelog, Dataset, History, Merge
+from pipeline.dataset import Append, Changelog, Dataset, Expect, History, Merge, RowCount
 from pipeline.delta.log.mark import CommitNote, Mark
 from pipeline.delta.write.write import write
 from pipeline.orchestration import DeltaIOManager, DeltaSparkResource, dataset_metadata
 from pipeline.settings import SparkSettings
-from pipeline_tests.benchmarks.results import compared
-from pipeline_tests.benchmarks.turns import in_turns
+from pipeline_tests.benchmarks.results import compared, measured
+from pipeline_tests.benchmarks.turns import all_in_turns, in_turns, warm
 
 PARTITIONS = 5
 SCHEMA = StructType(
@@ -141,3 +143,27 @@ def test_history(classic: SparkSession, tmp_path: Path) -> None:
 
     found = in_turns(20, side(spans), side(newest))
     compared("history of 500 changes into 200 000 rows, against the merge of the same changes", found, 1.5)
+
+
+def test_audit(classic: SparkSession, tmp_path: Path) -> None:
+    """The time that an audit adds, in scans of the frame: it materializes the rows once and aggregates them."""
+    count, root = 2_000_000, str(tmp_path)
+    expectations = (Expect("ids", "min(id) >= 0 AND max(part) < 5", over="write", blocking=True),)
+    plain = dataset("plain", write=Append())
+    audited = dataset(
+        "audited", write=Append(), audit="before", expectations=expectations, row_count=RowCount(minimum=1)
+    )
+
+    def put(declared: Dataset, number: int) -> None:
+        note = CommitNote(mark=Mark(writer=declared.name, epoch=number))
+        assert write(rows(classic, count, number), table=declared.at(root), note=note).committed
+
+    def scan(number: int) -> None:
+        rows(classic, count, number).write.format("noop").mode("overwrite").save()
+
+    sides = {"ours": lambda n: put(audited, n), "bare": lambda n: put(plain, n), "scan": scan}
+    found = all_in_turns(10, sides)
+    compared(f"append of {count} rows with an audit", found)
+    seconds = {name: median(taken) for name, taken in warm(found).items()}
+    passes = (seconds["ours"] - seconds["bare"]) / seconds["scan"]
+    measured("time that the audit adds, in scans of the frame", [passes], "scans", 1.0)

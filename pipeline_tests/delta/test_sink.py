@@ -29,7 +29,7 @@ from pyspark.sql.types import LongType, StringType, StructField, StructType
 from pipeline.assets.portfolio.assets import newest_of
 from pipeline.assets.portfolio.datasets import POSITION_UPDATES, POSITIONS, POSITIONS_FROM_UPDATES, SYMBOLS
 from pipeline.assets.portfolio.updates import newest_positions, position_of, stored_updates, updates
-from pipeline.dataset import Append, Changelog, Check, Dataset, Features, History, Merge, Replace, TableRef
+from pipeline.dataset import Append, Changelog, Check, Dataset, Features, History, Merge, Replace, RowCount, TableRef
 from pipeline.delta.log.commits import commit_versions
 from pipeline.delta.log.epochs import epochs
 from pipeline.delta.maintain.maintain import optimize
@@ -448,6 +448,7 @@ def test_a_table_that_is_not_as_declared_stops_the_sink_and_what_it_took_is_kept
     [
         (replace(ARRIVALS, write=Replace()), "w"),
         (replace(POSITIONS, write=Merge()), "w"),
+        (replace(ARRIVALS, audit="before", row_count=RowCount(minimum=1, blocking=True)), "w"),
         (ARRIVALS, "a/b"),
         (ARRIVALS, ""),
     ],

@@ -22,7 +22,7 @@ from pipeline.dataset import Append, Check, Dataset, Features
 from pipeline.delta.log.epochs import epochs
 from pipeline.delta.sink.journal import Journal
 from pipeline.delta.sink.sink import DeltaSink, SinkSettings, sink_folders
-from pipeline.delta.write import durable
+from pipeline.delta.table import durable
 from pipeline.settings import Settings
 from pipeline_tests.delta.sample import rows_of
 from pipeline_tests.delta.test_sink import BY_HAND, PATIENCE, letters, table

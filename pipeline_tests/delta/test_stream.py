@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
-from pipeline.dataset import Check, Replace, TableRef
+from pipeline.dataset import Check, Replace, RowCount, TableRef
 from pipeline.delta.log.commits import commit_versions
 from pipeline.delta.log.epochs import epochs
 from pipeline.delta.maintain.checkpoint import Checkpoints
@@ -132,14 +132,17 @@ def test_a_frame_that_is_no_stream_and_a_checkpoint_that_is_no_folder_are_refuse
         )
 
 
-def test_a_write_that_would_undo_the_batches_before_it_is_refused(classic: SparkSession, tmp_path: Path) -> None:
+def test_a_dataset_whose_batches_would_undo_others_or_be_refused_by_an_audit_has_no_stream(
+    classic: SparkSession, tmp_path: Path
+) -> None:
     arrive(tmp_path / "in", "a.json", 1)
-    with pytest.raises(DeclarationError, match="no batch may undo those before it"):
-        write_available(
-            source(classic, str(tmp_path / "in")),
-            table=TableRef(replace(ARRIVALS, write=Replace()), str(tmp_path / "table")),
-            checkpoint=str(tmp_path / "checkpoint"),
-        )  # fmt: skip
+    audited = replace(ARRIVALS, audit="before", row_count=RowCount(minimum=1, blocking=True))
+    for dataset, problem in ((replace(ARRIVALS, write=Replace()), "no batch may undo"), (audited, "an audit refuses")):
+        with pytest.raises(DeclarationError, match=problem):
+            write_available(
+                source(classic, str(tmp_path / "in")), table=TableRef(dataset, str(tmp_path / "table")),
+                checkpoint=str(tmp_path / "checkpoint"),
+            )  # fmt: skip
     assert not (tmp_path / "checkpoint").exists()
 
 

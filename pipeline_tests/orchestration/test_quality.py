@@ -7,7 +7,7 @@ import pytest
 from dagster import AssetKey, AssetsDefinition, DagsterEventType, build_sensor_context
 from pyspark.sql.types import LongType, StringType, StructField, StructType
 
-from pipeline.dataset import Append, Check, Dataset, Merge, NotNull, References, Registry, Unique
+from pipeline.dataset import Append, Check, Dataset, Expect, Merge, NotNull, References, Registry, RowCount, Unique
 from pipeline.delta.inspect.manifest import manifest
 from pipeline.errors import DeclarationError, RegistryError
 from pipeline.orchestration import DeltaIOManager, DeltaSparkResource, build_definitions, dataset_asset
@@ -137,6 +137,22 @@ def test_a_quarantine_is_known_by_its_name_and_nobody_elses(root: str) -> None:
         ({"expectations": (Unique(("other",)),)}, "column 'other' is not in the schema"),
         ({"expectations": (Unique(("id",)), Unique(("id",)))}, "unique_id is declared twice"),
         ({"expectations": (References(("id",), "codes", ("a", "b")),)}, "1 columns can't be those of 2"),
+        ({"expectations": (Expect("", "TRUE"),)}, "expectation expect_: its name or its SQL is empty"),
+        ({"expectations": (Expect("e", "TRUE", over="rows"),)}, "over 'rows' is neither write nor table"),  # type: ignore[arg-type]
+        ({"expectations": (Expect("e", "TRUE"), Expect("e", "FALSE"))}, "expect_e is declared twice"),
+        ({"expectations": (Expect("e", "TRUE", severity="warn", blocking=True),)}, "a warning blocks nothing"),
+        ({"expectations": (Expect("e", "TRUE", over="write"),), "change_feed": False}, "declare change_feed, or audit"),
+        ({"audit": "during"}, "audit 'during' is neither after nor before"),
+        ({"audit": "before"}, "audit='before' refuses no write: declare blocking=True"),
+        ({"audit": "before", "expectations": (Expect("e", "TRUE"),)}, "audit='before' refuses no write"),
+        (
+            {
+                "audit": "before",
+                "row_count": RowCount(minimum=1, blocking=True),
+                "schema": StructType([StructField("_write", LongType())]),
+            },
+            "column '_write' has a name that the table of rejected writes adds",
+        ),
     ],
     ids=str,
 )

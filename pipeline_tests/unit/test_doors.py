@@ -308,12 +308,11 @@ MODULES = (
     "delta.table.open_table", "delta.read.version", "delta.write.write", "delta.write.consume", "delta.inspect.check",
     "delta.inspect.describe", "delta.inspect.diff", "delta.inspect.query", "delta.maintain.maintain",
     "delta.maintain.restore", "delta.maintain.retention", "delta.stream.structured_streaming", "delta.inspect.manifest",
-    "delta.inspect.record",    "delta.inspect.history",
+    "delta.inspect.record", "delta.inspect.history", "delta.maintain.publish",
 )  # fmt: skip
 # What takes a session and is no door: it stands inside of one, tells what it finds, or calls what a user has given.
 INSIDE = {
-    "answer_of", "consume", "duplicate_values", "entries", "query_session", "rows_at", "unmatched_values",
-    "violations_at",
+    "answer_of", "consume", "entries", "finding_at", "query_session", "rows_at", "version_of_other", "waiting_rows",
 }  # fmt: skip
 
 

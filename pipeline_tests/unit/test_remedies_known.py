@@ -10,6 +10,7 @@ from pipeline_tests.delta import test_catalog_names as _of_names  # noqa: F401  
 from pipeline_tests.delta import test_cluster as _of_clusters  # noqa: F401
 from pipeline_tests.delta import test_export as _of_exports  # noqa: F401
 from pipeline_tests.delta import test_history as _of_histories  # noqa: F401
+from pipeline_tests.delta import test_publish_command as _of_publications  # noqa: F401
 from pipeline_tests.delta import test_remedies_arrive as _with_spark  # noqa: F401  it registers its tests
 from pipeline_tests.delta import test_remedies_of_migrations as _of_migrations  # noqa: F401
 from pipeline_tests.delta import test_remedies_of_tables as _of_tables  # noqa: F401

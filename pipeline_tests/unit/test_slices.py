@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+import json
 import random
 import re
 from typing import Any
@@ -13,7 +14,16 @@ from hypothesis import strategies as st
 from pyspark.sql.types import DateType, LongType, StringType, StructField, StructType
 
 from pipeline.dataset import Dataset
-from pipeline.delta.sql.slices import SHORTEST_INTERVAL, Box, Interval, Slice, Values, of_values, united
+from pipeline.delta.sql.slices import (
+    SHORTEST_INTERVAL,
+    Box,
+    Interval,
+    Slice,
+    Values,
+    of_values,
+    slice_of_document,
+    united,
+)
 
 CELLS = Dataset(
     name="cells",
@@ -29,6 +39,32 @@ CELLS = Dataset(
 )
 FIRST = dt.date(2026, 1, 1)
 DAYS = st.integers(min_value=0, max_value=40).map(lambda n: FIRST + dt.timedelta(days=n))
+
+
+TIMES = st.datetimes().map(lambda time: time.replace(fold=0))
+VALUES = st.one_of(
+    st.none(), st.booleans(), st.integers(), st.floats(allow_nan=False), st.text(), st.binary(), st.dates(),
+    TIMES, TIMES.map(lambda time: time.replace(tzinfo=dt.timezone.utc)), st.decimals(allow_nan=False),
+)  # fmt: skip
+PARTS = st.one_of(
+    st.lists(VALUES, max_size=4).map(lambda values: Values(tuple(values))),
+    st.tuples(st.dates(), st.dates()).map(lambda ends: Interval(min(ends), max(ends))),
+)
+BOXES = st.dictionaries(st.text(), PARTS, max_size=3).map(lambda parts: Box(tuple(parts.items())))
+
+
+@given(st.lists(BOXES, max_size=3).map(lambda boxes: Slice(tuple(boxes))))
+def test_a_slice_that_is_kept_as_json_is_the_same_slice(within: Slice) -> None:
+    again = slice_of_document(json.loads(json.dumps(within.document())))
+    assert (again, repr(again)) == (within, repr(within)), "a date is no time, and true is not 1"
+
+
+def test_a_slice_holds_the_rows_that_its_predicate_selects() -> None:
+    within = Slice((Box((("day", Interval(FIRST, FIRST + dt.timedelta(days=2))), ("n", Values((1, None))))),))
+    rows = [(0, 1), (1, None), (2, 1), (None, 1), (0, 2)]
+    held = [within.holds({"day": None if d is None else FIRST + dt.timedelta(days=d), "n": n}) for d, n in rows]
+    assert held == [True, True, False, False, False]
+    assert not Slice(()).holds({})
 
 
 def selects(within: Slice, row: dict[str, Any]) -> bool:

@@ -169,6 +169,7 @@ def declare_history(changed: dict[str, Any], **fields: Any) -> Dataset:
         ({}, {"features": Features(generated=(("text", "CAST(id AS STRING)"),))}, "generated column 'text'"),
         ({}, {"features": Features(cluster_by=("id",))}, "cluster_by: the table of a History has partitions"),
         ({"changelog": replace(LOG, sequence="_pipeline_state")}, {}, "has a name that History adds"),
+        ({}, {"audit": "before", "expectations": (Spans(blocking=True),)}, "audit='before': the spans that a History"),
     ],
 )
 def test_contradictions_of_a_history_are_refused_when_it_is_declared(

@@ -7,140 +7,91 @@ itself enforces `constraints`. The caller decides what follows from an outcome.
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql import functions as F  # noqa: N812  Spark's own name for it
+from pyspark.sql import SparkSession
 
 from pipeline.dataset import (
-    Append,
     Dataset,
+    Expect,
     Expectation,
     FreshWithin,
-    History,
     References,
-    RowCount,
     Severity,
     Spans,
     TableRef,
     Unique,
     table_location,
 )
-from pipeline.dataset.expectations import constraint_name, expectation_name, null_label
-from pipeline.dataset.schema import free_name
-from pipeline.delta import sql
+from pipeline.dataset.expectations import ROW_COUNT, constraint_name, expectation_name, null_label
 from pipeline.delta.inspect.describe import TableDescription, describe
 from pipeline.delta.log.commits import PartitionValues, read_commit
 from pipeline.delta.log.counts import table_rows
 from pipeline.delta.log.mark import private_session
+from pipeline.delta.read.window import written_rows
 from pipeline.delta.spark.doors import door
 from pipeline.delta.sql import constraints
-from pipeline.delta.sql.constraints import EXAMPLES, BrokenRows
+from pipeline.delta.sql.constraints import BrokenRows
+from pipeline.delta.sql.expectations import (
+    Finding,
+    aggregated,
+    broken_spans,
+    count_violations,
+    counts_written_rows,
+    duplicate_values,
+    of_counts,
+    of_rows,
+    refuse_unusable,
+    unmatched_values,
+)
 from pipeline.delta.sql.slices import partition_value, rows_by_values
-from pipeline.delta.table.open_table import rows_at, state_at_location
+from pipeline.delta.table.open_table import rows_at, state_at_location, version_of_other
 from pipeline.errors import TableNotFoundError
-from pipeline.errors.listing import listed
-
-_ROWS = "rows of values"
-# Of a value in an example.
-_SHOWN_CHARACTERS = 60
 
 
-def duplicate_values(frame: DataFrame, columns: Sequence[str]) -> DataFrame:
-    """The values that several rows share in these columns, with the number of these rows. NULLs are equal values."""
-    counted = frame.groupBy(*(sql.identifier(name) for name in columns)).agg(F.count("*").alias(_rows(columns)))
-    return counted.filter(f"{sql.identifier(_rows(columns))} > 1")
-
-
-def unmatched_values(frame: DataFrame, columns: Sequence[str], other: DataFrame, to: Sequence[str]) -> DataFrame:
-    """The values that no row of `other` has in `to`, with the number of their rows. Values with a NULL are left out."""
-    aliases = [f"v{position}" for position in range(len(columns))]
-    is_present = " AND ".join(f"{sql.identifier(name)} IS NOT NULL" for name in columns)
-    renamed = zip(columns, aliases, strict=True)
-    values = frame.filter(is_present).selectExpr(*(f"{sql.identifier(name)} AS {alias}" for name, alias in renamed))
-    targets = other.selectExpr(*(f"{sql.identifier(name)} AS {alias}" for name, alias in zip(to, aliases, strict=True)))
-    counted = values.groupBy(*aliases).agg(F.count("*").alias(_rows(columns)))
-    missing = counted.join(targets.distinct(), on=aliases, how="left_anti")
-    restored = zip(aliases, columns, strict=True)
-    return missing.selectExpr(
-        *(f"{alias} AS {sql.identifier(name)}" for alias, name in restored), sql.identifier(_rows(columns))
-    )
-
-
-def _rows(columns: Sequence[str]) -> str:
-    """A name, different from these, for the column with the number of rows."""
-    return free_name(_ROWS, columns)
-
-
-def _broken_spans(frame: DataFrame, dataset: Dataset) -> DataFrame:
-    """The keys and beginnings of spans that are wrong, with the number of their rows: see `Spans`."""
-    mode = dataset.write
-    assert isinstance(mode, History)  # noqa: S101  the declaration of `Spans` refuses other modes
-    begin, end = sql.identifier(mode.valid_from), sql.identifier(mode.valid_to)
-    columns = (*dataset.keys, mode.valid_from)
-    is_open, latest, rank = (
-        sql.identifier(sql.helper_name(dataset, name)) for name in ("is after open", "latest end", "rank of span")
-    )
-    order = f"PARTITION BY {sql.names(dataset.keys)} ORDER BY {begin}, {end} NULLS LAST"
-    before = f"OVER ({order} ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING)"
-    wrong = [f"{begin} IS NULL", f"{end} <= {begin}", f"coalesce({is_open}, FALSE)", f"{latest} > {begin}"]
-    if mode.is_current is not None:
-        wrong.append(f"NOT ({sql.identifier(mode.is_current)} <=> ({end} IS NULL))")
-    judged = frame.selectExpr(
-        "*", f"bool_or({end} IS NULL) {before} AS {is_open}", f"max({end}) {before} AS {latest}", f"1 AS {rank}"
-    )
-    return judged.filter(" OR ".join(f"({condition})" for condition in wrong)).selectExpr(
-        *map(sql.identifier, columns), f"{rank} AS {sql.identifier(_rows(columns))}"
-    )
-
-
-def count_violations(values: DataFrame, columns: Sequence[str]) -> BrokenRows:
-    """The number of rows that break an expectation, and some of their values. One Spark query."""
-    rows = sql.identifier(_rows(columns))
-    shown = {name: f"left(CAST({sql.identifier(name)} AS STRING), {_SHOWN_CHARACTERS})" for name in columns}
-    texts = ", ".join(f"concat({sql.string(f'{name} = ')}, coalesce({value}, 'NULL'))" for name, value in shown.items())
-    text = f"concat_ws(', ', {texts})"
-    summary = values.selectExpr(f"sum({rows}) AS c0", f"min_by({text}, {text}, {EXAMPLES}) AS e0").collect()[0]
-    return BrokenRows(int(summary["c0"] or 0), tuple(summary["e0"] or ()))
-
-
-def violations_at(
-    session: SparkSession, table: TableRef, version: int, expectation: Expectation, *, root: str,
-    other_version: int | None = None,
-) -> tuple[BrokenRows, int | None]:  # fmt: skip
-    """The rows that break an expectation at a version of the table, and the version of the other table, if it has one.
+def finding_at(
+    session: SparkSession, table: TableRef, version: int, expectation: Expectation, *, other_version: int | None = None
+) -> tuple[Finding, int | None]:
+    """The finding of an expectation at a version of the table, and the version of the other table, if it has one.
 
     Args:
         other_version: the version of the other table. If None, its newest.
 
     Raises:
         TableNotFoundError: the other table was never written.
+        DeclarationError: the expectation's SQL can't be used.
     """
     with private_session(session, {}) as clone:
-        return _broken_by(clone, table, version, expectation, root=root, other_version=other_version)
+        return _finding(clone, table, version, expectation, other_version=other_version)
 
 
-def _broken_by(
-    session: SparkSession, table: TableRef, version: int, expectation: Expectation, *, root: str,
-    other_version: int | None = None,
-) -> tuple[BrokenRows, int | None]:  # fmt: skip
+def _finding(
+    session: SparkSession, table: TableRef, version: int, expectation: Expectation, *, other_version: int | None = None
+) -> tuple[Finding, int | None]:
+    if isinstance(expectation, Expect):
+        refuse_unusable(session, table.dataset, (expectation,))
+        frame = rows_at(session, table.location, version)
+        if expectation.over == "write":
+            found = written_rows(session, table, version)
+            if found is None:
+                return Finding(False, "the rows of the write can't be found: the commit has no change feed"), None
+            frame = found
+        findings, _ = aggregated(frame, table.dataset, (expectation,))
+        return findings[expectation_name(expectation)], None
     frame = rows_at(session, table.location, version)
     if isinstance(expectation, Spans):
         columns = (*table.dataset.keys, *table.dataset.computed[:1])
-        return count_violations(_broken_spans(frame, table.dataset), columns), None
+        return of_rows(count_violations(broken_spans(frame, table.dataset), columns)), None
     if isinstance(expectation, Unique):
-        return count_violations(duplicate_values(frame, expectation.columns), expectation.columns), None
-    other_location = table_location(root, expectation.dataset)
+        return of_rows(count_violations(duplicate_values(frame, expectation.columns), expectation.columns)), None
+    other_location = table_location(table.root, expectation.dataset)
     if other_version is None:
-        state = state_at_location(session, expectation.dataset, other_location)
-        if state is None:
-            raise TableNotFoundError(dataset=expectation.dataset, location=other_location)
-        other_version = state.version
+        other_version = version_of_other(session, expectation.dataset, other_location)
     other = rows_at(session, other_location, other_version)
     values = unmatched_values(frame, expectation.columns, other, expectation.target)
-    return count_violations(values, expectation.columns), other_version
+    return of_rows(count_violations(values, expectation.columns)), other_version
 
 
 # --- all checks of a table --------------------------------------------------------------------------------------------
@@ -196,7 +147,7 @@ def _outcomes(session: SparkSession, dataset: Dataset, root: str, now: dt.dateti
             severity=dataset.schema_check.severity,
         ),
         *_of_constraints(session, table, version),
-        *_of_expectations(session, table, version, root),
+        *_of_expectations(session, table, description),
         *_of_rows(session, table, description),
         *_of_age(dataset, description, now),
     ]  # fmt: skip
@@ -204,7 +155,7 @@ def _outcomes(session: SparkSession, dataset: Dataset, root: str, now: dt.dateti
 
 def _outcome(
     dataset: Dataset, version: int, name: str, passed: bool | None, detail: str, *, severity: Severity = "error",
-    broken: BrokenRows | None = None,
+    broken: BrokenRows | Finding | None = None,
 ) -> CheckOutcome:  # fmt: skip
     return CheckOutcome(
         dataset=dataset.name, name=name, passed=passed, severity=severity, version=version, detail=detail,
@@ -225,18 +176,28 @@ def _of_constraints(session: SparkSession, table: TableRef, version: int) -> Ite
         )  # fmt: skip
 
 
-def _of_expectations(session: SparkSession, table: TableRef, version: int, root: str) -> Iterator[CheckOutcome]:
+def _of_expectations(
+    session: SparkSession, table: TableRef, description: TableDescription
+) -> Iterator[CheckOutcome]:  # fmt: skip
+    """Check each expectation at the newest version; one of the rows of a write at the version of the newest write."""
+    assert description.table is not None  # noqa: S101  the caller has looked
+    newest = description.last_write
     for expectation in table.dataset.expectations:
-        name, severity = expectation_name(expectation), expectation.severity
+        name, severity, version = expectation_name(expectation), expectation.severity, description.table.version
+        if isinstance(expectation, Expect) and expectation.over == "write":
+            if newest is None:
+                yield _outcome(table.dataset, version, name, None, "the log has no write", severity=severity)
+                continue
+            version = newest.version
         try:
-            broken, other = _broken_by(session, table, version, expectation, root=root)
+            found, other = _finding(session, table, version, expectation)
         except TableNotFoundError as error:
             yield _outcome(table.dataset, version, name, False, error.message(), severity=severity)
             continue
-        detail = "no row breaks it" if not broken.rows else "rows break it"
+        detail = found.value if found.rows is None else "rows break it" if found.rows else "no row breaks it"
         if isinstance(expectation, References):
             detail += f", compared with {expectation.dataset} at version {other}"
-        yield _outcome(table.dataset, version, name, not broken.rows, detail, severity=severity, broken=broken)
+        yield _outcome(table.dataset, version, name, found.passed, detail, severity=severity, broken=found)
 
 
 def _of_rows(session: SparkSession, table: TableRef, description: TableDescription) -> Iterator[CheckOutcome]:
@@ -251,11 +212,9 @@ def _of_rows(session: SparkSession, table: TableRef, description: TableDescripti
         rows = {"": sum(by_partition.values())}
         if addressed:
             rows = {"/".join(str(value) for value in values): count for values, count in by_partition.items()}
-    outside = {name: count for name, count in rows.items() if not is_within(declared, count)}
-    detail = listed((f"{name or 'in all'}: {count}" for name, count in outside.items()), EXAMPLES)
+    found = of_counts(declared, rows)
     yield _outcome(
-        table.dataset, newest.version, "row_count", not outside and bool(rows), detail or "as many as declared",
-        severity=declared.severity,
+        table.dataset, newest.version, ROW_COUNT, found.passed, found.value, severity=declared.severity
     )  # fmt: skip
 
 
@@ -270,14 +229,6 @@ def _counted(session: SparkSession, table: TableRef, version: int) -> Mapping[tu
     rows = rows_per_partition(lambda: session, table, version)
     changed = [typed_values(table.dataset, values) for values in commit.partitions or {}]
     return {values: rows.get(values, 0) for values in changed} if commit.partitions is not None else rows
-
-
-def counts_written_rows(dataset: Dataset) -> bool:
-    """Whether a declared row count is about the rows of a write, and not of the table after it: only for an append.
-
-    The number of rows that a merge, or an insert of new rows, writes does not determine the number in the table.
-    """
-    return isinstance(dataset.write, Append)
 
 
 @door
@@ -300,13 +251,6 @@ def typed_values(dataset: Dataset, values: PartitionValues) -> tuple[Any, ...]:
     """Partition values of the log as values of their columns' types."""
     columns = zip(dataset.partition_by, values, strict=True)
     return tuple(partition_value(text, dataset.field(column).dataType) for column, text in columns)
-
-
-def is_within(declared: RowCount, rows: int | None) -> bool:
-    """Whether a number of rows is as declared. If the rows were not counted, False."""
-    if rows is None:
-        return False
-    return declared.minimum <= rows and (declared.maximum is None or rows <= declared.maximum)
 
 
 def _of_age(dataset: Dataset, description: TableDescription, now: dt.datetime) -> Iterator[CheckOutcome]:

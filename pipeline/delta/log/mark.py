@@ -49,6 +49,8 @@ _USER_METADATA = "spark.databricks.delta.commitInfo.userMetadata"
 _LAST_COMMIT = "spark.databricks.delta.lastCommitVersionInSession"
 # Operations of commits that Delta itself makes after ours, in the same session and so with the same user metadata.
 _FOLLOW_UPS = frozenset({"OPTIMIZE"})
+# The parts of a note that are left out if they are empty.
+_OPTIONAL = ("cursors", "stream", "partition_columns")
 # The storage of the log, or the server, can't be reached.
 _UNREADABLE = (*LOST_OR_REFUSED, OSError)
 
@@ -134,12 +136,24 @@ class CommitNote:
     cursors: Cursors | None = None
     stream: StreamBatch | None = None
 
+    def document(self) -> dict[str, Any]:
+        """The note in JSON's types, for `from_document`."""
+        note = asdict(self) | {"sources": dict(self.sources)}
+        return {name: value for name, value in note.items() if value or name not in _OPTIONAL}
+
+    @classmethod
+    def from_document(cls, note: Mapping[str, Any]) -> CommitNote:
+        """The note of a `document`."""
+        stream = note.get("stream")
+        return cls(
+            mark=Mark(**note["mark"]), run_id=note["run_id"], asset=note["asset"], partitions=note["partitions"],
+            partition_columns=tuple(note.get("partition_columns", ())), sources=note["sources"],
+            cursors=Cursors.from_note(note), stream=None if stream is None else StreamBatch(**stream),
+        )  # fmt: skip
+
     def to_json(self, session: SparkSession, fingerprint: str) -> str:
         """The note as JSON, with the schema's fingerprint and the runtime profile."""
-        note = asdict(self) | {"sources": dict(self.sources)}
-        for name in ("cursors", "stream", "partition_columns"):
-            if not note[name]:
-                del note[name]
+        note = self.document()
         profile = runtime_profile(session)
         return json.dumps(
             {"pipeline": FORMAT} | note | {"schema_fingerprint": fingerprint, "runtime": profile}, sort_keys=True

@@ -1,8 +1,8 @@
-"""Maintenance of tables: vacuum, optimize, checkpoint, the clean-up of a log, and restore.
+"""Maintenance of tables: vacuum, optimize, checkpoint, the clean-up of a log, restore, and publication.
 
 Each keeps what a consumer of changes still needs.
 
-No other rows are written here than those that a restore brings back.
+No other rows are written here than those that a restore brings back, and refused ones that a publication commits.
 """
 
 __all__ = [
@@ -11,6 +11,7 @@ __all__ = [
     "exchange",
     "health",
     "maintain",
+    "publish",
     "repair",
     "restore",
     "retention",

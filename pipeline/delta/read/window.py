@@ -95,6 +95,14 @@ def read_window(session: SparkSession, table: TableRef, window: Window, version:
     return WindowRead(frame=frame, first=cursor.version + 1, last=last, files=files)
 
 
+def written_rows(session: SparkSession, table: TableRef, version: int) -> DataFrame | None:
+    """The rows that a commit inserted or updated, as they are after it. If the dataset has no change feed, None."""
+    if not table.dataset.change_feed:
+        return None
+    rows = load_feed(session, table.location, version, version).filter(f"{CHANGE_TYPE} IN {_WRITTEN}")
+    return rows.selectExpr(*(sql.identifier(name) for name in table.dataset.schema.names))
+
+
 def rows_written(session: SparkSession, table: TableRef, version: int) -> dict[tuple[Any, ...], int] | None:
     """By typed values of the partition columns, the rows that a commit inserted or updated. One Spark job.
 

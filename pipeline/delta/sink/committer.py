@@ -39,9 +39,9 @@ from pipeline.delta.sink.segments import Batch
 from pipeline.delta.spark.doors import storage_error
 from pipeline.delta.spark.failures import SPARK_ERRORS, failure_of
 from pipeline.delta.sql import constraints
+from pipeline.delta.table.durable import sync_commits
 from pipeline.delta.table.open_table import open_or_create, table_state
 from pipeline.delta.write import merge
-from pipeline.delta.write.durable import sync_commits
 from pipeline.delta.write.result import WriteResult
 from pipeline.delta.write.transaction import last_recorded_epoch
 from pipeline.delta.write.write import write

@@ -28,6 +28,7 @@ from pipeline.delta.spark.failures import LOST_OR_REFUSED, SPARK_ERRORS, failure
 from pipeline.delta.table.open_table import require_table, rows_at
 from pipeline.delta.write import merge
 from pipeline.delta.write.changelog import Helpers, net_change_query, truncated_at
+from pipeline.delta.write.clauses import SOURCE, TARGET, is_ended
 
 
 def without_raising(
@@ -73,19 +74,19 @@ def without_stored_value(
     if not columns or changelog is None:
         return rows, []
     own, reasons = Helpers(dataset), dict[int, str]()
-    at, ended = sql.identifier(changelog.sequence), sql.column(own.ended, merge.SOURCE)
-    in_batch = [f"batch.{sql.identifier(k)} <=> {sql.column(k, merge.SOURCE)}" for k in dataset.keys]
-    in_table = [f"{sql.column(k, merge.TARGET)} <=> {sql.column(k, merge.SOURCE)}" for k in dataset.keys]
+    at, ended = sql.identifier(changelog.sequence), sql.column(own.ended, SOURCE)
+    in_batch = [f"batch.{sql.identifier(k)} <=> {sql.column(k, SOURCE)}" for k in dataset.keys]
+    in_table = [f"{sql.column(k, TARGET)} <=> {sql.column(k, SOURCE)}" for k in dataset.keys]
     with _numbered(dataset, rows, session, staging) as frame:
         spark, view = frame.sparkSession, f"pipeline_numbered_{uuid.uuid4().hex}"
         frame.createOrReplaceTempView(view)  # of a private session
         truncation = truncated_at(frame, dataset, changelog)
         net = spark.sql(net_change_query(dataset, changelog, view, None, truncation)).filter(sql.identifier(own.alive))
-        old = rows_at(spark, table.location, require_table(spark, table).version).alias(merge.TARGET)
+        old = rows_at(spark, table.location, require_table(spark, table).version).alias(TARGET)
         stored = frame.filter(merge.stored_condition(dataset) or "TRUE").alias("batch")
         for name in columns:
-            without = net.filter(f"{sql.identifier(own.kept(name))}.value IS NULL").alias(merge.SOURCE)
-            has_row = " AND ".join([*in_table, f"NOT {merge.is_ended(dataset)}"])
+            without = net.filter(f"{sql.identifier(own.kept(name))}.value IS NULL").alias(SOURCE)
+            has_row = " AND ".join([*in_table, f"NOT {is_ended(dataset)}"])
             lost = without.join(old, F.expr(has_row), "left_anti")
             is_after = f"({ended} IS NULL OR batch.{at} >= {ended})"
             nulls = stored.filter(f"batch.{sql.identifier(name)} IS NULL")

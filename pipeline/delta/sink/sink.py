@@ -343,6 +343,8 @@ def _wake(loop: asyncio.AbstractEventLoop, room: asyncio.Event) -> None:
 
 
 def _problems(dataset: Dataset, writer_id: str) -> Iterator[str]:
+    if dataset.audit == "before":
+        yield "a sink has acknowledged its rows, so an audit can't refuse them: declare audit='after'"
     mode = dataset.write
     if not isinstance(mode, Append | InsertNew | Merge | History):
         yield "a sink appends, inserts new rows or merges; declare it with Append, InsertNew, Merge or History"

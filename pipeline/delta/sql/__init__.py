@@ -29,6 +29,7 @@ __all__ = [
     "constraints",
     "create_table",
     "exact",
+    "expectations",
     "helper_name",
     "identifier",
     "literal",

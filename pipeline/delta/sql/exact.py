@@ -1,6 +1,7 @@
 """Columns as SQL for text formats: a reader that knows the types gets every value back.
 
-Here belong the text of a value in CSV and JSON, and the name of the folder of a partition value. The session must be in
+Here belong the text of a value in CSV and JSON, a text of which SQL makes the value again, and the name of the folder
+of a partition value. The session must be in
 UTC and in ANSI mode, as a private session is. The writing of files does not belong here.
 """
 
@@ -26,6 +27,7 @@ from pyspark.sql.types import (
     StructType,
     TimestampNTZType,
     TimestampType,
+    VariantType,
 )
 
 from pipeline.dataset.schema import is_string
@@ -72,6 +74,29 @@ def in_csv(field: StructField) -> str:
     if isinstance(kind, TimestampNTZType):
         return f"date_format(CAST({column} AS TIMESTAMP), {string(LOCAL_TIME_FORMAT)}) AS {column}"
     return f"CAST({column} AS STRING) AS {column}"
+
+
+# --- texts of which SQL makes the values again ------------------------------------------------------------------------
+
+# An instant may be written in another zone than it is read in, and bytes are no text.
+_TEXT = ("CAST({} AS STRING)", "CAST({} AS {})")
+_JSON = ("to_json(named_struct('value', {}))", "from_json({}, {}).value")
+_FORMS: dict[type[DataType], tuple[str, str]] = {
+    ArrayType: _JSON, MapType: _JSON, StructType: _JSON, VariantType: ("to_json({})", "parse_json({})"),
+    BinaryType: ("hex({})", "unhex({})"),
+    TimestampType: ("CAST(unix_micros({}) AS STRING)", "timestamp_micros(CAST({} AS BIGINT))"),
+}  # fmt: skip
+
+
+def as_text(expression: str, kind: DataType) -> str:
+    """SQL for the text of a value; of NULL it is NULL."""
+    return _FORMS.get(type(kind), _TEXT)[0].format(expression)
+
+
+def from_text(text: str, kind: DataType, type_name: str) -> str:
+    """SQL for the value of a text of `as_text`. `type_name` is the type in DDL."""
+    form = _FORMS.get(type(kind), _TEXT)
+    return form[1].format(text, string(f"value {type_name}") if form is _JSON else type_name)
 
 
 # --- folders of partitions --------------------------------------------------------------------------------------------

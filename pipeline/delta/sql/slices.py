@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import datetime as dt
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
 from functools import partial
@@ -92,6 +92,14 @@ class Slice:
         """The columns that the slice restricts."""
         return tuple(dict.fromkeys(name for box in self.boxes for name, _ in box.columns))
 
+    def holds(self, values: Mapping[str, Any]) -> bool:
+        """Whether a row with these values of the slice's columns is in it."""
+        return any(all(_holds(part, values[name]) for name, part in box.columns) for box in self.boxes)
+
+    def document(self) -> list[Any]:
+        """The slice in JSON's types, with every value, for `slice_of_document`."""
+        return [[[name, _part_document(part)] for name, part in box.columns] for box in self.boxes]
+
     @property
     def identity(self) -> str:
         """The slice as text with every value, however many there are: the texts of two slices always differ."""
@@ -105,6 +113,49 @@ class Slice:
         if not self.boxes:
             return "a slice of nothing"
         return boxes(" and ".join(_text(name, part, values) for name, part in box.columns) for box in self.boxes)
+
+
+def _holds(part: Values | Interval, value: Any) -> bool:
+    if isinstance(part, Interval):
+        return value is not None and bool(part.start <= value < part.end)
+    return value in part.values
+
+
+_TO_TEXT: Sequence[tuple[type, str, Callable[[Any], str]]] = (
+    (bool, "boolean", str), (int, "integer", str), (float, "float", repr), (Decimal, "decimal", str),
+    (dt.datetime, "time", dt.datetime.isoformat), (dt.date, "date", dt.date.isoformat), (bytes, "bytes", bytes.hex),
+    (str, "text", str),
+)  # fmt: skip
+_FROM_TEXT: dict[str, Callable[[str], Any]] = {
+    "boolean": "True".__eq__, "integer": int, "float": float, "decimal": Decimal, "bytes": bytes.fromhex, "text": str,
+    "date": dt.date.fromisoformat, "time": dt.datetime.fromisoformat,
+}  # fmt: skip
+
+
+def _part_document(part: Values | Interval) -> dict[str, Any]:
+    if isinstance(part, Interval):
+        return {"from": _value_document(part.start), "before": _value_document(part.end)}
+    return {"values": [_value_document(value) for value in part.values]}
+
+
+def _value_document(value: Any) -> list[str] | None:
+    if value is None:
+        return None
+    return next([name, text(value)] for kind, name, text in _TO_TEXT if isinstance(value, kind))
+
+
+def slice_of_document(document: Iterable[Any]) -> Slice:
+    """The slice of a `Slice.document`."""
+
+    def value(given: Sequence[str] | None) -> Any:
+        return None if given is None else _FROM_TEXT[given[0]](given[1])
+
+    def part(given: Mapping[str, Any]) -> Values | Interval:
+        if "values" in given:
+            return Values(tuple(map(value, given["values"])))
+        return Interval(value(given["from"]), value(given["before"]))
+
+    return Slice(tuple(Box(tuple((name, part(given)) for name, given in box)) for box in document))
 
 
 def _text(name: str, part: Values | Interval, values: Callable[[Iterable[str]], str]) -> str:

@@ -60,7 +60,7 @@ def write_available(
         run_id: recorded in each commit, together with `asset`.
 
     Raises:
-        DeclarationError: the dataset's write mode would let a batch undo earlier batches.
+        DeclarationError: the dataset's write mode would let a batch undo earlier batches, or it has an audit.
         StreamError: the frame is not a streaming one, or the source, the checkpoint or the server's worker fails.
         StreamCheckpointError: the checkpoint is lost, and the table has rows that were written from it.
         StreamBatchError: the checkpoint was set back: a batch number that the table has now has other input.
@@ -68,7 +68,7 @@ def write_available(
     """
     if not frame.isStreaming:
         raise StreamError(dataset=table.name, checkpoint=checkpoint, reason="the frame is not a streaming one")
-    _refuse_mode(table.dataset)
+    _refuse_dataset(table.dataset)
     if repeat_matters(table.dataset.write):
         with suppress(OSError, ValueError):  # not readable here; each batch is checked when it is written
             if query_id(checkpoint) is None:
@@ -129,12 +129,15 @@ def _violations(results: Sequence[WriteResult]) -> tuple[Violation, ...]:
     return tuple(by_constraint.values())
 
 
-def _refuse_mode(dataset: Dataset) -> None:
-    mode = dataset.write
+def _refuse_dataset(dataset: Dataset) -> None:
+    mode, problems = dataset.write, list[str]()
     undoes = mode.delete_missing if isinstance(mode, Merge) else isinstance(mode, History) and mode.from_snapshots
     if not isinstance(mode, Append | InsertNew | Merge | History) or undoes:
-        problem = "a stream appends, inserts new rows or merges, batch by batch; no batch may undo those before it"
-        raise DeclarationError(dataset=dataset.name, problems=(problem,))
+        problems.append("a stream appends, inserts new rows or merges; no batch may undo those before it")
+    if dataset.audit == "before":
+        problems.append("a batch that an audit refuses would stop the stream: declare audit='after'")
+    if problems:
+        raise DeclarationError(dataset=dataset.name, problems=tuple(problems))
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -41,12 +41,7 @@ from pipeline.delta.table.plan import (
     shape_differences,
 )
 from pipeline.delta.table.storage_check import check_storage
-from pipeline.errors import (
-    NotADeltaTableError,
-    StorageError,
-    TableMismatchError,
-    TableNotFoundError,
-)
+from pipeline.errors import NotADeltaTableError, StorageError, TableMismatchError, TableNotFoundError
 
 __all__ = [
     "CHANGE_FEED",
@@ -68,6 +63,7 @@ __all__ = [
     "state_from_log",
     "table_state",
     "table_state_with_sizes",
+    "version_of_other",
 ]
 
 
@@ -226,6 +222,18 @@ def require_table(session: SparkSession | None, table: TableRef) -> TableState:
 def latest_version(location: str) -> int | None:
     """The newest version in the log. If there is no table, None. No Spark."""
     return newest_version(location)
+
+
+def version_of_other(session: SparkSession, name: str, location: str) -> int:
+    """The newest version of another dataset's table.
+
+    Raises:
+        TableNotFoundError: it was never written.
+    """
+    state = state_at_location(session, name, location)
+    if state is None:
+        raise TableNotFoundError(dataset=name, location=location)
+    return state.version
 
 
 def rows_at(session: SparkSession, location: str, number: int) -> DataFrame:

@@ -1,3 +1,12 @@
 """Writes of rows to tables: one commit or none, exactly once. No other code writes rows."""
 
-__all__ = ["changelog", "consume", "durable", "merge", "quarantine", "result", "transaction", "write"]
+__all__ = [
+    "changelog",
+    "clauses",
+    "consume",
+    "merge",
+    "quarantine",
+    "result",
+    "transaction",
+    "write",
+]

@@ -11,22 +11,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 
 from pyspark.sql import DataFrame, Row
-from pyspark.sql.types import BinaryType, DataType, TimestampType
 
 from pipeline.dataset import Changelog, Dataset
 from pipeline.delta import sql
-from pipeline.delta.sql import constraints
+from pipeline.delta.sql import constraints, exact
 from pipeline.delta.sql.slices import Slice
 from pipeline.errors import ChangelogError
 
 _ROW, _DELETE, _BEFORE, _TRUNCATE = "row", "delete", "before", "truncate"
-# How a place in the sequence becomes text, and this a literal of its type. The statement runs in a session of ours, and
-# the frame in its caller's, which may write an instant in another zone; bytes are no text.
-_TEXT = ("{}", "CAST({} AS {})")
-_FORMS: dict[type[DataType], tuple[str, str]] = {
-    TimestampType: ("unix_micros({})", "timestamp_micros(CAST({} AS BIGINT))"),
-    BinaryType: ("hex({})", "unhex({})"),
-}
 
 
 class Helpers:
@@ -78,9 +70,11 @@ def newest_place(frame: DataFrame, dataset: Dataset, order_by: str) -> str | Non
 def _greatest(frame: DataFrame, column: str, condition: str) -> tuple[str, Callable[[str], str]]:
     """SQL for a column's greatest value as text, under the name `newest`, and what makes a literal of the text."""
     data_type = frame.schema[column].dataType
-    written, read = _FORMS.get(type(data_type), _TEXT)
-    greatest = written.format(f"max(CASE WHEN {condition} THEN {sql.identifier(column)} END)")
-    return f"CAST({greatest} AS STRING) AS newest", lambda text: read.format(sql.string(text), sql.type_name(data_type))
+    greatest = f"max(CASE WHEN {condition} THEN {sql.identifier(column)} END)"
+    return (
+        f"{exact.as_text(greatest, data_type)} AS newest",
+        lambda text: exact.from_text(sql.string(text), data_type, sql.type_name(data_type)),
+    )
 
 
 def _refuse(

@@ -27,6 +27,7 @@ from pipeline.delta.sql import constraints
 from pipeline.delta.sql.slices import Slice
 from pipeline.delta.sql.state import IS_OF_DATASET, filler
 from pipeline.delta.write.changelog import is_row, is_truncation, kind_of_change, newest_place, truncated_at
+from pipeline.delta.write.clauses import SOURCE, TARGET
 from pipeline.delta.write.merge import touched_partitions
 from pipeline.errors import SnapshotError, StrayRowsError
 
@@ -34,7 +35,6 @@ from pipeline.errors import SnapshotError, StrayRowsError
 CHANGE, DELETION, BEFORE = "change", "deletion", "before"
 TRUNCATION, SNAPSHOT = "truncation", "snapshot"
 _STATE = sql.identifier(STATE_COLUMN)
-_SOURCE, _TARGET = "source", "target"
 # The first field of a row, so that a table of keys alone has a row too.
 _FIRST_FIELD = "'is_row', TRUE"
 
@@ -99,7 +99,7 @@ class _Spans:
         self.taken = f"CAST({newest or 'NULL'} AS {self.place_type})" if is_snapshot else None
         touched = touched_partitions(frame, dataset, within)
         self.partitions = "" if touched is None else f" AND ({touched.predicate(dataset)})"
-        self.merged_partitions = "" if touched is None else f" AND ({touched.predicate(dataset, of=_TARGET)})"
+        self.merged_partitions = "" if touched is None else f" AND ({touched.predicate(dataset, of=TARGET)})"
 
     def _read_columns(self) -> None:
         computed, mode = {*self.dataset.keys, *self.mode.computed}, self.mode
@@ -134,34 +134,34 @@ class _Spans:
 
     def statement(self) -> str:
         """The MERGE. A row of the source is a row of the table that changes, or that `is_gone`."""
-        on = [f"{_TARGET}.{_STATE} <=> {_SOURCE}.state", f"{_TARGET}.{self.at} = {_SOURCE}.at"]
+        on = [f"{TARGET}.{_STATE} <=> {SOURCE}.state", f"{TARGET}.{self.at} = {SOURCE}.at"]
         for number, key in enumerate(self.dataset.keys):
             operator = "<=>" if self.dataset.field(key).nullable else "="
-            on.append(f"{sql.column(key, _TARGET)} {operator} {_SOURCE}.k{number}")
+            on.append(f"{sql.column(key, TARGET)} {operator} {SOURCE}.k{number}")
         assigned = self._assigned()
         fixed = {*self.dataset.keys, self.mode.valid_from}
-        updates = [f"{sql.column(name, _TARGET)} = {v}" for name, v in assigned.items() if name not in fixed]
-        inserted = f"({sql.names((*assigned, STATE_COLUMN))}) VALUES ({', '.join(assigned.values())}, {_SOURCE}.state)"
+        updates = [f"{sql.column(name, TARGET)} = {v}" for name, v in assigned.items() if name not in fixed]
+        inserted = f"({sql.names((*assigned, STATE_COLUMN))}) VALUES ({', '.join(assigned.values())}, {SOURCE}.state)"
         return (
-            f"MERGE INTO {self.table} AS {_TARGET} USING ({self._source()}) AS {_SOURCE} "
-            f"ON {' AND '.join(on)}{self.merged_partitions} WHEN MATCHED AND {_SOURCE}.is_gone THEN DELETE "
+            f"MERGE INTO {self.table} AS {TARGET} USING ({self._source()}) AS {SOURCE} "
+            f"ON {' AND '.join(on)}{self.merged_partitions} WHEN MATCHED AND {SOURCE}.is_gone THEN DELETE "
             f"WHEN MATCHED THEN UPDATE SET {', '.join(updates)} "
-            f"WHEN NOT MATCHED AND NOT {_SOURCE}.is_gone THEN INSERT {inserted}"
+            f"WHEN NOT MATCHED AND NOT {SOURCE}.is_gone THEN INSERT {inserted}"
         )
 
     def _assigned(self) -> dict[str, str]:
         """SQL over the source for each declared column. Rows of state are empty spans with fillers."""
         assigned = {
-            self.mode.valid_from: f"{_SOURCE}.at",
-            self.mode.valid_to: f"if({_SOURCE}.state IS NULL, {_SOURCE}.until, {_SOURCE}.at)",
-            self.mode.is_current or "": f"({_SOURCE}.state IS NULL AND {_SOURCE}.until IS NULL)",
+            self.mode.valid_from: f"{SOURCE}.at",
+            self.mode.valid_to: f"if({SOURCE}.state IS NULL, {SOURCE}.until, {SOURCE}.at)",
+            self.mode.is_current or "": f"({SOURCE}.state IS NULL AND {SOURCE}.until IS NULL)",
         }
-        of_all = f"{_SOURCE}.state IN ('{TRUNCATION}', '{SNAPSHOT}')"
+        of_all = f"{SOURCE}.state IN ('{TRUNCATION}', '{SNAPSHOT}')"
         for number, key in enumerate(self.dataset.keys):
-            value = f"CASE WHEN {of_all} THEN {filler(self.dataset.field(key))} ELSE {_SOURCE}.k{number} END"
+            value = f"CASE WHEN {of_all} THEN {filler(self.dataset.field(key))} ELSE {SOURCE}.k{number} END"
             assigned[key] = value
         for number, field in enumerate(self.values):
-            value = f"CASE WHEN {_SOURCE}.row IS NULL THEN {filler(field)} ELSE {_SOURCE}.row.c{number} END"
+            value = f"CASE WHEN {SOURCE}.row IS NULL THEN {filler(field)} ELSE {SOURCE}.row.c{number} END"
             assigned[field.name] = value
         return {name: assigned[name] for name in self.dataset.schema.names}
 

@@ -1,15 +1,15 @@
 """Merges: a frame becomes at most one row a key, and these rows become one MERGE statement.
 
-Here belong the statements of `Merge`, `InsertNew` and a changelog, and the conditions under which their rows are
-refused. Running a statement and translating its errors is the subject of `write`.
+Here belong the rows of `Merge`, `InsertNew` and a changelog, and the conditions under which they are refused. What
+happens to a row in the statement is the subject of `clauses`. Running it and translating its errors is the subject of
+`write`.
 
 Columns that we add to a frame have names that no column of the dataset has.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812
@@ -20,36 +20,13 @@ from pipeline.delta import sql
 from pipeline.delta.spark.failures import SPARK_ERRORS, failure_of
 from pipeline.delta.sql import constraints
 from pipeline.delta.sql.slices import Slice, Unaddressable, of_rows
+from pipeline.delta.write import clauses
 from pipeline.delta.write.changelog import Helpers, is_row, net_change_query, truncated_at
+from pipeline.delta.write.clauses import SOURCE, TARGET, MergeQuery, all_of, deletes_missing, newer, same_key
 from pipeline.errors import ExpressionError
 
 # More partitions than this are not named in the statement: it would take longer to plan than to run.
 TOUCHED_PARTITIONS = 200
-SOURCE, TARGET = "source", "target"
-
-
-@dataclass(frozen=True)
-class MergeQuery:
-    """The rows of a merge: the query that makes them from the frame, at most one a key.
-
-    `deletes` is SQL over `query` that is true for a row that only deletes; None if no row does. `columns` are the
-    query's columns besides the declared ones. `missing` is SQL that is true for a row that represents a row of the
-    table which the frame lacks; None if the query has no such rows.
-    """
-
-    query: str
-    deletes: str | None = None
-    columns: tuple[str, ...] = ()
-    missing: str | None = None
-
-
-def order_column(dataset: Dataset) -> str | None:
-    """The stored column that orders the rows of a key."""
-    assert isinstance(dataset.write, Merge)  # noqa: S101
-    changelog = dataset.write.changelog
-    if changelog is None:
-        return dataset.write.order_by
-    return changelog.sequence if changelog.sequence in dataset.schema.names else None
 
 
 def addresses_partitions(dataset: Dataset) -> bool:
@@ -82,7 +59,7 @@ def needs_fixed_source(dataset: Dataset, within: Slice | None) -> bool:
     return isinstance(mode, Merge | InsertNew) and within is None and addresses_partitions(dataset)
 
 
-def merge_statement(frame: DataFrame, table: TableRef, view: str, within: Slice | None) -> str:
+def merge_plan(frame: DataFrame, table: TableRef, view: str, within: Slice | None) -> clauses.MergePlan:
     """The MERGE of a frame that has this view's name. Up to two Spark jobs read the frame first.
 
     Raises:
@@ -93,9 +70,9 @@ def merge_statement(frame: DataFrame, table: TableRef, view: str, within: Slice 
     is_whole = within is None and isinstance(table.dataset.write, Merge) and table.dataset.write.delete_missing
     touched = None if is_whole else touched_partitions(frame, table.dataset, within)
     rows = merge_query(table.dataset, view, within, truncation)
-    if is_whole or (within is not None and _deletes_missing(table.dataset, truncation)):
+    if is_whole or (within is not None and deletes_missing(table.dataset, truncation)):
         rows = _with_missing(table, rows, within)
-    return merge_into(table, rows, within=within, touched=touched, truncated_at=truncation)
+    return clauses.merge_plan(table, rows, within=within, touched=touched, truncated_at=truncation)
 
 
 def touched_partitions(frame: DataFrame, dataset: Dataset, within: Slice | None) -> Slice | None:
@@ -212,10 +189,6 @@ def _rank(dataset: Dataset) -> str:
     return sql.identifier(sql.helper_name(dataset, "row rank"))
 
 
-def _deletes_missing(dataset: Dataset, truncated_at: str | None) -> bool:
-    return isinstance(dataset.write, Merge) and (dataset.write.delete_missing or truncated_at is not None)
-
-
 def _with_missing(table: TableRef, rows: MergeQuery, within: Slice | None) -> MergeQuery:
     """The rows, and one row for each key that they lack but the table, or its slice, has.
 
@@ -224,7 +197,7 @@ def _with_missing(table: TableRef, rows: MergeQuery, within: Slice | None) -> Me
     merged, rows that would update nothing are left out.
     """
     missing = sql.helper_name(table.dataset, "is missing")
-    same = " AND ".join(_same_key(table.dataset, key) for key in table.dataset.keys)
+    same = " AND ".join(same_key(table.dataset, key) for key in table.dataset.keys)
     keys = [sql.column(name, TARGET) if name in table.dataset.keys else "NULL" for name in table.dataset.schema.names]
     missing_row = ", ".join([*keys, *("NULL" for _ in rows.columns), "TRUE"])
     target = f"{sql.path_table(table.location)} AS {TARGET}"
@@ -242,9 +215,9 @@ def _updates_when(dataset: Dataset) -> str | None:
     """SQL over both sides that is true if a row updates its match. If every row updates or may delete it, None."""
     mode = dataset.write
     assert isinstance(mode, Merge)  # noqa: S101
-    newer = _newer(dataset, sql.column(mode.order_by, SOURCE)) if mode.order_by else None
-    conditions = [condition for condition in (newer, mode.update_when) if condition is not None]
-    return f"({_and(conditions)})" if conditions and mode.delete_when is None else None
+    is_newer = newer(dataset, sql.column(mode.order_by, SOURCE)) if mode.order_by else None
+    conditions = [condition for condition in (is_newer, mode.update_when) if condition is not None]
+    return f"({all_of(conditions)})" if conditions and mode.delete_when is None else None
 
 
 def first_load_query(dataset: Dataset, view: str) -> str:
@@ -278,117 +251,3 @@ def _newest(dataset: Dataset, mode: Merge, view: str, within: Slice | None, dele
     rank = f"row_number() OVER (PARTITION BY {keys} ORDER BY {', '.join([order, *ties])}) AS {_rank(dataset)}"
     inner = f"SELECT {', '.join([*constraints.guarded_columns(dataset, within, []), *flag, rank])} FROM {table}"
     return f"SELECT {stored} FROM ({inner}) WHERE {_rank(dataset)} = 1"
-
-
-# --- the statement ----------------------------------------------------------------------------------------------------
-
-
-def merge_into(
-    table: TableRef, rows: MergeQuery, *, within: Slice | None, touched: Slice | None,
-    truncated_at: str | None = None,
-) -> str:  # fmt: skip
-    """The MERGE of the rows into the table.
-
-    Args:
-        within: the slice of the run. Outside it only rows that the frame names are deleted.
-        touched: the partitions that the rows can match, if the key determines them. They are repeated as literals, so
-            that writers of other partitions don't conflict.
-        truncated_at: as in `merge_query`.
-    """
-    on = [_same_key(table.dataset, key) for key in table.dataset.keys]
-    if touched is not None:
-        on.append(f"({touched.predicate(table.dataset, of=TARGET)})")
-    clauses = [*_clauses(table.dataset, rows), *_by_source(table.dataset, rows, within, truncated_at)]
-    if rows.missing is not None:
-        is_deleted = _and([rows.missing, _older(table.dataset, truncated_at)])
-        clauses.insert(0, f"WHEN MATCHED AND {is_deleted} THEN DELETE")
-    into = f"MERGE INTO {sql.path_table(table.location)} AS {TARGET} USING ({rows.query}) AS {SOURCE}"
-    return f"{into} ON {' AND '.join(on)} {' '.join(clauses)}"
-
-
-def _same_key(dataset: Dataset, key: str) -> str:
-    # Only if NULL can occur: a plain equation can be pushed down and joined by hash.
-    operator = "<=>" if dataset.field(key).nullable else "="
-    return f"{sql.column(key, TARGET)} {operator} {sql.column(key, SOURCE)}"
-
-
-def _clauses(dataset: Dataset, rows: MergeQuery) -> Iterator[str]:
-    mode, names = dataset.write, dataset.schema.names
-    inserted = dict(zip(names, (sql.column(name, SOURCE) for name in names), strict=True))
-    if isinstance(mode, InsertNew):
-        yield _insert(inserted)
-        return
-    assert isinstance(mode, Merge)  # noqa: S101
-    deletes = _and([rows.deletes, None if rows.missing is None else f"NOT {rows.missing}"]) if rows.deletes else None
-    alive = _and([None if flag is None else f"NOT {flag}" for flag in (rows.missing, rows.deletes)])
-    if mode.changelog is None:
-        newer = _newer(dataset, f"{SOURCE}.{sql.identifier(mode.order_by)}") if mode.order_by else "TRUE"
-        if deletes:
-            yield f"WHEN MATCHED AND {deletes} AND {newer} THEN DELETE"
-        yield _update(mode, [alive, newer], {name: inserted[name] for name in _updated(dataset, mode)})
-    else:
-        own = Helpers(dataset)
-        at = sql.column(own.at, SOURCE)
-        unchanged_if_null = {name: sql.column(own.kept(name), SOURCE) for name in mode.changelog.ignore_nulls}
-        is_past, newer = is_ended(dataset), _newer(dataset, at)
-        inserted |= {name: f"{pair}.value" for name, pair in unchanged_if_null.items()}
-        partly = {name: inserted[name] for name in _updated(dataset, mode)} | {
-            name: f"CASE WHEN {_newer(dataset, f'{pair}.at')} "
-            f"THEN coalesce({inserted[name]}, {sql.column(name, TARGET)}) ELSE {sql.column(name, TARGET)} END"
-            for name, pair in unchanged_if_null.items()
-            if name in _updated(dataset, mode)
-        }
-        yield f"WHEN MATCHED AND {deletes} AND {is_past} THEN DELETE"
-        # A row after the end of the table's row is a new row: it keeps no value of the old one.
-        yield f"WHEN MATCHED AND {alive} AND {is_past} THEN UPDATE SET {_assignments(inserted)}"
-        yield _update(mode, [alive, newer], partly)
-    yield _insert(inserted, alive)
-
-
-def _and(conditions: Iterable[str | None]) -> str:
-    return " AND ".join(f"({condition})" for condition in conditions if condition is not None) or "TRUE"
-
-
-def _newer(dataset: Dataset, place: str) -> str:
-    """Whether a place in the order is after the table's row. At equal order the table's row wins. NULL is the least."""
-    column = order_column(dataset)
-    if column is None:
-        return "TRUE"
-    stored = sql.column(column, TARGET)
-    return f"coalesce({place} > {stored}, {place} IS NOT NULL AND {stored} IS NULL)"
-
-
-def is_ended(dataset: Dataset) -> str:
-    """SQL over both sides that is true if the net change of a changelog ends the table's row before its own row."""
-    ended = sql.column(Helpers(dataset).ended, SOURCE)
-    return f"({ended} IS NOT NULL AND {_newer(dataset, ended)})"
-
-
-def _updated(dataset: Dataset, mode: Merge) -> list[str]:
-    """The columns that an update sets. The order column is always one, or late data would win the next time."""
-    listed = set(mode.update_columns) or set(dataset.schema.names) - set(mode.keep_columns)
-    return [name for name in dataset.schema.names if name in listed | {order_column(dataset)}]
-
-
-def _update(mode: Merge, conditions: list[str], values: dict[str, str]) -> str:
-    all_conditions = [*conditions, *([f"({mode.update_when})"] if mode.update_when is not None else [])]
-    return f"WHEN MATCHED AND {' AND '.join(all_conditions)} THEN UPDATE SET {_assignments(values)}"
-
-
-def _assignments(values: dict[str, str]) -> str:
-    return ", ".join(f"{sql.column(name, TARGET)} = {value}" for name, value in values.items())
-
-
-def _insert(values: dict[str, str], condition: str = "TRUE") -> str:
-    return f"WHEN NOT MATCHED AND {condition} THEN INSERT ({sql.names(values)}) VALUES ({', '.join(values.values())})"
-
-
-def _older(dataset: Dataset, truncated_at: str | None) -> str | None:
-    """Whether the table's row is older than the truncation. If there is no truncation or no order column, None."""
-    return None if truncated_at is None or order_column(dataset) is None else _newer(dataset, truncated_at)
-
-
-def _by_source(dataset: Dataset, rows: MergeQuery, within: Slice | None, truncated_at: str | None) -> Iterator[str]:
-    """What happens to rows of the table that the frame lacks, if the run addresses the whole table."""
-    if within is None and rows.missing is None and _deletes_missing(dataset, truncated_at):
-        yield f"WHEN NOT MATCHED BY SOURCE AND {_and([_older(dataset, truncated_at)])} THEN DELETE"

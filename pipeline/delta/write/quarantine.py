@@ -21,7 +21,8 @@ from typing import Any, Literal
 from pyspark.sql import DataFrame, SparkSession
 
 from pipeline.dataset import Dataset, OnViolation, TableRef
-from pipeline.dataset.expectations import EPOCH, REASONS, TOKEN, WRITER, constraint_name, null_label
+from pipeline.dataset.expectations import constraint_name, null_label
+from pipeline.dataset.side_tables import EPOCH, REASONS, RUN_ID, TOKEN, WRITER
 from pipeline.dataset.write_mode import changelog_of
 from pipeline.delta import sql
 from pipeline.delta.log.commits import Commit
@@ -73,12 +74,13 @@ class RemovedRows:
 class SplitFrame:
     """A frame split by its violations: the rows that are written, the rows to quarantine, and the counts.
 
-    `frame` and `set_apart` are materialized if `is_held`. `is_refused` says that some remaining rows violate a rule
-    that fails the write. `left_out` counts the rows of the slice that are kept out, by partition values. `rows` is the
-    number of rows of `frame`, None if they were not counted.
+    `frame`, `set_apart`, and `whole` with all rows, are materialized if `is_held`. `is_refused` says that some
+    remaining rows violate a rule that fails the write. `left_out` counts the rows of the slice that are kept out, by
+    partition values. `rows` is the number of rows of `frame`, None if they were not counted.
     """
 
     frame: DataFrame
+    whole: DataFrame
     rows: int | None = None
     is_held: bool = False
     set_apart: DataFrame | None = None
@@ -87,6 +89,12 @@ class SplitFrame:
     rows_dropped: int = 0
     left_out: Mapping[tuple[Any, ...], RemovedRows] = field(default_factory=dict)
     is_refused: bool = False
+
+    @property
+    def counts(self) -> dict[str, Any]:
+        """The counts under the names of their fields, which a result of a write has too."""
+        names = ("violations", "rows_dropped", "rows_quarantined", "left_out")
+        return {name: getattr(self, name) for name in names}
 
 
 @contextmanager
@@ -99,7 +107,7 @@ def split_violations(frame: DataFrame, dataset: Dataset, within: Slice | None) -
         DeclarationError: a check can't be used.
     """
     if all(constraint.on_violation == "fail" for constraint in dataset.constraints):
-        yield SplitFrame(frame=frame)
+        yield SplitFrame(frame=frame, whole=frame)
         return
     constraints.refuse_unusable_checks(frame.sparkSession, dataset)
     tagged = _tagged(frame, dataset).persist()
@@ -190,6 +198,7 @@ def _counted(tagged: DataFrame, dataset: Dataset, within: Slice | None) -> Split
     columns = [sql.identifier(name) for name in (*dataset.schema.names, *dataset.frame_columns)]
     return SplitFrame(
         frame=tagged.filter(goes_on).selectExpr(*columns),
+        whole=tagged.selectExpr(*columns),
         rows=row["remaining"],
         is_held=True,
         set_apart=None if dataset.quarantine is None else tagged.filter(f"{fate} = 'quarantine'"),
@@ -223,13 +232,13 @@ def rows_for_quarantine(set_apart: DataFrame, dataset: Dataset, note: CommitNote
     Args:
         rows: the number of rows, at least one.
     """
-    writer, epoch = _batch(note)
+    writer, epoch = batch(note)
     batch_columns = {
         REASONS: _reasons(dataset),
         WRITER: sql.string(writer),
         EPOCH: "CAST(NULL AS BIGINT)" if epoch is None else f"CAST({epoch} AS BIGINT)",
         TOKEN: sql.string(note.mark.token),
-        "_run_id": "CAST(NULL AS STRING)" if note.run_id is None else sql.string(note.run_id),
+        RUN_ID: "CAST(NULL AS STRING)" if note.run_id is None else sql.string(note.run_id),
         "_set_apart_at": "current_timestamp()",
     }
     columns = [sql.identifier(name) for name in dataset.schema.names]
@@ -241,7 +250,7 @@ def rows_for_quarantine(set_apart: DataFrame, dataset: Dataset, note: CommitNote
 
 def batch_slice(note: CommitNote) -> Slice:
     """The quarantined rows of this batch that this write may replace."""
-    writer, epoch = _batch(note)
+    writer, epoch = batch(note)
     values: list[tuple[str, Any]] = [(WRITER, writer)]
     if epoch is not None:
         values.append((EPOCH, epoch))
@@ -250,7 +259,8 @@ def batch_slice(note: CommitNote) -> Slice:
     return Slice((Box(tuple((column, Values((value,))) for column, value in values)),))
 
 
-def _batch(note: CommitNote) -> tuple[str, int | None]:
+def batch(note: CommitNote) -> tuple[str, int | None]:
+    """The writer and the epoch that identify the batch of a write."""
     return (note.mark.writer, note.mark.epoch) if note.cursors is None else (CURSORS, note.cursors.number)
 
 
@@ -269,7 +279,7 @@ def remove_uncommitted(session: SparkSession, quarantine: TableRef, note: Commit
         return
     epochs = "" if replace_all else f" AND {sql.identifier(EPOCH)} >= {note.cursors.number}"
     others = f"{sql.identifier(WRITER)} = {sql.string(CURSORS)} AND {sql.identifier(TOKEN)} <> "
-    _delete(session, quarantine, note, f"{others}{sql.string(note.mark.token)}{epochs}")
+    delete_rows(session, quarantine, note, f"{others}{sql.string(note.mark.token)}{epochs}")
 
 
 def remove_batch(session: SparkSession, quarantine: TableRef, note: CommitNote) -> Commit | None:
@@ -281,10 +291,12 @@ def remove_batch(session: SparkSession, quarantine: TableRef, note: CommitNote) 
         CommitConflictError: at every attempt another commit came first.
         DamagedTableError: a file of the quarantine is missing or damaged.
     """
-    return _delete(session, quarantine, note, batch_slice(note).predicate(quarantine.dataset))
+    return delete_rows(session, quarantine, note, batch_slice(note).predicate(quarantine.dataset))
 
 
-def _delete(session: SparkSession, quarantine: TableRef, note: CommitNote, condition: str) -> Commit | None:
+def delete_rows(session: SparkSession, quarantine: TableRef, note: CommitNote, condition: str) -> Commit | None:
+    """Delete the rows of a side table for which a condition is true. If there were none, None; raises as above."""
+
     def attempt(_: int) -> Commit | None:
         with private_session(session, write_confs(note, session, quarantine.dataset.fingerprint)) as clone:
             try:

@@ -1,25 +1,41 @@
-"""The rules that refused rows violate, found by a second pass over the frame: typed errors with counts and examples.
+"""What a refusal means: the rules that refused rows violate, and a commit that was made although its statement raised.
 
-Here belong the errors, the order in which they are reported, and the search for the expression that fails for a row.
-The conditions are those of `constraints`. When a frame is read again is the subject of `write`.
+Here belong the errors with counts and examples, which a second pass over the frame finds, their order, and the search
+for the expression that fails for a row. The conditions are those of `constraints`. When a frame is read again is the
+subject of `write`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 from pyspark.sql import DataFrame
 
-from pipeline.dataset import Dataset, Merge
+from pipeline.dataset import Dataset, Merge, TableRef
 from pipeline.dataset.expectations import null_label
 from pipeline.delta import sql
-from pipeline.delta.spark.failures import CAUSE_UNKNOWN, SPARK_ERRORS, failure_of
+from pipeline.delta.log.commits import Commit
+from pipeline.delta.log.mark import Mark, marked_commit
+from pipeline.delta.spark.failures import (
+    CAUSE_UNKNOWN,
+    CHECK_BROKEN,
+    LOST_OR_REFUSED,
+    NOT_NULL_BROKEN,
+    RAISED_BY_US,
+    SLICE_BROKEN,
+    SPARK_ERRORS,
+    failure_of,
+    has_ended,
+)
 from pipeline.delta.sql import constraints
 from pipeline.delta.sql.slices import Slice
+from pipeline.delta.storage.file_system import local_folder
+from pipeline.delta.table.open_table import TableState
 from pipeline.delta.write import merge
 from pipeline.errors import (
     CheckViolationError,
+    CommitConflictError,
     DuplicateKeysError,
     ExpressionFailedError,
     NullViolationError,
@@ -46,6 +62,22 @@ def failing_expressions_named(frame: DataFrame, dataset: Dataset) -> Iterator[No
             raise
         _refuse_failing(frame, dataset)
         raise
+
+
+@contextmanager
+def refusals_named(frame: DataFrame, dataset: Dataset, within: Slice | None) -> Iterator[None]:
+    """The block of a query over the rows of a write. Rows that it refuses are told by the rule that they violate.
+
+    Raises:
+        ViolationError: rows were refused.
+    """
+    try:
+        yield
+    except LOST_OR_REFUSED as error:
+        violation = violations_in(frame, dataset, within) if failure_of(error).has(RAISED_BY_US) else None
+        if violation is None:
+            raise
+        raise violation from error
 
 
 def _refuse_failing(frame: DataFrame, dataset: Dataset) -> None:
@@ -120,3 +152,41 @@ def _broken(stored: DataFrame, dataset: Dataset, kept: Collection[str], *, names
     if broken_checks:
         return CheckViolationError(dataset=dataset.name, counts=broken_checks, examples=examples)
     return None
+
+
+# --- a statement that raised ------------------------------------------------------------------------------------------
+
+
+def commit_despite(
+    error: Exception, frame: DataFrame, table: TableRef, state: TableState, *, within: Slice | None, mark: Mark
+) -> Commit:
+    """The commit of a write that raised, if it was made nevertheless. Otherwise raise the error to report.
+
+    A reply can get lost, and Delta's work after a commit can fail. So the log is searched for our mark before a failure
+    is reported.
+
+    Raises:
+        ViolationError: rows were refused.
+        CommitConflictError: another commit came first, and the log has none of ours.
+        CommitUnknownError: the log can't be read, or the statement may still run.
+    """
+    failure = failure_of(error)
+    refused = CHECK_BROKEN | NOT_NULL_BROKEN | RAISED_BY_US | SLICE_BROKEN
+    violation = None
+    names_too_long = failure.is_storage and bool(table.dataset.partition_by)
+    if failure.has(refused) or failure.has_only(CAUSE_UNKNOWN) or names_too_long:
+        with suppress(*SPARK_ERRORS):  # the frame fails by itself; then its own error is the one to tell
+            violation = violations_in(
+                frame, table.dataset, within, names_folders=local_folder(table.location) is not None
+            )
+    if violation is not None:
+        raise violation from error
+    commit = marked_commit(
+        frame.sparkSession, table.name, table.location, mark, state.log_partition_by, reason=failure.summary,
+        ended=has_ended(error),
+    )  # fmt: skip
+    if commit is not None:
+        return commit
+    if failure.is_conflict:
+        raise table.error(CommitConflictError, condition=failure.condition) from error
+    raise error

@@ -15,6 +15,7 @@ from pipeline.dataset import Dataset, History, InsertNew, Merge
 from pipeline.delta.log.commits import Commit, PartitionCounts, PartitionValues
 from pipeline.delta.log.mark import AfterCommit, Mark
 from pipeline.delta.table.open_table import TableState
+from pipeline.delta.write.audit import Judgment
 from pipeline.delta.write.quarantine import RemovedRows, Violation
 
 
@@ -29,9 +30,10 @@ class WriteResult:
     counts of the commit by the same values; None if a stream has made several commits. `left_out` are the rows of the
     slice that constraints kept out, by typed values. `rows_written` counts inserted and updated rows. `rows_deleted` is
     None if Delta does not report it, `rows_updated` for all writes but a merge.
-    `violations` are the constraints that were checked before the write. `quarantined` is the commit of the quarantined
-    rows, None if there were none. If the schema policy let this write change the schema, `fingerprint_before` is the
-    old schema's fingerprint and `schema_changes` are the steps; otherwise the fingerprint is None.
+    `violations` are the constraints that were checked before the write, `judged` is what its audit has found.
+    `quarantined` is the commit of the quarantined rows, None if there were none. If the schema policy let this write
+    change the schema, `fingerprint_before` is the old schema's fingerprint and `schema_changes` are the steps;
+    otherwise the fingerprint is None.
     """
 
     dataset: str
@@ -56,6 +58,7 @@ class WriteResult:
     features: tuple[str, ...]
     metrics: Mapping[str, str] = field(default_factory=dict)
     violations: tuple[Violation, ...] = ()
+    judged: tuple[Judgment, ...] = ()
     rows_dropped: int = 0
     rows_quarantined: int = 0
     quarantined: WriteResult | None = None

@@ -1,7 +1,7 @@
 """The only code that writes rows: append, replace, merge and first load, each with exactly one commit or none.
 
-Here belong the attempts of a write, the translation of a refusal, and the result. The rows and statement of a merge
-belong to `merge`, the rows that are kept out to `quarantine`, and the rules that refused rows violate to `refusal`. A
+Here belong the attempts of a write and the result. The rows and statement of a merge belong to `merge`, the rows that
+are kept out to `quarantine`, the judgment before the commit to `audit`, and what a refusal means to `refusal`. A
 plain append or replace reads the frame once: Delta itself enforces NOT NULL, checks and the slice during the write.
 Only after a refusal does a second pass count and name the rows.
 """
@@ -9,16 +9,16 @@ Only after a refusal does a second pass count and name the rows.
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from dataclasses import replace as changed
 from functools import partial
+from types import MappingProxyType
 
 from pyspark.sql import DataFrame, SparkSession
 
 from pipeline.dataset import Dataset, ErrorIfExists, Ignore, Merge, Replace, TableRef
-from pipeline.dataset.expectations import QUARANTINE_SUFFIX
 from pipeline.dataset.policy import storage_confs
 from pipeline.dataset.schema import casefolded
 from pipeline.delta import sql
@@ -28,33 +28,22 @@ from pipeline.delta.log.mark import (
     AfterCommit,
     CommitNote,
     Mark,
-    marked_commit,
     own_commit,
     private_session,
     write_confs,
 )
 from pipeline.delta.log.retry import RetryPolicy, with_retries
 from pipeline.delta.spark.doors import door, door_of_write
-from pipeline.delta.spark.failures import (
-    CAUSE_UNKNOWN,
-    CHECK_BROKEN,
-    LOST_OR_REFUSED,
-    NOT_NULL_BROKEN,
-    RAISED_BY_US,
-    SLICE_BROKEN,
-    SPARK_ERRORS,
-    failure_of,
-    has_ended,
-)
+from pipeline.delta.spark.failures import LOST_OR_REFUSED, SPARK_ERRORS
 from pipeline.delta.sql.slices import Slice
-from pipeline.delta.storage.file_system import local_folder
 from pipeline.delta.table.apply import Applied
 from pipeline.delta.table.open_table import TableState, conform, open_with_steps, require_table
-from pipeline.delta.write import merge, overwrite, quarantine
+from pipeline.delta.write import merge, quarantine
+from pipeline.delta.write.audit import Audit
 from pipeline.delta.write.quarantine import SplitFrame, split_violations
-from pipeline.delta.write.refusal import failing_expressions_named, violations_in
+from pipeline.delta.write.refusal import commit_despite, failing_expressions_named, refusals_named, violations_in
 from pipeline.delta.write.result import WriteResult, commit_result, no_commit
-from pipeline.delta.write.statement import write_statement
+from pipeline.delta.write.statement import evolution, overwrite, write_statement
 from pipeline.delta.write.transaction import (
     Guard,
     Identifier,
@@ -70,6 +59,7 @@ from pipeline.errors import AfterCommitError, CommitConflictError, CommitUnknown
 
 # The condition of a conflict in which another run has advanced the same cursors.
 CURSOR_MOVED = "CURSOR_MOVED"
+_NO_PARTS: Mapping[str, Slice] = MappingProxyType({})
 # Delta reads the source of a merge twice, and by default first copies any source that is not a Delta table.
 _WITHOUT_COPY = {"spark.databricks.delta.merge.materializeSource": "none"}
 
@@ -77,7 +67,8 @@ _WITHOUT_COPY = {"spark.databricks.delta.merge.materializeSource": "none"}
 @door
 def write(
     frame: DataFrame, *, table: TableRef, note: CommitNote, within: Slice | None = None, replace_all: bool = False,
-    source_is_stable: bool = False, is_identified: bool = False, retry: RetryPolicy | None = None,
+    source_is_stable: bool = False, is_identified: bool = False, parts: Mapping[str, Slice] = _NO_PARTS,
+    proviso: Callable[[], None] | None = None, retry: RetryPolicy | None = None,
 ) -> WriteResult:  # fmt: skip
     """Write a frame in the dataset's write mode. If there is no table, create it.
 
@@ -91,6 +82,9 @@ def write(
         source_is_stable: every evaluation of the frame gives the same rows, as with files that nobody changes. A merge
             then keeps no copy of them.
         is_identified: let Delta accept one commit of this writer and epoch, even if a repeat would double no rows.
+        parts: for an audit, the slices in which the declared number of rows is counted, by name. If there are none, the
+            rows are counted as a whole.
+        proviso: is called before the statement of each attempt, and raises if the write is not to be made any more.
         retry: when to give up after conflicts with other commits. If None, the default policy.
 
     Raises:
@@ -98,6 +92,7 @@ def write(
         TableMismatchError, NotADeltaTableError, StorageError: the table can't be opened or created.
         DamagedTableError: a file of the table or its log is missing or damaged. Nothing is committed.
         ViolationError: rows are refused, with counts.
+        AuditError: a blocking expectation failed. Nothing is committed, and the rows wait beside the table.
         ExpressionError: a condition of the write mode can't be used. Nothing is created.
         ExpressionFailedError: declared SQL raises for a row.
         FrameFailedError: the frame can't be computed.
@@ -119,13 +114,17 @@ def write(
         if split.is_refused and (violation := violations_in(fixed, table.dataset, within)) is not None:
             raise violation
         apart = _QuarantinedRows(split, table, note)
-
+        whole = split.whole if split.is_held else fixed
+        audit = Audit(
+            table=table, note=note, within=within, parts=parts, replace_all=replace_all, whole=whole, put=write
+        )
         replaced = within is None and (replace_all or isinstance(table.dataset.write, Replace))
         # Delta refuses a source that is cached.
         as_it_is = source_is_stable and not _is_fixed(split, table.dataset, within)
         tables: list[Applied] = []
         attempt_write = partial(
-            _attempt, replace_all=replace_all, source_is_stable=as_it_is, apart=apart, is_identified=is_identified
+            _attempt, replace_all=replace_all, source_is_stable=as_it_is, apart=apart, audit=audit,
+            is_identified=is_identified or audit.is_declared, proviso=proviso,
         )  # fmt: skip
 
         def attempt(number: int) -> WriteResult:
@@ -136,11 +135,8 @@ def write(
         with apart.removed_on_failure():
             result = with_retries(attempt, retry or RetryPolicy(), table.name)
         with result.behind():
-            return changed(
-                result, violations=split.violations, rows_dropped=split.rows_dropped, left_out=split.left_out,
-                rows_quarantined=split.rows_quarantined, quarantined=apart.result,
-                **overwrite.evolution(table.dataset, tables),
-            )  # fmt: skip
+            audit.settle(fixed.sparkSession, is_held=result.committed or result.skipped)
+            return changed(result, quarantined=apart.result, **split.counts, **evolution(table.dataset, tables))
 
 
 @contextmanager
@@ -167,13 +163,13 @@ def _checked(conformed: DataFrame, dataset: Dataset) -> DataFrame:
 
 
 def _is_fixed(split: SplitFrame, dataset: Dataset, within: Slice | None) -> bool:
-    return split.is_held or merge.needs_fixed_source(dataset, within)
+    return split.is_held or dataset.audit == "before" or merge.needs_fixed_source(dataset, within)
 
 
 @contextmanager
 def _fixed_frame(split: SplitFrame, dataset: Dataset, within: Slice | None) -> Iterator[DataFrame]:
     """The frame, materialized if it is read more than once, so that every pass sees the same rows."""
-    if split.is_held or not merge.needs_fixed_source(dataset, within):
+    if split.is_held or not _is_fixed(split, dataset, within):
         yield split.frame
         return
     fixed = split.frame.persist()
@@ -197,7 +193,7 @@ class _QuarantinedRows:
     def to(self) -> TableRef | None:
         """The quarantine's table. If no constraint has a quarantine, None."""
         dataset = self.table.dataset.quarantine
-        return None if dataset is None else TableRef(dataset, f"{self.table.location}{QUARANTINE_SUFFIX}")
+        return None if dataset is None else self.table.beside(dataset)
 
     def commit(self, session: SparkSession) -> None:
         """Replace the batch's quarantined rows, once in all attempts. If nothing changes, make no commit."""
@@ -241,7 +237,8 @@ class _QuarantinedRows:
 
 def _attempt(
     frame: DataFrame, table: TableRef, opened: Applied, note: CommitNote, within: Slice | None, *, replace_all: bool,
-    source_is_stable: bool, apart: _QuarantinedRows, is_identified: bool,
+    source_is_stable: bool, apart: _QuarantinedRows, audit: Audit, is_identified: bool,
+    proviso: Callable[[], None] | None,
 ) -> WriteResult:  # fmt: skip
     session, dataset, state = frame.sparkSession, table.dataset, opened.after
     guard = _guard(session, dataset, state, note, is_identified=is_identified)
@@ -249,24 +246,30 @@ def _attempt(
         return no_commit(dataset, state, note.mark, skipped_at=guard.version)
     if isinstance(guard, Occupied):
         return no_commit(dataset, state, note.mark)
-    if apart.split.set_apart is not None and isinstance(guard, Identifier) and note.cursors is None:
-        before = version_holding(state, note.mark, guard)
-        if before is not None:  # no row is quarantined a second time
-            return no_commit(dataset, state, note.mark, skipped_at=before)
+    is_looked_up = audit.is_declared or (apart.split.set_apart is not None and note.cursors is None)
+    before = version_holding(state, note.mark, guard) if is_looked_up and isinstance(guard, Identifier) else None
+    if before is not None and note.cursors is not None:
+        raise table.error(CommitConflictError, condition=CURSOR_MOVED)
+    if before is not None:  # no row is quarantined or refused a second time
+        return no_commit(dataset, state, note.mark, skipped_at=before)
     with _temporary_view(frame, note.mark) as view:
         statement = write_statement(frame, table, view, within, replace_all=replace_all)
+        with refusals_named(frame, dataset, within):
+            judged = audit.judged(session, view, statement, state)
         apart.commit(session)
         confs = (guard.confs if isinstance(guard, Identifier) else {}) | (_WITHOUT_COPY if source_is_stable else {})
         commit = None
+        if proviso is not None:
+            proviso()
         if not _changes_nothing(apart.split, dataset, opened, guard, replace_all=replace_all):
-            commit = _run(statement, frame, table, opened, note=note, within=within, confs=confs, view=view)
+            commit = _run(statement.text, frame, table, opened, note=note, within=within, confs=confs, view=view)
     if commit is not None:
         with AfterCommit(table.name, table.location, commit.version):
             if opened.overwrites:
                 state = conform(session, table).after
             apart.settle(session, replace_all=replace_all)
-            return commit_result(dataset, state, note.mark, commit)
-    return _without_commit(session, table, note, guard)
+            return changed(commit_result(dataset, state, note.mark, commit), judged=judged)
+    return changed(_without_commit(session, table, note, guard), judged=judged)
 
 
 def _without_commit(session: SparkSession, table: TableRef, note: CommitNote, guard: Guard) -> WriteResult:
@@ -308,11 +311,11 @@ def _run(
     with private_session(frame.sparkSession, marked | dict(confs)) as clone:
         try:
             if opened.overwrites:
-                partition_by = overwrite.overwrite(clone, table, opened, view)
+                partition_by = overwrite(clone, table, opened, view)
             else:
                 clone.sql(statement).collect()
         except LOST_OR_REFUSED as error:
-            return _outcome(error, frame, table, state, within=within, mark=note.mark)
+            return commit_despite(error, frame, table, state, within=within, mark=note.mark)
         return own_commit(clone, table.name, table.location, note.mark, partition_by)
 
 
@@ -351,38 +354,3 @@ def _temporary_view(frame: DataFrame, mark: Mark) -> Iterator[str]:
         # A view that remains has a unique name; an error here must not hide the result of the write.
         with suppress(*LOST_OR_REFUSED):
             frame.sparkSession.catalog.dropTempView(name)
-
-
-def _outcome(
-    error: Exception, frame: DataFrame, table: TableRef, state: TableState, *, within: Slice | None, mark: Mark
-) -> Commit:
-    """The commit of a write that raised, if it was made nevertheless. Otherwise raise the error to report.
-
-    A reply can get lost, and Delta's work after a commit can fail. So the log is searched for our mark before a failure
-    is reported.
-
-    Raises:
-        ViolationError: rows were refused.
-        CommitConflictError: another commit came first, and the log has none of ours.
-        CommitUnknownError: the log can't be read, or the statement may still run.
-    """
-    failure = failure_of(error)
-    refused = CHECK_BROKEN | NOT_NULL_BROKEN | RAISED_BY_US | SLICE_BROKEN
-    violation = None
-    names_too_long = failure.is_storage and bool(table.dataset.partition_by)
-    if failure.has(refused) or failure.has_only(CAUSE_UNKNOWN) or names_too_long:
-        with suppress(*SPARK_ERRORS):  # the frame fails by itself; then its own error is the one to tell
-            violation = violations_in(
-                frame, table.dataset, within, names_folders=local_folder(table.location) is not None
-            )
-    if violation is not None:
-        raise violation from error
-    commit = marked_commit(
-        frame.sparkSession, table.name, table.location, mark, state.log_partition_by, reason=failure.summary,
-        ended=has_ended(error),
-    )  # fmt: skip
-    if commit is not None:
-        return commit
-    if failure.is_conflict:
-        raise table.error(CommitConflictError, condition=failure.condition) from error
-    raise error

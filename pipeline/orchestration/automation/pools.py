@@ -39,16 +39,15 @@ def pool_of_export(name: str) -> str:
 def table_pools(registry: Registry, written: Iterable[AssetsDefinition] = ()) -> dict[str, str]:
     """The pool of each table, by the name of its dataset: that in which its rows are written.
 
-    An asset that declares a pool of its own writes its tables in it. The rows of a quarantine are written by the step
+    An asset that declares a pool of its own writes its tables in it. The rows of a side table are written by the step
     of its dataset.
     """
     own = {key: found for asset in written for key in asset.keys if (found := _pool_of_output(asset, key)) is not None}
     pools: dict[str, str] = {}
-    for dataset in registry:  # a quarantine follows its dataset
+    for dataset in registry:  # a side table follows its dataset
         pools.setdefault(dataset.name, own.get(AssetKey(dataset.asset_key), pool(dataset)))
-        quarantine = dataset.quarantine
-        if quarantine is not None:
-            pools[quarantine.name] = pools[dataset.name]
+        for beside in dataset.side_tables:
+            pools[beside.name] = pools[dataset.name]
     return pools
 
 

@@ -1,56 +1,35 @@
 """Asset checks of constraints and expectations: the counts of the write, and the violations in its version.
 
 Here belong the specs and results. The check of a constraint reads the counts that the run has recorded for its commit.
-The check of an expectation reads the table at that commit's version. What is counted, and how, belongs to
-`pipeline.delta`.
+The check of an expectation reads the table at that commit's version, unless the audit of the write has judged it. What
+is counted, and how, belongs to `pipeline.delta`.
 """
 
 from __future__ import annotations
 
-import hashlib
-import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from dagster import AssetCheckResult, AssetCheckSeverity, AssetCheckSpec, AssetKey, MetadataValue
+from dagster import AssetCheckResult, AssetCheckSpec, AssetKey, MetadataValue
 
-from pipeline.dataset import Check, Constraint, Dataset, Expectation, References, Severity, Spans, Unique
+from pipeline.dataset import Check, Constraint, Dataset, Expect, Expectation, References, Spans, Unique
 from pipeline.dataset.expectations import constraint_name, expectation_name
-from pipeline.delta.inspect.check import violations_at
+from pipeline.delta.inspect.check import finding_at
 from pipeline.delta.sql.constraints import BrokenRows
+from pipeline.delta.sql.expectations import Finding, of_rows
 from pipeline.delta.table.open_table import table_state
 from pipeline.errors import TableNotFoundError
+from pipeline.orchestration.check_results import described, finding_metadata, quality_checks, severity
 from pipeline.orchestration.io.io_manager import DeltaIOManager
 from pipeline.orchestration.metadata import of_commit
-from pipeline.orchestration.metadata_keys import HELD_TO_VERSION, SOURCES, VERSION, VIOLATIONS
+from pipeline.orchestration.metadata_keys import AUDIT, HELD_TO_VERSION, SOURCES, VERSION, VIOLATIONS
 
-_PLAIN = re.compile(r"[A-Za-z0-9_]+")
 _CONSEQUENCES = {
     "fail": "other rows make the write fail",
     "drop": "other rows are dropped",
     "quarantine": "other rows go to the quarantine table",
 }
 Written = Mapping[str | None, Mapping[str, Any]]
-
-
-def quality_checks(dataset: Dataset) -> dict[str, Constraint | Expectation]:
-    """The declared constraints and expectations of a dataset, by the names of their asset checks."""
-    named: dict[str, Constraint | Expectation] = {
-        _name(f"{'check' if isinstance(constraint, Check) else 'not_null'}_{_subject(constraint)}"): constraint
-        for constraint in dataset.constraints
-    }
-    return named | {_name(expectation_name(expectation)): expectation for expectation in dataset.expectations}
-
-
-def _subject(constraint: Constraint) -> str:
-    return constraint.name if isinstance(constraint, Check) else constraint.column
-
-
-def _name(text: str) -> str:
-    """A name that Dagster accepts. If the text had to be changed, a digest keeps the name unique."""
-    if _PLAIN.fullmatch(text):
-        return text
-    return f"{re.sub('[^A-Za-z0-9_]', '_', text)}_{hashlib.sha256(text.encode()).hexdigest()[:8]}"
 
 
 def specs(dataset: Dataset) -> Iterator[AssetCheckSpec]:
@@ -68,14 +47,11 @@ def _described(declared: Constraint | Expectation) -> str:
         return f"({', '.join(declared.columns)}) is in ({', '.join(declared.target)}) of {declared.dataset}."
     if isinstance(declared, Spans):
         return "The spans of each key are in order and don't overlap, and at most one is open."
+    if isinstance(declared, Expect):
+        return f"{declared.sql}, over the rows of {'the write' if declared.over == 'write' else 'the table'}."
     if isinstance(declared, Unique):
         return f"No two rows of the table are equal in ({', '.join(declared.columns)})."
     return f"Rows without NULL in {declared.column}; {_CONSEQUENCES[declared.on_violation]}."
-
-
-def severity(declared: Severity) -> AssetCheckSeverity:
-    """The declared severity in Dagster's form."""
-    return AssetCheckSeverity.WARN if declared == "warn" else AssetCheckSeverity.ERROR
 
 
 def result(
@@ -84,27 +60,43 @@ def result(
     """The result of one check, from the metadata that was recorded for the last write."""
     declared = quality_checks(dataset)[name]
     try:
-        if isinstance(declared, Expectation):
-            broken, facts = _checked(declared, dataset, written, manager)
-        else:
-            broken, facts = _recorded(declared, written)
+        found, facts = found_by(declared, dataset, written, manager)
     except TableNotFoundError as error:
-        return AssetCheckResult(
-            asset_key=key, check_name=name, passed=False, severity=severity(declared.severity),
-            description=error.message(),
-        )  # fmt: skip
-    rows = "1 row breaks it" if broken.rows == 1 else f"{broken.rows} rows break it"
+        found, facts = Finding(False, error.message()), {}
     return AssetCheckResult(
         asset_key=key,
         check_name=name,
-        passed=not broken.rows,
+        passed=found.passed,
         severity=severity(declared.severity),
-        description=f"{rows}." if broken.rows else "No row breaks it.",
-        metadata={**facts, "rows": broken.rows, "examples": MetadataValue.json(list(broken.examples))},
+        description=described(found),
+        metadata={**facts, **finding_metadata(found)},
     )
 
 
-def _recorded(declared: Constraint, written: Written) -> tuple[BrokenRows, dict[str, Any]]:
+def found_by(
+    declared: Constraint | Expectation, dataset: Dataset, written: Written, manager: DeltaIOManager
+) -> tuple[Finding, dict[str, Any]]:
+    """The finding of a check, and facts about it: recorded by the write, or else found in its version.
+
+    Raises:
+        TableNotFoundError: a table was never written.
+    """
+    if not isinstance(declared, Expectation):
+        return _recorded(declared, written)
+    return recorded_by_audit(expectation_name(declared), written) or _checked(declared, dataset, written, manager)
+
+
+def recorded_by_audit(name: str, written: Written) -> tuple[Finding, dict[str, Any]] | None:
+    """The finding of the audit of the last write, and its version. If the write was not audited, None."""
+    for metadata in written.values():
+        judged = metadata.get(AUDIT, {}).get(name)
+        if judged is not None:
+            found = Finding(judged["passed"], judged["value"], judged["rows"], tuple(judged["examples"]))
+            return found, {VERSION: MetadataValue.int(metadata[VERSION]), "judged": "before the commit"}
+    return None
+
+
+def _recorded(declared: Constraint, written: Written) -> tuple[Finding, dict[str, Any]]:
     """The counts of the writes. A write without counts has no violations: Delta would have refused the row."""
     facts: dict[str, Any] = {"on_violation": declared.on_violation}
     commits = {metadata.get(VERSION): metadata for metadata in written.values()}
@@ -115,13 +107,13 @@ def _recorded(declared: Constraint, written: Written) -> tuple[BrokenRows, dict[
     if versions:
         facts[VERSION] = MetadataValue.int(max(versions))
     examples = tuple(text for one in counted for text in one["examples"])
-    return BrokenRows(sum(one["rows"] for one in counted), examples), facts
+    return of_rows(BrokenRows(sum(one["rows"] for one in counted), examples)), facts
 
 
 def _checked(
     declared: Expectation, dataset: Dataset, written: Written, manager: DeltaIOManager
-) -> tuple[BrokenRows, dict[str, Any]]:
-    """The violations in the version of the last write. If none was recorded, in the newest version."""
+) -> tuple[Finding, dict[str, Any]]:
+    """What is found in the version of the last write. If none was recorded, in the newest version."""
     session, table = manager.spark.spark_session, dataset.at(manager.root)
     versions = [metadata[VERSION] for metadata in written.values() if VERSION in metadata]
     sources: Mapping[str, int] = next((metadata.get(SOURCES, {}) for metadata in written.values()), {})
@@ -131,6 +123,6 @@ def _checked(
             raise table.error(TableNotFoundError)
         versions = [state.version]
     other = sources.get(declared.dataset) if isinstance(declared, References) else None
-    broken, compared = violations_at(session, table, max(versions), declared, root=manager.root, other_version=other)
+    found, compared = finding_at(session, table, max(versions), declared, other_version=other)
     facts: dict[str, Any] = {VERSION: MetadataValue.int(max(versions))}
-    return broken, facts | ({} if compared is None else {HELD_TO_VERSION: MetadataValue.int(compared)})
+    return found, facts | ({} if compared is None else {HELD_TO_VERSION: MetadataValue.int(compared)})

@@ -14,15 +14,17 @@ from typing import Any
 from dagster import AssetCheckResult, AssetKey, MetadataValue, PartitionsDefinition
 
 from pipeline.dataset import Append, Dataset, Replace, RowCount, TableRef
-from pipeline.delta.inspect.check import counts_written_rows, is_within, rows_per_partition, typed_values
+from pipeline.dataset.expectations import ROW_COUNT
+from pipeline.delta.inspect.check import rows_per_partition, typed_values
 from pipeline.delta.log.commits import read_commit
+from pipeline.delta.sql.expectations import counts_written_rows, is_within
 from pipeline.delta.table.open_table import state_from_log, table_state_with_sizes
+from pipeline.orchestration import check_results
 from pipeline.orchestration.checks import quality_checks
 from pipeline.orchestration.io.io_manager import DeltaIOManager
 from pipeline.orchestration.metadata_keys import COMMITTED, PARTITION_ROWS, ROWS_WRITTEN, SKIPPED, TABLE_ROWS, VERSION
 from pipeline.orchestration.partitions import KeyFinder, sum_by_key
 
-ROW_COUNT = "row_count"
 # The most partitions out of range that a result names. A year of hours has more.
 NAMED_PARTITIONS = 100
 
@@ -52,6 +54,14 @@ def result(
     key: AssetKey, declared: RowCount, written: Mapping[str | None, Mapping[str, Any]], table: Table
 ) -> AssetCheckResult:
     """The result of the check, from the metadata that was recorded for the last write."""
+    audited = quality_checks.recorded_by_audit(ROW_COUNT, written)
+    if audited is not None:
+        found, facts = audited
+        return AssetCheckResult(
+            asset_key=key, check_name=ROW_COUNT, passed=found.passed,
+            severity=check_results.severity(declared.severity), description=check_results.described(found),
+            metadata={"expected": _range(declared), **facts, **check_results.finding_metadata(found)},
+        )  # fmt: skip
     rows = {partition: _rows(partition, metadata, len(written), table) for partition, metadata in written.items()}
     outside = {partition: count for partition, count in rows.items() if not is_within(declared, count)}
     named = dict(sorted((str(partition), count) for partition, count in outside.items() if partition is not None))
@@ -70,7 +80,7 @@ def result(
         asset_key=key,
         check_name=ROW_COUNT,
         passed=bool(rows) and not outside,
-        severity=quality_checks.severity(declared.severity),
+        severity=check_results.severity(declared.severity),
         description=f"Expected {_range(declared)}, found {summary}.",
         metadata=metadata,
     )

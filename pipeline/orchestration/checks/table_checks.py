@@ -35,11 +35,12 @@ from dagster import (
 from dagster._core.instance.utils import RUNLESS_RUN_ID
 
 from pipeline.dataset import Dataset
+from pipeline.dataset.expectations import ROW_COUNT
 from pipeline.delta.spark.doors import through_door
 from pipeline.delta.table.open_table import TableState, shape_differences, state_from_log, table_state_with_sizes
 from pipeline.errors import TableNotFoundError
+from pipeline.orchestration import check_results
 from pipeline.orchestration.checks import quality_checks, row_counts
-from pipeline.orchestration.checks.row_counts import ROW_COUNT
 from pipeline.orchestration.dataset_asset import IO_MANAGER
 from pipeline.orchestration.failures import as_dagster_failure
 from pipeline.orchestration.io.io_manager import DeltaIOManager
@@ -60,7 +61,7 @@ def dataset_checks(datasets: Iterable[Dataset], *, io_manager_key: str = IO_MANA
 
 
 def _checks(dataset: Dataset, io_manager_key: str) -> AssetChecksDefinition:
-    declared = quality_checks.quality_checks(dataset)
+    declared = check_results.quality_checks(dataset)
 
     @multi_asset_check(
         name=f"{_identifier(dataset)}_checks",
@@ -130,7 +131,7 @@ def _schema_result(key: AssetKey, dataset: Dataset, manager: DeltaIOManager) -> 
         asset_key=key,
         check_name=SCHEMA,
         passed=not differences,
-        severity=quality_checks.severity(dataset.schema_check.severity),
+        severity=check_results.severity(dataset.schema_check.severity),
         description="; ".join(differences) or "The table is as declared.",
         metadata=expected | observed | {"differences": MetadataValue.json(differences)},
     )

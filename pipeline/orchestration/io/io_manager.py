@@ -44,6 +44,7 @@ from pipeline.delta.write.write import write
 from pipeline.errors import FrameKindError, FrameMismatchError, PipelineError, TableNotFoundError
 from pipeline.orchestration.derived import dataset_of_table, derived_dataset, refuse_lost_partitions
 from pipeline.orchestration.failures import as_dagster_failure
+from pipeline.orchestration.io.audits import counted_parts, refusals_evaluated
 from pipeline.orchestration.io.consumers import consumer_of, read_changes, sources_of, written_changes
 from pipeline.orchestration.io.contexts import (
     key_columns,
@@ -149,10 +150,11 @@ class DeltaIOManager(ConfigurableIOManager):
                 sources={name: read.facts.version for name, read in reads.items()},
             )
             started = dt.datetime.now(dt.timezone.utc)
-            with _mismatch_remedy(table_declares):
+            with _mismatch_remedy(table_declares), refusals_evaluated(context, step, dataset):
                 results, further_metadata = self._write(
-                    obj, dataset, note, within, reading=reading, reads=reads.values()
-                )
+                    obj, dataset, note, within, reading=reading, reads=reads.values(),
+                    parts=counted_parts(context, dataset, keys),
+                )  # fmt: skip
         result = combined_result(results)
         with result.behind():
             seconds = (dt.datetime.now(dt.timezone.utc) - started).total_seconds()
@@ -177,6 +179,7 @@ class DeltaIOManager(ConfigurableIOManager):
         *,
         reading: Reading | None,
         reads: Iterable[InputRead],
+        parts: Mapping[str, Slice],
     ) -> tuple[tuple[WriteResult, ...], dict[str, Any]]:
         """The result of the write, or of each batch of a stream, and further metadata: the column lineage."""
         table = dataset.at(self.root)
@@ -189,7 +192,7 @@ class DeltaIOManager(ConfigurableIOManager):
             obj, within = obj.frame, obj.within
         with to_spark(obj, dataset, lambda: self.spark.spark_session, self._staging) as frame:
             if reading is None:
-                result = write(frame, table=table, note=note, within=within)
+                result = write(frame, table=table, note=note, within=within, parts=parts)
             else:
                 result = write_consumed(frame.sparkSession, frame, reading, table=table, note=note, within=within)
             with result.behind():
