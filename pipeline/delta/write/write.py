@@ -17,7 +17,7 @@ from functools import partial
 
 from pyspark.sql import DataFrame, SparkSession
 
-from pipeline.dataset import Dataset, ErrorIfExists, Ignore, Merge, Replace, TableRef
+from pipeline.dataset import Dataset, ErrorIfExists, History, Ignore, Merge, Replace, TableRef
 from pipeline.dataset.expectations import QUARANTINE_SUFFIX
 from pipeline.dataset.policy import storage_confs
 from pipeline.dataset.schema import casefolded
@@ -87,7 +87,8 @@ def write(
         frame: rows of the dataset; columns are matched by name.
         within: the slice that this write addresses. If None, the whole table. A replace replaces exactly it, so an
             empty frame empties it. Rows outside it are refused.
-        replace_all: write as if the table were empty, in any mode: its rows are removed.
+        replace_all: write as if the table were empty, in any mode: its rows are removed. A History keeps its past, and
+            takes the frame as a snapshot.
         source_is_stable: every evaluation of the frame gives the same rows, as with files that nobody changes. A merge
             then keeps no copy of them.
         is_identified: let Delta accept one commit of this writer and epoch, even if a repeat would double no rows.
@@ -98,6 +99,8 @@ def write(
         TableMismatchError, NotADeltaTableError, StorageError: the table can't be opened or created.
         DamagedTableError: a file of the table or its log is missing or damaged. Nothing is committed.
         ViolationError: rows are refused, with counts.
+        ChangelogError, SnapshotError: changes or a snapshot that can't be placed in the order of the rows.
+        DeclarationError: `replace_all` for a History with partitions.
         ExpressionError: a condition of the write mode can't be used. Nothing is created.
         ExpressionFailedError: declared SQL raises for a row.
         FrameFailedError: the frame can't be computed.
@@ -120,7 +123,8 @@ def write(
             raise violation
         apart = _QuarantinedRows(split, table, note)
 
-        replaced = within is None and (replace_all or isinstance(table.dataset.write, Replace))
+        mode = table.dataset.write
+        replaced = within is None and (replace_all or isinstance(mode, Replace)) and not isinstance(mode, History)
         # Delta refuses a source that is cached.
         as_it_is = source_is_stable and not _is_fixed(split, table.dataset, within)
         tables: list[Applied] = []
