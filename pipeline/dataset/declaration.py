@@ -77,8 +77,8 @@ class Dataset:
             `comment` in the metadata of its field.
         partition_by: partition columns, outermost first.
         write: what a write does to the rows of the table.
-        keys: columns that together name a row. NULL is a value like any other. A merge keeps them unique; in any other
-            mode the writer has to.
+        keys: columns that together name a row. NULL is a value like any other. A merge keeps them unique; a History has
+            several rows of a key, one for each span; in any other mode the writer has to keep them unique.
         reads: names of the datasets that this one is made from.
         reads_changes_of: those of `reads` of which only the changes since the last write are read. If nothing has
             changed, nothing is written.
@@ -192,6 +192,11 @@ class Dataset:
     def computed(self) -> tuple[str, ...]:
         """The columns that the write computes. A frame lacks them."""
         return self.write.computed if isinstance(self.write, History) else ()
+
+    @property
+    def row_keys(self) -> tuple[str, ...]:
+        """The columns that are unique in the table: the keys, and in a History also the beginning of the span."""
+        return (*self.keys, self.write.valid_from) if isinstance(self.write, History) else self.keys
 
     @property
     def keeps_state(self) -> bool:
@@ -347,7 +352,7 @@ def _consumer_problems(dataset: Dataset) -> Iterator[str]:
         if source not in dataset.reads:
             yield f"reads_changes_of names {source!r}, which reads does not"
     if dataset.reads_changes_of:
-        yield from consumer_problems(dataset.write)
+        yield from consumer_problems(dataset.write, dataset.partition_by)
     elif dataset.full_without_feed:
         yield "full_without_feed says how changes are read, and reads_changes_of names none"
 

@@ -19,6 +19,9 @@ from pipeline.dataset.write_mode import History, WriteMode, changelog_problems, 
 
 # The partition column of rows that are no rows of the dataset. In those of the dataset it is NULL.
 STATE_COLUMN = "_pipeline_state"
+# Its values: three kinds of points of a key, and two kinds of rows for all keys.
+CHANGE, DELETION, BEFORE = "change", "deletion", "before"
+TRUNCATION, SNAPSHOT = "truncation", "snapshot"
 
 
 class Declared(Protocol):

@@ -189,8 +189,13 @@ def mode_problems(mode: WriteMode, schema: StructType, keys: tuple[str, ...]) ->
         yield from _merge_problems(mode, types, keys)
 
 
-def consumer_problems(mode: WriteMode) -> Iterator[str]:
+def consumer_problems(mode: WriteMode, partition_by: Sequence[str]) -> Iterator[str]:
     """A message if a dataset of this mode can't consume changes: it must be possible to write it again in full."""
+    if isinstance(mode, History) and partition_by:
+        yield (
+            "a History with partitions can't consume changes: a full read is a snapshot of all partitions; declare it "
+            "without partition_by"
+        )
     if isinstance(mode, ErrorIfExists | Ignore) or (isinstance(mode, Merge) and mode.changelog is not None):
         yield "a consumer of changes is appended to, replaced or merged by rows"
 

@@ -178,9 +178,11 @@ class ChangelogError(ViolationError):
 class SnapshotError(PipelineError):
     """A snapshot for a History can't be placed in the order; nothing was written.
 
-    It is older than another snapshot, or the table has a newer row of a key that it lacks. `taken` is the greatest
-    value of the column `order` in it, None if it has no rows. `newest` is that of a newer snapshot, None if there is
-    none. `keys_newer` counts such keys, and `examples` are some of them.
+    It is older than another snapshot, the table has a newer row of a key that it lacks, or the table has another
+    snapshot of the same value. `taken` is the greatest value of the column `order` in it, None if it has no rows.
+    `newest` is that of a newer snapshot, None if there is none. `keys_newer` counts keys that it can't close,
+    `keys_other` those that differ from the other snapshot, and `examples` are some of them. `is_full_read` says whether
+    it is not declared as a snapshot, but was read in full from the sources of a consumer.
     """
 
     dataset: str
@@ -188,17 +190,29 @@ class SnapshotError(PipelineError):
     taken: str | None
     newest: str | None
     keys_newer: int
+    keys_other: int
     examples: tuple[str, ...]
+    is_full_read: bool
 
     sentence = (
         "The snapshot for dataset {dataset!r} with greatest {order} {taken} can't be written: the table has a snapshot "
-        "of {newest}, and {keys_newer} open keys that the snapshot lacks are not older than it ({examples}); nothing "
-        "was written."
+        "of {newest}, {keys_newer} open keys that the snapshot lacks are not older than it, and {keys_other} keys "
+        "differ from another snapshot of the same value ({examples}); nothing was written."
     )
     next_step = (
         "Write snapshots in their order, and give all rows of a snapshot one value in {order}: the time at which it "
         "was taken."
     )
+
+    def remedy(self) -> str:
+        """How snapshots are ordered, or, of a full read, when the sources can be read again."""
+        if not self.is_full_read:
+            return super().remedy()
+        return (
+            f"The sources were read in full. Run again when they have rows with a greater {self.order} than the table. "
+            "The versions of a source that was created again begin at 0; to begin a new history at once, declare the "
+            "dataset under another name."
+        )
 
 
 @dataclass(eq=False, kw_only=True)

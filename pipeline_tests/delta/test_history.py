@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import shutil
 from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
@@ -16,6 +17,7 @@ from pyspark.sql.types import BooleanType, DateType, LongType, StringType, Struc
 from pipeline.dataset import Append, Changelog, Check, Dataset, History, Merge, Spans
 from pipeline.delta.inspect.check import check_table
 from pipeline.delta.inspect.describe import describe
+from pipeline.delta.inspect.diff import diff
 from pipeline.delta.log.counts import table_rows
 from pipeline.delta.maintain.restore import plan_restore, restore
 from pipeline.delta.read.changes import SourceChanges
@@ -28,6 +30,7 @@ from pipeline.delta.write.write import write
 from pipeline.errors import (
     ChangelogError,
     CheckViolationError,
+    DeclarationError,
     FrameMismatchError,
     NullViolationError,
     SnapshotError,
@@ -339,9 +342,13 @@ def test_a_snapshot_closes_the_keys_that_it_lacks(classic: SparkSession, root: s
     assert (empty.taken, empty.keys_newer) == (None, 2)
     assert spans_of(dataset, root) == known
     snapshot(5, (1, "x", "q"))
-    assert spans_of(dataset, root) == ordered(
-        [(1, "x", "q", 1, None), (2, "x", "p", 1, 3), (3, "x", "p", 1, 3), (3, "y", "p", 3, 5)]
-    )
+    spans = ordered([(1, "x", "q", 1, None), (2, "x", "p", 1, 3), (3, "x", "p", 1, 3), (3, "y", "p", 3, 5)])
+    assert spans_of(dataset, root) == spans
+    again = refused(SnapshotError, lambda: snapshot(5, (1, "a", "q")), "one value in taken")
+    assert (again.taken, again.newest, again.keys_newer, again.keys_other) == ("5", None, 0, 1)
+    assert again.examples == ('{"k0":1}',)
+    assert not snapshot(5, (1, "x", "q")).committed
+    assert spans_of(dataset, root) == spans
 
 
 @pytest.mark.exhaustive
@@ -375,6 +382,93 @@ def test_a_consumer_writes_the_changes_of_its_source_and_keeps_its_past_if_all_i
     classic.sql(f"DELETE FROM {location} WHERE k = 3").collect()
     run(full_refresh=True)
     assert spans_of(dataset, root) == ordered([*spans, (3, "x", None, 1, 4, False)])
+
+
+@pytest.mark.exhaustive
+def test_a_source_that_was_created_again_is_a_snapshot_once_its_versions_are_greater(
+    classic: SparkSession, root: str
+) -> None:
+    rows = StructType([StructField("k", LongType()), StructField("a", StringType()), StructField("b", StringType())])
+    source = Dataset(name="again", schema=rows, write=Append())
+    log = Changelog(operation="_change_type", sequence="_commit_version")
+    dataset = Dataset(
+        name="follower", schema=SCHEMA, keys=("k",), write=replace(SPANS, changelog=log),
+        reads=("again",), reads_changes_of=("again",),
+    )  # fmt: skip
+
+    def run(consumer: Dataset = dataset, *, full_refresh: bool = False) -> None:
+        consume(classic, consumer.at(root), sources=[source.at(root)], note=note(consumer.name),
+                compute=lambda changes: changes["again"].frame, full_refresh=full_refresh)  # fmt: skip
+
+    for number in (1, 2):
+        put(classic, source, root, [(number, "x", None)])
+        run()
+    known = spans_of(dataset, root)
+    assert known == [(1, "x", None, 1, None, True), (2, "x", None, 2, None, True)]
+    location = source.location(root)
+    shutil.rmtree(location)
+    put(classic, source, root, [(2, "x", None)])
+    error = refused(SnapshotError, run, "when they have rows with a greater _commit_version than the table")
+    assert (error.taken, error.newest, error.keys_newer, error.keys_other) == ("1", None, 1, 0)
+    run(new := replace(dataset, name="begun_anew"))
+    assert spans_of(new, root) == [(2, "x", None, 1, None, True)]
+    assert spans_of(dataset, root) == known
+    put(classic, source, root, [(3, "x", None)])
+    run()
+    spans = [(1, "x", None, 1, 2, False), (2, "x", None, 2, None, True), (3, "x", None, 2, None, True)]
+    assert spans_of(dataset, root) == spans
+    run(full_refresh=True)
+    assert spans_of(dataset, root) == spans, "a snapshot may be repeated"
+
+
+@pytest.mark.exhaustive
+def test_a_deletion_in_a_full_frame_closes_a_row_of_nulls(classic: SparkSession, root: str) -> None:
+    dataset = history("nulls")
+    apply(classic, dataset, root, [row(1, None, 1)])
+    frame = frame_in(classic, FRAME, [row(1, None, 5, "d"), row(2, "x", 5)])
+    write(frame, table=dataset.at(root), note=note(), replace_all=True)
+    assert spans_of(dataset, root) == [(1, None, None, 1, 5, False), (2, "x", None, 5, None, True)]
+
+
+@pytest.mark.exhaustive
+def test_a_history_with_partitions_takes_no_full_frame(classic: SparkSession, root: str) -> None:
+    mode = replace(SPANS, changelog=Changelog(operation="op", sequence="seq", truncates=()))
+    dataset = Dataset(name="parts", schema=SCHEMA, keys=("k",), partition_by=("k",), write=mode)
+    apply(classic, dataset, root, [row(1, "x", 1), row(2, "x", 1)])
+    frame = frame_in(classic, FRAME, [row(1, "x", 5)])
+    with pytest.raises(DeclarationError, match="snapshot of all partitions"):
+        write(frame, table=dataset.at(root), note=note(), replace_all=True)
+    with pytest.raises(DeclarationError, match="a History with partitions can't consume changes"):
+        consume(classic, dataset.at(root), sources=[], compute=lambda _: frame, note=note())
+    assert spans_of(dataset, root) == [(1, "x", None, 1, None, True), (2, "x", None, 1, None, True)]
+
+
+@pytest.mark.exhaustive
+def test_the_changes_of_a_history_are_those_of_its_spans(classic: SparkSession, root: str) -> None:
+    source = history("spans")
+    copy = Dataset(
+        name="copy", schema=SCHEMA, keys=("k", "since"), write=Merge(), reads=("spans",), reads_changes_of=("spans",)
+    )
+    seen: list[list[tuple[Any, ...]]] = []
+
+    def compute(changes: SourceChanges) -> DataFrame:
+        frame = changes["spans"].frame
+        seen.append(ordered(map(tuple, frame.select("since", "until", "_change_type").collect())))
+        return frame.drop("_change_type")
+
+    def run() -> None:
+        consume(classic, copy.at(root), sources=[source.at(root)], compute=compute, note=note("copy"))
+
+    apply(classic, source, root, [row(1, "x", 1)])
+    run()
+    apply(classic, source, root, [row(1, "y", 5)])
+    run()
+    assert seen == [[(1, None, "insert")], [(1, 5, "update_postimage"), (5, None, "insert")]]
+    rows = deltalake.DeltaTable(copy.location(root)).to_pyarrow_table().to_pylist()
+    assert ordered(tuple(r.values()) for r in rows) == spans_of(source, root)
+    last = versions_of(source, root)[-1]
+    found = diff(classic, source.at(root), first=last - 1, last=last, limit=10)
+    assert found.counts == {"update_postimage": 1, "insert": 1}
 
 
 @pytest.mark.exhaustive

@@ -166,6 +166,11 @@ def declare_history(changed: dict[str, Any], **fields: Any) -> Dataset:
             {"partition_by": ("id",)},
             "from_snapshots with partitions",
         ),
+        (
+            {"changelog": replace(LOG, truncates=())},
+            {"partition_by": ("id",), "reads": ("s",), "reads_changes_of": ("s",)},
+            "a History with partitions can't consume changes",
+        ),
         ({}, {"features": Features(generated=(("text", "CAST(id AS STRING)"),))}, "generated column 'text'"),
         ({}, {"features": Features(cluster_by=("id",))}, "cluster_by: the table of a History has partitions"),
         ({"changelog": replace(LOG, sequence="_pipeline_state")}, {}, "has a name that History adds"),
@@ -184,6 +189,8 @@ def test_a_history_computes_columns_that_a_frame_lacks_and_may_consume_changes()
     dataset = declare_history({"is_current": "current"}, reads=("s",), reads_changes_of=("s",), expectations=(Spans(),))
     assert dataset.computed == ("since", "until", "current")
     assert dataset.frame_columns == ("op", "at")
+    assert dataset.row_keys == ("id", "since")
+    assert declare(Merge()).row_keys == ("id",)
     assert declare_history({"changelog": None, "order_by": "at"}).frame_columns == ("at",)
 
 

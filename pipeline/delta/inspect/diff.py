@@ -34,10 +34,10 @@ from pipeline.errors import VersionNotFoundError
 class Diff:
     """The net changes from one version to another.
 
-    A dataset with keys has one change a key: an `insert`, a `delete`, or the new row of an update as
-    `update_postimage`. Any other dataset has an `insert` or a `delete` for each additional or missing row. `counts` has
-    the number of all changes by type, including those that `answer` leaves out. `verdict` shows whether the feed was
-    read.
+    A dataset with keys has one change a key, and a History one a span, a key and its `valid_from`: an `insert`, a
+    `delete`, or the new row of an update as `update_postimage`. Any other dataset has an `insert` or a `delete` for
+    each additional or missing row. `counts` has the number of all changes by type, including those that `answer` leaves
+    out. `verdict` shows whether the feed was read.
     """
 
     dataset: str
@@ -63,7 +63,7 @@ def diff(session: SparkSession, table: TableRef, *, first: int, last: int, limit
         verdict = verdict_on(clone, table, Cursor(table_id=state.table_id, version=first), up_to=last)
         with _net(clone, table, verdict, first) as (read, frame):
             counts = {row[CHANGE_TYPE]: row["count"] for row in frame.groupBy(CHANGE_TYPE).count().collect()}
-            by = table.dataset.keys or tuple(f.name for f in frame.schema.fields if is_comparable(f.dataType))
+            by = table.dataset.row_keys or tuple(f.name for f in frame.schema.fields if is_comparable(f.dataType))
             names = [name for name in frame.columns if name != CHANGE_TYPE]
             ordered = frame.orderBy(*map(sql.identifier, by)).selectExpr(CHANGE_TYPE, *map(sql.identifier, names))
             answer = answer_of(ordered, {table.name: last}, limit)
@@ -77,7 +77,7 @@ def _net(clone: SparkSession, table: TableRef, verdict: Verdict, first: int) -> 
         changes = read_changes(clone, table, verdict)
         try:
             if not changes.is_full:
-                rows = changes.frame if table.dataset.keys or changes.feed is None else net_rows(changes.feed)
+                rows = changes.frame if table.dataset.row_keys or changes.feed is None else net_rows(changes.feed)
                 yield changes.verdict, rows.drop(COMMIT_VERSION)
                 return
             verdict = changes.verdict
@@ -86,7 +86,7 @@ def _net(clone: SparkSession, table: TableRef, verdict: Verdict, first: int) -> 
     raw = _at(clone, table, first, DELETE).unionByName(
         _at(clone, table, verdict.version, INSERT), allowMissingColumns=True
     )
-    yield verdict, net_changes(raw, table.dataset.keys) if table.dataset.keys else net_rows(raw)
+    yield verdict, net_changes(raw, table.dataset.row_keys) if table.dataset.row_keys else net_rows(raw)
 
 
 def _at(clone: SparkSession, table: TableRef, version: int, change: str) -> DataFrame:

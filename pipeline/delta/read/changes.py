@@ -60,9 +60,10 @@ class Changes:
     """The rows that have changed in a source, or all of its rows.
 
     The frame has the source's columns and `_change_type`. If the source has keys, which must be unique in it, the frame
-    has at most one row a key: `insert` or `update_postimage` with the present row, or `delete` with the last row before
-    the deletion. A row that is the same as before is left out. If the source has no keys, the frame has the raw rows of
-    the feed, with `_commit_version`. In a full snapshot every row is an `insert`. If nothing is new, there are no rows.
+    has at most one row a key, and of a History at most one a span, a key and its `valid_from`: `insert` or
+    `update_postimage` with the present row, or `delete` with the last row before the deletion. A row that is the same
+    as before is left out. If the source has no keys, the frame has the raw rows of the feed, with `_commit_version`. In
+    a full snapshot every row is an `insert`. If nothing is new, there are no rows.
 
     `feed` holds the raw rows of the feed, and `counts` their number by change type. Unless the verdict is changes, they
     are None and empty.
@@ -253,7 +254,7 @@ def read_changes(session: SparkSession, source: TableRef, verdict: Verdict) -> C
     refuse_misreading(session, source.dataset)
     if verdict.window is None:
         return _snapshot(session, source, verdict)
-    missing_keys = [key for key in source.dataset.keys if key not in verdict.schema.names]
+    missing_keys = [key for key in source.dataset.row_keys if key not in verdict.schema.names]
     if missing_keys:
         differences = tuple(f"key column {key}: declared, the change feed lacks it" for key in missing_keys)
         raise TableMismatchError(
@@ -273,7 +274,7 @@ def read_changes(session: SparkSession, source: TableRef, verdict: Verdict) -> C
         if reason is None:
             raise
         return _snapshot(session, source, needs_snapshot(verdict, reason))
-    frame = net_changes(raw, source.dataset.keys) if source.dataset.keys else raw
+    frame = net_changes(raw, source.dataset.row_keys) if source.dataset.row_keys else raw
     return Changes(
         source=source, verdict=verdict, frame=frame, feed=raw, counts=MappingProxyType(counts),
     )  # fmt: skip
@@ -322,7 +323,7 @@ def _snapshot(session: SparkSession, source: TableRef, verdict: Verdict) -> Chan
             entry = commit_identity(source.location, newest.version)
             newer = replace(verdict, version=newest.version, schema=newest.schema, entry=entry)
             return _snapshot(session, source, newer)
-    version = [] if source.dataset.keys else [f"{verdict.version}L AS {COMMIT_VERSION}"]
+    version = [] if source.dataset.row_keys else [f"{verdict.version}L AS {COMMIT_VERSION}"]
     frame = whole.selectExpr("*", f"'{INSERT}' AS {CHANGE_TYPE}", *version)
     return Changes(source=source, verdict=verdict, frame=frame)
 

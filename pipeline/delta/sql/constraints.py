@@ -233,9 +233,12 @@ def stray_values(frame: DataFrame, dataset: Dataset, within: Slice) -> tuple[dic
 
 def row_value(fields: Iterable[StructField]) -> str:
     """SQL for columns as one value that can be ordered; a column whose type has no order becomes its JSON."""
-    columns = [(sql.identifier(field.name), field.dataType) for field in fields]
-    parts = [name if is_comparable(data_type) else f"to_json(struct({name}))" for name, data_type in columns]
-    return f"struct({', '.join(parts)})"
+    return f"struct({', '.join(comparable(sql.identifier(field.name), field.dataType) for field in fields)})"
+
+
+def comparable(column: str, data_type: DataType) -> str:
+    """SQL for a column as a value that can be ordered; one whose type has no order becomes its JSON."""
+    return column if is_comparable(data_type) else f"to_json(struct({column}))"
 
 
 def guarded_columns(dataset: Dataset, within: Slice | None, guards: Sequence[str], alive: str = "TRUE") -> list[str]:

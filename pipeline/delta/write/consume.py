@@ -123,11 +123,12 @@ def read_sources(
     """Read the changes since the consumer's last write. The change frames stay persisted until the block ends.
 
     Raises:
-        DeclarationError: the dataset's write mode can't build the table again: a first load, or a changelog.
+        DeclarationError: the dataset can't be built again in full: a first load, a Merge of a changelog, or a
+            History with partitions.
         ChangeFeedOffError: a source's table has no change feed, and the dataset does not say `full_without_feed`.
         As `changes_since` does.
     """
-    problems = tuple(consumer_problems(table.dataset.write))
+    problems = tuple(consumer_problems(table.dataset.write, table.dataset.partition_by))
     if problems:
         raise DeclarationError(dataset=table.name, problems=problems)
     cursors = effective_cursors(session, table_state(session, table))

@@ -13,15 +13,13 @@ A truncation is one row of state for all keys, and so is a snapshot.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from pyspark.sql import DataFrame
-from pyspark.sql.types import DataType
 
 from pipeline.dataset import History, TableRef
-from pipeline.dataset.history import STATE_COLUMN
-from pipeline.dataset.write_mode import is_comparable
+from pipeline.dataset.history import BEFORE, CHANGE, DELETION, SNAPSHOT, STATE_COLUMN, TRUNCATION
 from pipeline.delta import sql
 from pipeline.delta.sql import constraints
 from pipeline.delta.sql.slices import Slice
@@ -29,39 +27,29 @@ from pipeline.delta.sql.state import IS_OF_DATASET, filler
 from pipeline.delta.write.changelog import is_row, is_truncation, kind_of_change, newest_place, truncated_at
 from pipeline.delta.write.clauses import SOURCE, TARGET
 from pipeline.delta.write.merge import touched_partitions
-from pipeline.errors import SnapshotError, StrayRowsError
+from pipeline.errors import DeclarationError, SnapshotError, StrayRowsError
 
-# The values of `STATE_COLUMN`: three kinds of points of a key, and two kinds of rows for all keys.
-CHANGE, DELETION, BEFORE = "change", "deletion", "before"
-TRUNCATION, SNAPSHOT = "truncation", "snapshot"
 _STATE = sql.identifier(STATE_COLUMN)
-# The first field of a row, so that a table of keys alone has a row too.
-_FIRST_FIELD = "'is_row', TRUE"
+# A row and its fields; the first one, so that a table of keys alone has a row too.
+_ROW = "named_struct('is_row', TRUE{})"
 
 
 def history_statement(frame: DataFrame, table: TableRef, view: str, within: Slice | None, *, is_snapshot: bool) -> str:
-    """The MERGE of a frame that has this view's name. One Spark job reads the frame first; of a snapshot, two.
+    """The MERGE of a frame that has this view's name. One Spark job reads the frame first; of a snapshot, two or three.
 
     Args:
         is_snapshot: whether the frame has all rows of the source.
 
     Raises:
         ChangelogError: rows without a place in the order, or without a known operation.
-        SnapshotError: a snapshot that can't close the keys which it lacks.
+        DeclarationError: a snapshot for a table with partitions.
+        SnapshotError: a snapshot that can't close the keys which it lacks, or another one of a known place.
         StrayRowsError: a truncation in a write that addresses a slice.
     """
     spans = _Spans(frame, table, view, within, is_snapshot=is_snapshot)
     if spans.taken is not None:
-        spans.refuse_late_snapshot(frame)
+        spans.refuse_snapshot(frame)
     return spans.statement()
-
-
-def _struct(fields: Sequence[str]) -> str:
-    return f"named_struct({', '.join([_FIRST_FIELD, *fields])})"
-
-
-def _comparable(column: str, data_type: DataType) -> str:
-    return column if is_comparable(data_type) else f"to_json(struct({column}))"
 
 
 @dataclass(frozen=True)
@@ -85,6 +73,9 @@ class _Spans:
     ) -> None:  # fmt: skip
         dataset = table.dataset
         assert isinstance(dataset.write, History)  # noqa: S101
+        if is_snapshot and dataset.partition_by:
+            problem = "a full frame of a History is a snapshot of all partitions; declare it without partition_by"
+            raise DeclarationError(dataset=dataset.name, problems=(problem,))
         self.dataset, self.mode, self.within = dataset, dataset.write, within
         self.changelog = self.mode.changelog
         self.table, self.view = sql.path_table(table.location), sql.identifier(view)
@@ -107,7 +98,8 @@ class _Spans:
         names = [sql.identifier(key) for key in self.dataset.keys]
         self.k = ", ".join(f"k{n}" for n in range(len(names)))
         self.keys = ", ".join(f"{name} AS k{n}" for n, name in enumerate(names))
-        self.row = _struct([f"'c{n}', {sql.identifier(field.name)}" for n, field in enumerate(self.values)])
+        fields = [f"'c{n}', {sql.identifier(field.name)}" for n, field in enumerate(self.values)]
+        self.row = _ROW.format(", ".join(["", *fields]))
         ignored = () if self.changelog is None else self.changelog.ignore_nulls
         self.ignored = [n for n, field in enumerate(self.values) if field.name in ignored]
         untracked = (*mode.except_, mode.sequence)
@@ -119,7 +111,7 @@ class _Spans:
     def value(self, row: str, columns: Sequence[int] | None = None) -> str:
         """SQL for columns of a row as one value that can be compared; all columns if None."""
         chosen = range(len(self.values)) if columns is None else columns
-        parts = [_comparable(f"{row}.c{n}", self.values[n].dataType) for n in chosen]
+        parts = [constraints.comparable(f"{row}.c{n}", self.values[n].dataType) for n in chosen]
         return f"struct({', '.join(['TRUE AS is_row', *parts])})"
 
     def same_key(self, left: str, right: str) -> str:
@@ -168,6 +160,9 @@ class _Spans:
     def _source(self) -> str:
         stages = dict(self._stages())
         rows = [f"SELECT {self.k}, at, state, until, row, is_gone FROM changed"]
+        if self.taken is not None:
+            at = "CASE WHEN place = known THEN raise_error('another snapshot of this place') ELSE at END AS at"
+            rows = [f"SELECT {self.k}, {at}, state, until, row, is_gone FROM changed CROSS JOIN known"]
         nulls = [
             f"CAST(NULL AS {sql.bare_type(self.dataset.field(key).dataType)}) AS k{n}"
             for n, key in enumerate(self.dataset.keys)
@@ -176,8 +171,10 @@ class _Spans:
             if state in stages:
                 values = f"'{state}' AS state, CAST(NULL AS {self.place_type}) AS until, NULL AS row, FALSE AS is_gone"
                 rows.append(f"SELECT {', '.join(nulls)}, at, {values} FROM {state}")
-        with_clause = ", ".join(f"{name} AS ({query})" for name, query in stages.items())
-        return f"WITH {with_clause} {' UNION ALL '.join(rows)}"
+        return f"{self._with(stages)} {' UNION ALL '.join(rows)}"
+
+    def _with(self, stages: Mapping[str, str]) -> str:
+        return f"WITH {', '.join(f'{name} AS ({query})' for name, query in stages.items())}"
 
     def _stages(self) -> Iterator[tuple[str, str]]:
         """The queries of the source, each after those that it needs."""
@@ -218,14 +215,17 @@ class _Spans:
 
     def _missing(self, taken: str) -> Iterator[tuple[str, str]]:
         """The points of a snapshot: its rows that differ from the open ones, and a deletion of each key it lacks."""
-        known = f"(SELECT {taken} AS place, max({self.at}) AS known FROM {self.table} WHERE {_STATE} = '{SNAPSHOT}')"
+        known = f"SELECT {taken} AS place, max({self.at}) AS known FROM {self.table} WHERE {_STATE} = '{SNAPSHOT}'"
+        yield "known", known
         late = "CASE WHEN place < known THEN raise_error('late snapshot') ELSE place END AS at"
-        yield SNAPSHOT, f"SELECT {late} FROM {known} WHERE place IS NOT NULL AND NOT (place <=> known)"
+        yield SNAPSHOT, f"SELECT {late} FROM known WHERE place IS NOT NULL AND NOT (place <=> known)"
         yield "open_rows", self._open_rows()
         closed = f"CASE WHEN coalesce(newest >= {taken}, TRUE) THEN raise_error('the key is newer') ELSE {taken} END"
-        is_same = f"{self.same_key('c', 'o')} AND o.at <= c.at AND {self.value('c.row')} <=> {self.value('o.row')}"
+        # The value of a deletion is that of a row of NULLs.
+        is_same = f"c.row IS NOT NULL AND o.at <= c.at AND {self.value('c.row')} <=> {self.value('o.row')}"
         query = (
-            f"SELECT {self.k}, at, state, row FROM changes AS c LEFT ANTI JOIN open_rows AS o ON {is_same} UNION ALL "
+            f"SELECT {self.k}, at, state, row FROM changes AS c LEFT ANTI JOIN open_rows AS o "
+            f"ON {self.same_key('c', 'o')} AND {is_same} UNION ALL "
             f"SELECT {self.k}, {closed} AS at, '{DELETION}' AS state, NULL AS row FROM open_rows AS o "
             f"LEFT ANTI JOIN changes AS c ON {self.same_key('c', 'o')}"
         )
@@ -337,7 +337,8 @@ class _Spans:
             f"'c{n}', " + (f"last(row.c{n}, TRUE) {so_far}" if n in self.ignored else f"row.c{n}")
             for n in range(len(self.values))
         ]
-        yield "completed", f"SELECT *, CASE WHEN row IS NOT NULL THEN {_struct(fields)} END AS shown FROM lives"
+        shown = _ROW.format(", ".join(["", *fields]))
+        yield "completed", f"SELECT *, CASE WHEN row IS NOT NULL THEN {shown} END AS shown FROM lives"
 
     def _compared(self) -> str:
         """The points with the rows that the table lacks there, and those that it should not have."""
@@ -373,26 +374,27 @@ class _Spans:
 
     # --- snapshots that are refused -----------------------------------------------------------------------------------
 
-    def refuse_late_snapshot(self, frame: DataFrame) -> None:
-        """Refuse a snapshot that is older than another, or that lacks a key with a change that is not older.
+    def refuse_snapshot(self, frame: DataFrame) -> None:
+        """Refuse a snapshot that is older than another, differs from one of its place, or can't close a key it lacks.
 
-        One Spark job. The statement has the same conditions, for snapshots that come in between.
-
-        Raises:
-            SnapshotError: as it says.
+        One Spark job, and another for a place that is known. The statement has the same conditions, for snapshots that
+        come in between.
         """
+        place = f"CAST(place AS STRING) AS text, place > {self.taken} AS is_newer, place = {self.taken} AS is_same"
         known = f"SELECT max({self.at}) AS place FROM {self.table} WHERE {_STATE} = '{SNAPSHOT}'"
-        newer = f"(SELECT CAST(place AS STRING) FROM ({known}) WHERE place > {self.taken})"
-        key = f"to_json(struct({self.k}))"
         given = f"(SELECT {self.keys} FROM {self.view}) AS c ON {self.same_key('c', 'o')}"
-        is_late = f"coalesce(o.newest >= {self.taken}, TRUE)"
-        rows = f"SELECT {self.k} FROM ({self._open_rows()}) AS o LEFT ANTI JOIN {given} WHERE {is_late}"
-        row = frame.sparkSession.sql(
-            f"SELECT {newer} AS newest, CAST({self.taken} AS STRING) AS taken, count(*) AS keys, "
-            f"min_by({key}, {key}, {constraints.EXAMPLES}) AS examples FROM ({rows})"
-        ).collect()[0]
-        if row["newest"] is not None or row["keys"]:
+        late = f"({self._open_rows()}) AS o LEFT ANTI JOIN {given} WHERE coalesce(o.newest >= {self.taken}, TRUE)"
+        key, keys_other = f"to_json(struct({self.k}))", 0
+        counted = f"count(*) AS keys, min_by({key}, {key}, {constraints.EXAMPLES}) AS examples"
+        other = f"(SELECT struct({place}) FROM ({known})) AS known, CAST({self.taken} AS STRING) AS taken"
+        found = frame.sparkSession.sql(f"SELECT {counted}, {other} FROM {late}").collect()[0]
+        examples, newest = found["examples"], found["known"]["text"] if found["known"]["is_newer"] else None
+        if found["known"]["is_same"] and not found["keys"]:
+            changed = f"{self._with(dict(self._stages()))} SELECT DISTINCT {self.k} FROM changed"
+            keys_other, examples = frame.sparkSession.sql(f"SELECT {counted} FROM ({changed})").collect()[0]
+        if newest is not None or found["keys"] or keys_other:
             raise SnapshotError(
-                dataset=self.dataset.name, order=self.mode.sequence, taken=row["taken"], newest=row["newest"],
-                keys_newer=row["keys"], examples=tuple(row["examples"] or ()),
+                dataset=self.dataset.name, order=self.mode.sequence, taken=found["taken"], newest=newest,
+                keys_newer=found["keys"], keys_other=keys_other, examples=tuple(examples or ()),
+                is_full_read=not self.mode.from_snapshots,
             )  # fmt: skip

@@ -18,7 +18,7 @@ from types import MappingProxyType
 
 from pyspark.sql import DataFrame, SparkSession
 
-from pipeline.dataset import Dataset, ErrorIfExists, Ignore, Merge, Replace, TableRef
+from pipeline.dataset import Dataset, ErrorIfExists, History, Ignore, Merge, Replace, TableRef
 from pipeline.dataset.policy import storage_confs
 from pipeline.dataset.schema import casefolded
 from pipeline.delta import sql
@@ -78,7 +78,8 @@ def write(
         frame: rows of the dataset; columns are matched by name.
         within: the slice that this write addresses. If None, the whole table. A replace replaces exactly it, so an
             empty frame empties it. Rows outside it are refused.
-        replace_all: write as if the table were empty, in any mode: its rows are removed.
+        replace_all: write as if the table were empty, in any mode: its rows are removed. A History keeps its past, and
+            takes the frame as a snapshot.
         source_is_stable: every evaluation of the frame gives the same rows, as with files that nobody changes. A merge
             then keeps no copy of them.
         is_identified: let Delta accept one commit of this writer and epoch, even if a repeat would double no rows.
@@ -93,6 +94,8 @@ def write(
         DamagedTableError: a file of the table or its log is missing or damaged. Nothing is committed.
         ViolationError: rows are refused, with counts.
         AuditError: a blocking expectation failed. Nothing is committed, and the rows wait beside the table.
+        ChangelogError, SnapshotError: changes or a snapshot that can't be placed in the order of the rows.
+        DeclarationError: `replace_all` for a History with partitions.
         ExpressionError: a condition of the write mode can't be used. Nothing is created.
         ExpressionFailedError: declared SQL raises for a row.
         FrameFailedError: the frame can't be computed.
@@ -114,11 +117,11 @@ def write(
         if split.is_refused and (violation := violations_in(fixed, table.dataset, within)) is not None:
             raise violation
         apart = _QuarantinedRows(split, table, note)
-        whole = split.whole if split.is_held else fixed
+        whole, mode = split.whole if split.is_held else fixed, table.dataset.write
         audit = Audit(
             table=table, note=note, within=within, parts=parts, replace_all=replace_all, whole=whole, put=write
         )
-        replaced = within is None and (replace_all or isinstance(table.dataset.write, Replace))
+        replaced = within is None and (replace_all or isinstance(mode, Replace)) and not isinstance(mode, History)
         # Delta refuses a source that is cached.
         as_it_is = source_is_stable and not _is_fixed(split, table.dataset, within)
         tables: list[Applied] = []
