@@ -21,6 +21,7 @@ from pipeline_tests.unit import test_remedies_arrive as _without_spark  # noqa: 
 from pipeline_tests.unit import test_remedies_of_machine as _of_machine  # noqa: F401
 from pipeline_tests.unit import test_remedies_of_sinks as _of_sinks  # noqa: F401
 from pipeline_tests.unit import test_storage_options as _of_storage  # noqa: F401
+from pipeline_tests.unit import test_warm as _of_servers  # noqa: F401
 from pipeline_tests.unit.test_errors import CONCRETE
 
 
