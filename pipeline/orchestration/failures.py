@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import os
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import fields
@@ -15,7 +16,7 @@ from typing import Any
 from dagster import Failure, MetadataValue
 from pyspark.errors import PySparkAttributeError, PySparkNotImplementedError
 
-from pipeline.delta.spark.connect import connect_session
+from pipeline.delta.spark.connect import CONNECT_MODE
 from pipeline.errors import ClassicSparkError, PipelineError
 from pipeline.errors.listing import bounded
 
@@ -36,7 +37,7 @@ def as_dagster_failure() -> Iterator[None]:
     except PipelineError as error:
         raise failure_of(error) from error
     except (PySparkAttributeError, PySparkNotImplementedError) as error:
-        if error.getCondition() not in _ONLY_CLASSIC or connect_session() is None:
+        if error.getCondition() not in _ONLY_CLASSIC or CONNECT_MODE not in os.environ:
             raise
         found = ClassicSparkError(reason=error.getMessage())
         found.__cause__ = error

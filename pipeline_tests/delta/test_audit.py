@@ -212,6 +212,7 @@ def test_a_consumer_that_has_read_the_same_changes_again_can_publish_them_no_mor
 # --- what is judged ---------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.exhaustive
 def test_each_expectation_is_judged_of_the_write_or_of_the_table_as_it_would_be(
     classic: SparkSession, root: str
 ) -> None:
@@ -355,7 +356,8 @@ def test_values_of_columns_that_only_the_frame_has_are_kept_as_texts(spark: Spar
 # --- what came later --------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("kind", first_is_quick(["replace", "changelog"]))
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("kind", ["replace", "changelog"])
 def test_a_publication_overwrites_newer_rows_only_if_it_is_told_to(classic: SparkSession, root: str, kind: str) -> None:
     dataset = DATASETS[kind]
     placed(classic, dataset, root, FIRST)
