@@ -268,6 +268,7 @@ class _Handler(MotoRequestHandler):
         body = (refused if fault.content is None else fault.content).encode()
         self.send_response(fault.status)
         self.send_header("content-type", "application/xml")
+        self.send_header("connection", "close")  # or the client's next request may fail on a connection that is gone
         self.send_header("content-length", str(len(body)))
         self.end_headers()
         if self.command != "HEAD":
