@@ -52,21 +52,23 @@ def forget_log(session: SparkSession, location: str) -> None:
 
 
 def _of_frame(frame: DataFrame, name: str) -> Any:
-    session, ours = frame.sparkSession, _classes(frame.sparkSession)
-    if is_connect(session):
-        answer = _ask(session, f"pipeline/plan-{name}", frame) if ours else None
-    else:
-        answer = getattr(ours.PlanFacts, name)(frame._jdf) if ours else None
-    return None if answer is None else json.loads(answer)
+    return _answer(frame.sparkSession, f"pipeline/plan-{name}", "PlanFacts", name, frame)
 
 
 def _of_log(session: SparkSession, name: str, request: Mapping[str, Any]) -> Any:
-    ours, text = _classes(session), json.dumps(request)
+    return _answer(session, f"pipeline/log-{name}", "TableLogs", name, json.dumps(request))
+
+
+def _answer(session: SparkSession, request: str, java_class: str, method: str, about: DataFrame | str) -> Any:
+    """The answer of a server to a request, or of a method in this process's JVM. If they lack our classes, None."""
+    ours = _classes(session)
+    if ours is None:
+        return None
     if is_connect(session):
-        answer = _ask(session, f"pipeline/log-{name}", text) if ours else None
-    else:
-        answer = getattr(ours.TableLogs, name)(session._jsparkSession, text) if ours else None
-    return None if answer is None else json.loads(answer)
+        return json.loads(_ask(session, request, about))
+    given: Any = about
+    of_jvm = (session._jsparkSession, about) if isinstance(about, str) else (given._jdf,)
+    return json.loads(getattr(getattr(ours, java_class), method)(*of_jvm))
 
 
 def _classes(session: SparkSession) -> Any:
