@@ -93,7 +93,12 @@ def test_append_exactly_once(classic: SparkSession, tmp_path: Path, count: int, 
         frame = rows(classic, count, number)
         assert write(frame, table=declared.at(str(tmp_path)), note=note).committed
 
-    compared(f"append of {count} rows under an identifier", in_turns(rounds, ours, bare), wanted)
+    def parquet(number: int) -> None:
+        files = str(tmp_path / "parquet")
+        rows(classic, count, number).write.partitionBy("part").mode("append").parquet(files)
+
+    found = all_in_turns(rounds, {"ours": ours, "bare": bare, "bare Parquet": parquet})
+    compared(f"append of {count} rows under an identifier", found, wanted)
 
 
 def test_merge(classic: SparkSession, tmp_path: Path) -> None:
