@@ -72,10 +72,11 @@ def _print_results(results: list[dict[str, Any]]) -> None:
 
 
 def _version(result: dict[str, Any]) -> str:
-    """The version of the table; marked as unchanged if the run had nothing to commit."""
+    """The version of the table; marked as cached if the step was skipped, as unchanged if it had nothing to commit."""
     if result["version"] is None:
         return "-"
-    return str(result["version"]) if result["committed"] else f"{result['version']} (unchanged)"
+    mark = " (cached)" if result["cached"] else "" if result["committed"] else " (unchanged)"
+    return f"{result['version']}{mark}"
 
 
 def _checks(result: dict[str, Any]) -> str:

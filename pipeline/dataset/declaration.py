@@ -101,6 +101,8 @@ class Dataset:
         tags: the asset's tags in Dagster, as (name, value).
         code_version: the version of the code that computes the rows. Another one makes the asset out of date in
             Dagster.
+        cache: whether a step is skipped if the table still has the rows that the same code version has made of the same
+            versions of the sources, with the same configuration and for the same partitions.
         starts_on_change: whether a run starts by itself when one of `reads` has a new version.
         freshness: how old the newest write may be; None for any age.
         schema_check: the check that the table is as declared.
@@ -136,6 +138,7 @@ class Dataset:
     owners: tuple[str, ...] = ()
     tags: tuple[tuple[str, str], ...] = ()
     code_version: str | None = None
+    cache: bool = False
     starts_on_change: bool = False
     freshness: Freshness | None = None
     schema_check: SchemaCheck = _SCHEMA_CHECK
@@ -335,6 +338,10 @@ def _problems(dataset: Dataset) -> Iterator[str]:
 def _asset_problems(dataset: Dataset) -> Iterator[str]:
     if dataset.code_version is not None and not dataset.code_version.strip():
         yield "code_version is empty; leave it out"
+    if dataset.cache and dataset.code_version is None:
+        yield "cache compares the code_version, and there is none"
+    if dataset.cache and (dataset.reads_changes_of or dataset.name in dataset.reads):
+        yield "cache: a dataset that reads changes, or itself, is another one after each write; leave cache out"
     if dataset.starts_on_change and not dataset.reads:
         yield "starts_on_change waits for a source, and reads names none"
     yield from _consumer_problems(dataset)

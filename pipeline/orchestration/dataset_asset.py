@@ -37,6 +37,7 @@ from pipeline.orchestration.automation.pools import pool
 from pipeline.orchestration.automation.sensors import on_changed_source
 from pipeline.orchestration.failures import with_dagster_failures
 from pipeline.orchestration.io.consumers import ONE_OUTPUT, REFRESH_CONFIG, refuse_partitions, release_changes
+from pipeline.orchestration.io.memoized import memoized
 from pipeline.orchestration.metadata import column_schema, declaration_metadata, declared_dataset, table_name
 from pipeline.orchestration.metadata_keys import (
     COLUMN_SCHEMA,
@@ -111,7 +112,7 @@ def dataset_asset(
             warnings.simplefilter("ignore", BetaWarning)
             decorated = asset(ins=ins, **declared, **options, **consumes)(with_dagster_failures(function))
         assert isinstance(decorated, AssetsDefinition)  # noqa: S101  the type that `asset` returns for arguments
-        return decorated
+        return memoized(decorated)
 
     return decorate
 
@@ -204,6 +205,9 @@ def dataset_out(
     require_dataset(dataset, "dataset_out")
     if dataset.reads_changes_of:
         raise DeclarationError(dataset=dataset.name, problems=(ONE_OUTPUT,))
+    if dataset.cache:
+        problem = "cache needs an asset of its own: a step with several outputs is not skipped for one of them"
+        raise DeclarationError(dataset=dataset.name, problems=(problem,))
     declared = _declared(dataset, dataset_metadata(dataset, partition_expr))
     del declared["deps"]
     return AssetOut(

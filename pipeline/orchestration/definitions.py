@@ -34,6 +34,7 @@ from pipeline.orchestration.executor import one_process_executor
 from pipeline.orchestration.exports import export_assets
 from pipeline.orchestration.io.consumers import refuse_partitions
 from pipeline.orchestration.io.io_manager import DeltaIOManager
+from pipeline.orchestration.io.memoized import memoized
 from pipeline.orchestration.metadata_keys import DATASET
 from pipeline.orchestration.resources import DeltaSparkResource
 from pipeline.settings import Settings
@@ -66,7 +67,7 @@ def build_definitions(
     """
     use_accounts(settings.spark)
     registry = Registry(load_datasets(settings.datasets) if datasets is None else datasets, catalog=settings.catalog)
-    written = [with_table_names(asset, settings.catalog) for asset in assets]
+    written = [with_table_names(memoized(asset), settings.catalog) for asset in assets]
     _refuse_undeclared(registry, written)
     covered = {key for asset in written for key in asset.keys}
     # The IO manager itself writes the side tables.

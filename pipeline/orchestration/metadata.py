@@ -210,6 +210,13 @@ def with_totals_apart(metadata: Mapping[str, Any]) -> tuple[dict[str, Any], dict
     return rest | {of_commit(name): value for name, value in counts.items()}, counts
 
 
+def without_counts(metadata: Mapping[str, Any]) -> dict[str, Any]:
+    """The metadata of a commit, in which 0 rows, files and bytes were written. What was found in the rows stays."""
+    written = {name for name in _COUNTED if name not in (ROWS_DROPPED, ROWS_QUARANTINED, VIOLATIONS)}
+    counts = written | {of_commit(name) for name in written}
+    return {name: MetadataValue.int(0) if name in counts else value for name, value in metadata.items()}
+
+
 def foremost_first(metadata: Mapping[str, Any]) -> dict[str, Any]:
     """The same metadata with the most important entries first. A commit's total has the position of its count."""
     positions = {name: position for position, name in enumerate(_FOREMOST)}

@@ -18,6 +18,9 @@ COMMITTED = "delta/committed"
 SKIPPED = "delta/skipped"
 """Whether an earlier attempt had already written these rows; they are in `delta/version`."""
 
+CACHED = "delta/cached"
+"""True if the step was skipped, since `delta/version` has the rows that it would have written."""
+
 ATTEMPTS = "delta/attempts"
 """The number of attempts of the write until its commit."""
 
@@ -188,10 +191,16 @@ KEYS = "delta/keys"
 ORDER_BY = "delta/order_by"
 """The column that orders the rows of a key in a merge."""
 
+CACHE = "delta/cache"
+"""True: the step of a plain asset is skipped if its outcome is cached. It needs a code version."""
+
 # --- tags of a run ----------------------------------------------------------------------------------------------------
 
 FULL_REFRESH = "pipeline/full_refresh"
 """`"true"`: the consumers of the run read everything and replace their tables."""
+
+NO_CACHE = "pipeline/no_cache"
+"""`"true"`: no step of the run is skipped because its outcome is cached."""
 
 ROOT_TAG = "pipeline/root"
 """The root of the project whose schedule of maintenance requested the run."""

@@ -10,6 +10,7 @@ costs at most one pass over the rows: a scan that computes the frame.
 from __future__ import annotations
 
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -122,6 +123,26 @@ def test_merge(classic: SparkSession, tmp_path: Path) -> None:
         assert write(frame, table=declared.at(str(tmp_path)), note=note).rows_updated == 500
 
     compared("merge of 500 rows into 200 000", in_turns(34, ours, bare), 1.2)
+
+
+def test_tables_side_by_side(classic: SparkSession, tmp_path: Path) -> None:
+    """Seven small tables written by threads of one session, against one after the other."""
+    names = [f"t{number}" for number in range(7)]
+
+    def put(name: str, number: int) -> None:
+        note = CommitNote(mark=Mark(writer=name, epoch=number))
+        assert write(rows(classic, 1_000, number), table=dataset(name).at(str(tmp_path)), note=note).committed
+
+    def threads(number: int) -> None:
+        with ThreadPoolExecutor(len(names)) as pool:
+            list(pool.map(lambda name: put(name, 2 * number), names))
+
+    def one_by_one(number: int) -> None:
+        for name in names:
+            put(name, 2 * number + 1)
+
+    sides = {"threads": threads, "one after the other": one_by_one}
+    compared("replace of 1 000 rows in each of seven tables, side by side", all_in_turns(12, sides))
 
 
 def test_history(classic: SparkSession, tmp_path: Path) -> None:

@@ -39,7 +39,7 @@ def test_a_run_is_told_by_its_steps_and_what_each_asset_has_written(folder: Path
     assert [run.run_id for run in instance.get_runs()] == [told[0]["run_id"]]
     assert told[-1] | {"seconds": 0} == {
         "event": "result", "dataset": "total", "rows_written": 2, "partitions": 0, "version": 4, "committed": False,
-        "fingerprint": None, "checks_passed": [], "checks_failed": ["is_whole"], "seconds": 0,
+        "cached": False, "fingerprint": None, "checks_passed": [], "checks_failed": ["is_whole"], "seconds": 0,
     }  # fmt: skip
 
 

@@ -50,7 +50,7 @@ _LAST_COMMIT = "spark.databricks.delta.lastCommitVersionInSession"
 # Operations of commits that Delta itself makes after ours, in the same session and so with the same user metadata.
 _FOLLOW_UPS = frozenset({"OPTIMIZE"})
 # The parts of a note that are left out if they are empty.
-_OPTIONAL = ("cursors", "stream", "partition_columns")
+_OPTIONAL = ("cursors", "stream", "partition_columns", "computed_from")
 # The storage of the log, or the server, can't be reached.
 _UNREADABLE = (*LOST_OR_REFUSED, OSError)
 
@@ -119,12 +119,32 @@ class StreamBatch:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Computation:
+    """What the rows of a write were computed from.
+
+    `parts` are texts by name: the code version, and digests of what is long. `tables` are the versions read, by the
+    names of the datasets.
+    """
+
+    parts: Mapping[str, str]
+    tables: Mapping[str, Cursor]
+
+    @classmethod
+    def from_note(cls, note: Mapping[str, Any] | None) -> Computation | None:
+        """The computation in a commit's note. If it names none, None."""
+        found = (note or {}).get("computed_from")
+        if not found:
+            return None
+        return cls(parts=found["parts"], tables={name: Cursor(**one) for name, one in found["tables"].items()})
+
+
+@dataclass(frozen=True, kw_only=True)
 class CommitNote:
     """Our note in a commit's user metadata.
 
     `sources` maps dataset names to the versions read. `partitions` is the addressed slice as text, `partition_columns`
     are the columns that it restricts. `cursors` are those of a consumer of changes, set together with the rows.
-    `stream` is the stream's batch whose rows are committed.
+    `stream` is the stream's batch whose rows are committed. `computed_from` is there if the outcome may be cached.
     """
 
     mark: Mark
@@ -135,6 +155,7 @@ class CommitNote:
     sources: Mapping[str, int] = field(default_factory=dict)
     cursors: Cursors | None = None
     stream: StreamBatch | None = None
+    computed_from: Computation | None = None
 
     def document(self) -> dict[str, Any]:
         """The note in JSON's types, for `from_document`."""
@@ -149,6 +170,7 @@ class CommitNote:
             mark=Mark(**note["mark"]), run_id=note["run_id"], asset=note["asset"], partitions=note["partitions"],
             partition_columns=tuple(note.get("partition_columns", ())), sources=note["sources"],
             cursors=Cursors.from_note(note), stream=None if stream is None else StreamBatch(**stream),
+            computed_from=Computation.from_note(note),
         )  # fmt: skip
 
     def to_json(self, session: SparkSession, fingerprint: str) -> str:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from dagster import AssetCheckResult, AssetCheckSpec, AssetKey, MetadataValue
+from dagster import AssetCheckKey, AssetCheckResult, AssetCheckSpec, AssetKey, DagsterInstance, MetadataValue
 
 from pipeline.dataset import Check, Constraint, Dataset, Expect, Expectation, References, Spans, Unique
 from pipeline.dataset.expectations import constraint_name, expectation_name
@@ -21,8 +21,8 @@ from pipeline.delta.table.open_table import table_state
 from pipeline.errors import TableNotFoundError
 from pipeline.orchestration.check_results import described, finding_metadata, quality_checks, severity
 from pipeline.orchestration.io.io_manager import DeltaIOManager
-from pipeline.orchestration.metadata import of_commit
-from pipeline.orchestration.metadata_keys import AUDIT, HELD_TO_VERSION, SOURCES, VERSION, VIOLATIONS
+from pipeline.orchestration.metadata import of_commit, plain_value
+from pipeline.orchestration.metadata_keys import AUDIT, CACHED, HELD_TO_VERSION, SOURCES, VERSION, VIOLATIONS
 
 _CONSEQUENCES = {
     "fail": "other rows make the write fail",
@@ -71,6 +71,28 @@ def result(
         description=described(found),
         metadata={**facts, **finding_metadata(found)},
     )
+
+
+def evaluated_before(
+    instance: DagsterInstance, key: AssetCheckKey, declared: Constraint | Expectation, written: Written
+) -> AssetCheckResult | None:
+    """The last result of a check, if it was of the rows that a cached outcome names. If it has to be found, None.
+
+    A comparison with another dataset is found again, since that may have changed.
+    """
+    versions = {metadata.get(VERSION) for metadata in written.values() if metadata.get(CACHED)}
+    if isinstance(declared, References) or len(versions) != 1:
+        return None
+    # Dagster's own way to the evaluations of a check; not public.
+    for record in instance.event_log_storage.get_asset_check_execution_history(key, limit=1):
+        event = None if record.event is None else record.event.dagster_event
+        found = None if event is None else event.asset_check_evaluation_data
+        if found is not None and plain_value(found.metadata.get(VERSION)) in versions:
+            return AssetCheckResult(
+                asset_key=key.asset_key, check_name=key.name, passed=found.passed, severity=found.severity,
+                description=found.description, metadata=found.metadata,
+            )  # fmt: skip
+    return None
 
 
 def found_by(

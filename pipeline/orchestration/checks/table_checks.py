@@ -80,6 +80,9 @@ def _checks(dataset: Dataset, io_manager_key: str) -> AssetChecksDefinition:
                 return row_counts.result(key.asset_key, dataset.row_count, _last_write(context, key.asset_key), table)
             if key.name in declared:
                 written, moved = _last_write(context, key.asset_key), at_key(dataset, key.asset_key)
+                before = quality_checks.evaluated_before(context.instance, key, declared[key.name], written)
+                if before is not None:
+                    return before
                 return quality_checks.result(key.asset_key, key.name, dataset=moved, written=written, manager=manager)
             return _schema_result(key.asset_key, dataset, manager)
 

@@ -40,7 +40,7 @@ from pipeline.orchestration.automation.pools import with_dead_released
 from pipeline.orchestration.commands.project import repositories
 from pipeline.orchestration.commands.reports import Report, child, failure_of, step_key, step_listener
 from pipeline.orchestration.metadata import plain_value
-from pipeline.orchestration.metadata_keys import COMMITTED, FINGERPRINT, ROWS_WRITTEN, VERSION
+from pipeline.orchestration.metadata_keys import CACHED, COMMITTED, FINGERPRINT, ROWS_WRITTEN, VERSION
 from pipeline.settings import dagster_module
 
 # The allocations between two collections of the youngest generation; Python's default is 700. Dagster creates a million
@@ -193,6 +193,7 @@ def _results(result: ExecuteInProcessResult, seconds: dict[str, float]) -> list[
             if isinstance(rows, int):
                 line["rows_written"] = (line["rows_written"] or 0) + rows
             line |= {"version": values.get(VERSION), "committed": values.get(COMMITTED)}
+            line["cached"] = CACHED in values and line["cached"] is not False
             line["fingerprint"] = values.get(FINGERPRINT)
         elif event.event_type == DagsterEventType.ASSET_CHECK_EVALUATION:
             check = event.asset_check_evaluation_data
@@ -208,7 +209,7 @@ def _results(result: ExecuteInProcessResult, seconds: dict[str, float]) -> list[
 def _line(name: str, seconds: float | None) -> dict[str, Any]:
     return {
         "event": "result", "dataset": name, "rows_written": None, "partitions": 0, "version": None, "committed": None,
-        "fingerprint": None, "checks_passed": [], "checks_failed": [], "seconds": seconds,
+        "cached": None, "fingerprint": None, "checks_passed": [], "checks_failed": [], "seconds": seconds,
     }  # fmt: skip
 
 

@@ -14,9 +14,17 @@ from dagster import DagsterEventType, DagsterInstance, DagsterRun, StepExecution
 from dagster._core.storage.tags import RETRY_NUMBER_TAG
 
 from pipeline.dataset import Dataset
+from pipeline.delta.log.mark import Mark
 from pipeline.delta.sql.slices import Slice
 
 _SLICE_DIGITS = 16
+
+
+def mark_of(run_id: str, step: StepExecutionContext | None, dataset: Dataset, within: Slice | None) -> Mark:
+    """The mark of a write. Outside a run a repeated write can't be recognised, so the mark has no epoch."""
+    if step is None:
+        return Mark(writer=f"{dataset.name}/{run_id}")
+    return Mark(writer=writer(dataset, step, within), epoch=0, attempt=step.previous_attempt_count + 1)
 
 
 def writer(dataset: Dataset, step: StepExecutionContext, within: Slice | None) -> str:

@@ -30,7 +30,7 @@ from pipeline.delta.frames.convert import empty_frame, from_spark, to_spark, wit
 from pipeline.delta.frames.staging import STAGING
 from pipeline.delta.inspect.record import write_record
 from pipeline.delta.log.commits import commit_identity
-from pipeline.delta.log.mark import CommitNote, Mark, notes_of_writes
+from pipeline.delta.log.mark import CommitNote, notes_of_writes
 from pipeline.delta.read.changes import Changes
 from pipeline.delta.read.version import ReadFacts, ReadOptions, read
 from pipeline.delta.spark.doors import through_door
@@ -45,6 +45,14 @@ from pipeline.errors import FrameKindError, FrameMismatchError, PipelineError, T
 from pipeline.orchestration.derived import dataset_of_table, derived_dataset, refuse_lost_partitions
 from pipeline.orchestration.failures import as_dagster_failure
 from pipeline.orchestration.io.audits import counted_parts, refusals_evaluated
+from pipeline.orchestration.io.cached import (
+    CachedRows,
+    computation_of,
+    deferred_input,
+    may_be_skipped,
+    report_cached,
+    version_to_read,
+)
 from pipeline.orchestration.io.consumers import consumer_of, read_changes, sources_of, written_changes
 from pipeline.orchestration.io.contexts import (
     key_columns,
@@ -54,7 +62,7 @@ from pipeline.orchestration.io.contexts import (
     partitions_of,
     step_of,
 )
-from pipeline.orchestration.io.identity import writer
+from pipeline.orchestration.io.identity import mark_of
 from pipeline.orchestration.io.inputs import annotated_kind, input_slice, may_be_missing, report_input, shown_annotation
 from pipeline.orchestration.io.reads import (
     InputRead,
@@ -62,7 +70,6 @@ from pipeline.orchestration.io.reads import (
     lineage_metadata,
     note_read,
     reads_of,
-    version_written_in_run,
 )
 from pipeline.orchestration.io.reporting import (
     changed_since,
@@ -133,6 +140,9 @@ class DeltaIOManager(ConfigurableIOManager):
         return through_door(name, table_location(self.root, name))
 
     def _handle_output(self, context: OutputContext, step: StepExecutionContext | None, obj: object) -> None:
+        if isinstance(obj, CachedRows):
+            report_cached(context, step, obj)
+            return
         keys = output_keys(context)
         dataset, obj, table_declares = self._dataset_of_output(context, obj, partitioned=keys is not None)
         dataset = dataset.named(self.catalog)
@@ -142,12 +152,13 @@ class DeltaIOManager(ConfigurableIOManager):
         with written_changes(step, dataset) as reading:
             reads = reads_of(step) | ({} if reading is None else changes_read(reading.changes))
             note = CommitNote(
-                mark=_mark(context, step, dataset, within),
+                mark=mark_of(context.run_id, step, dataset, within),
                 run_id=context.run_id,
                 asset=context.asset_key.to_user_string(),
                 partitions=None if within is None else str(within),
                 partition_columns=() if within is None else within.columns,
                 sources={name: read.facts.version for name, read in reads.items()},
+                computed_from=computation_of(step),
             )
             started = dt.datetime.now(dt.timezone.utc)
             with _mismatch_remedy(table_declares), refusals_evaluated(context, step, dataset):
@@ -210,6 +221,12 @@ class DeltaIOManager(ConfigurableIOManager):
             Failure: any of them, inside a run.
         """
         step = step_of(context)
+        if step is None or not may_be_skipped(step):
+            return self._load(context, step)
+        with as_dagster_failure(), self._door(context):
+            return deferred_input(context, step, self.root, partial(self._load, context, step))
+
+    def _load(self, context: InputContext, step: StepExecutionContext | None) -> Any:
         with nullcontext() if step is None else as_dagster_failure(), self._door(context):
             return self._load_input(context, step)
 
@@ -224,7 +241,7 @@ class DeltaIOManager(ConfigurableIOManager):
         if dataset is None:
             return empty_frame(StructType([]), kind, "/".join(context.asset_key.path), lambda: self.spark.spark_session)
         table, within = dataset.at(self.root), input_slice(context, step, dataset)
-        pin = ReadOptions(version=None if step is None else version_written_in_run(step, context.asset_key))
+        pin = ReadOptions(version=version_to_read(step, context.asset_key))
         try:
             result = read(self.spark.spark_session, table, pin, within=within)
         except TableNotFoundError:
@@ -380,10 +397,3 @@ def _mismatch_remedy(table_declares: bool) -> Iterator[None]:
         if not table_declares:
             raise
         raise replace(error, table_declares=True) from error
-
-
-def _mark(context: OutputContext, step: StepExecutionContext | None, dataset: Dataset, within: Slice | None) -> Mark:
-    """The mark of a write. Outside a run a repeated write can't be recognised, so the mark has no epoch."""
-    if step is None:
-        return Mark(writer=f"{dataset.name}/{context.run_id}")
-    return Mark(writer=writer(dataset, step, within), epoch=0, attempt=step.previous_attempt_count + 1)

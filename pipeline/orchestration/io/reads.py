@@ -20,7 +20,7 @@ from pipeline.delta.inspect.lineage import column_lineage, plain_location
 from pipeline.delta.read.changes import SourceChanges
 from pipeline.delta.read.verdict import VerdictKind
 from pipeline.delta.read.version import ReadFacts
-from pipeline.orchestration.metadata_keys import COLUMN_LINEAGE, VERSION
+from pipeline.orchestration.metadata_keys import CACHED, COLUMN_LINEAGE, VERSION
 
 
 @dataclass(frozen=True)
@@ -62,7 +62,10 @@ def changes_read(changes: SourceChanges) -> dict[str, InputRead]:
 
 
 def version_written_in_run(step: StepExecutionContext, source: AssetKey) -> int | None:
-    """The version of the source that this run has committed. If the run has not written it, None."""
+    """The version of the source that this run has committed. If the run has not written it, None.
+
+    A version whose rows were cached is not one of this run: other partitions may be newer.
+    """
     records = step.instance.get_records_for_run(
         step.run_id, of_type=DagsterEventType.ASSET_MATERIALIZATION, ascending=False
     ).records
@@ -70,7 +73,7 @@ def version_written_in_run(step: StepExecutionContext, source: AssetKey) -> int 
         materialization = record.event_log_entry.asset_materialization
         if materialization is not None and materialization.asset_key == source:
             value = materialization.metadata.get(VERSION)
-            return int(str(value.value)) if value is not None else None
+            return int(str(value.value)) if value is not None and CACHED not in materialization.metadata else None
     return None
 
 
