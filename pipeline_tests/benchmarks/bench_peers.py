@@ -95,8 +95,8 @@ class Sides:
         self.theirs("dagster", "asset", "materialize", "-m", module, "--select", name)
 
     def append_by_ours(self) -> None:
-        # As the commands name it: a warm server belongs to one path of Python.
-        found = self.ours("python3", "append_by_ours.py", **WARM)
+        # A script shares the warm server only if it is told to.
+        found = self.ours("python3", "append_by_ours.py", **WARM | {"PIPELINE_WARM": "require"})
         self.inside[SCRIPT_OURS].append(float(found))
 
     def append_by_deltalake(self) -> None:

@@ -34,7 +34,7 @@ from pipeline.delta.table.open_table import TableState, state_at_location
 from pipeline.errors import SettingsError, StorageError
 from pipeline.orchestration.derived import dataset_of_table
 from pipeline.orchestration.io.contexts import metadata_of, output_keys, partition_expr, partitions_of
-from pipeline.orchestration.io.inputs import input_slice
+from pipeline.orchestration.io.inputs import input_slice, report_input
 from pipeline.orchestration.io.reads import version_written_in_run
 from pipeline.orchestration.io.reporting import Report, report_output
 from pipeline.orchestration.metadata import data_version, declared_dataset, plain_value, without_counts
@@ -128,6 +128,8 @@ def deferred_input(
         expr = plain_value(metadata.get(PARTITION_EXPR))
         find = KeyFinder(dataset, context.asset_partitions_def, context.asset_partition_keys, expr)
     inputs.note(dataset.name, _part(state, find), version_written_in_run(step, key))
+    # Dagster takes what is reported of an input only until this function ends.
+    report_input(context, {VERSION: inputs.tables[dataset.name].version})
     return Deferred(load)
 
 
