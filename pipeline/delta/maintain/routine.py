@@ -126,7 +126,7 @@ def maintain_table(
     Raises:
         TableNotFoundError: the table was never written.
         StorageError: a step failed, and none was made.
-        CommitConflictError: another commit has changed the files that were joined, and no step was made.
+        CommitConflictError: another commit has changed the files that were joined or removed, and no step was made.
         CursorUnreadableError: what a consumer needs is not known, and no step was made.
         DamagedTableError: the log or a file is damaged, and no step was made.
     """
