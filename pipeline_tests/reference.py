@@ -40,10 +40,9 @@ This page is generated: `python -m pipeline_tests.reference` writes it.
 """
 # The words of a declaration, in the order of the page.
 DECLARED = (
-    "Dataset", "Append", "Replace", "InsertNew", "Merge", "Changelog", "History", "ErrorIfExists", "Ignore", "Check",
-    "NotNull", "Unique", "References", "Spans", "Expect", "RowCount", "SchemaCheck", "FreshWithin", "FreshByCron",
-    "Features",
-    "StoragePolicy", "SchemaPolicy", "Export",
+    "Dataset", "Append", "Replace", "InsertNew", "Merge", "Changelog", "Tombstones", "History", "ErrorIfExists",
+    "Ignore", "Check", "NotNull", "Unique", "References", "Spans", "Expect", "RowCount", "SchemaCheck", "FreshWithin",
+    "FreshByCron", "Features", "StoragePolicy", "SchemaPolicy", "Export",
 )  # fmt: skip
 # The modules of errors, in the order of the page.
 ERRORS = (not_declared, machine, storage, tables, frames, commits, sinks, requests)

@@ -151,7 +151,7 @@ def clean_log_command(names: tuple[str, ...], apply: bool, force: bool, as_json:
 @_AS_JSON
 @WIDE
 def all_command(names: tuple[str, ...], apply: bool, as_json: bool) -> None:
-    """Make every step of maintenance that is due: checkpoint, clean-log, optimize and vacuum.
+    """Make every step of maintenance that is due: checkpoint, clean-log, optimize, old tombstones and vacuum.
 
     A step is left out if the log shows that it has nothing to do, or if the dataset's `maintenance` excludes it. Files
     and entries that a consumer of changes still has to read are kept. Each table with a step gets a record, which
@@ -177,17 +177,17 @@ def all_command(names: tuple[str, ...], apply: bool, as_json: bool) -> None:
 
 def _print_maintained(results: list[Maintained], run: str | None) -> None:
     print_table(
-        ("dataset", "version", "checkpoint", "joined", "vacuumed", "log files", "reclaimed", "files", "small",
-         "log entries", "oldest readable"),
+        ("dataset", "version", "checkpoint", "joined", "tombstones", "vacuumed", "log files", "reclaimed", "files",
+         "small", "log entries", "oldest readable"),
         [
             (result.dataset, str(result.sizes.version), count(result.checkpoint), count(result.files_joined),
-             count(result.files_vacuumed), count(result.log_files_removed), size(result.bytes_reclaimed),
-             count(result.sizes.files), f"{result.sizes.small_file_ratio:.0%}", count(result.sizes.log_entries),
-             count(result.sizes.oldest_readable))
+             count(result.tombstones_expired), count(result.files_vacuumed), count(result.log_files_removed),
+             size(result.bytes_reclaimed), count(result.sizes.files), f"{result.sizes.small_file_ratio:.0%}",
+             count(result.sizes.log_entries), count(result.sizes.oldest_readable))
             for result in results
         ],
-        right=("version", "checkpoint", "joined", "vacuumed", "log files", "reclaimed", "files", "small", "log entries",
-               "oldest readable"),
+        right=("version", "checkpoint", "joined", "tombstones", "vacuumed", "log files", "reclaimed", "files", "small",
+               "log entries", "oldest readable"),
     )  # fmt: skip
     for result in results:
         for reason in result.waits:

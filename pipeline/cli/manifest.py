@@ -73,10 +73,11 @@ def show_command(run: str, as_json: bool) -> None:
         )
     if found.maintenance:
         print_table(
-            ("maintained", "version", "checkpoint", "joined", "vacuumed", "log files", "reclaimed", "oldest readable",
-             "time (UTC)"),
+            ("maintained", "version", "checkpoint", "joined", "tombstones", "vacuumed", "log files", "reclaimed",
+             "oldest readable", "time (UTC)"),
             [_maintenance_row(record) for record in found.maintenance],
-            right=("version", "checkpoint", "joined", "vacuumed", "log files", "reclaimed", "oldest readable"),
+            right=("version", "checkpoint", "joined", "tombstones", "vacuumed", "log files", "reclaimed",
+                   "oldest readable"),
         )  # fmt: skip
 
 
@@ -86,6 +87,7 @@ def _maintenance_row(record: MaintenanceRecord) -> tuple[str, ...]:
         str(record.version),
         count(record.checkpoint),
         count(record.files_joined),
+        count(record.tombstones_expired),
         count(record.files_vacuumed),
         count(record.log_files_removed),
         size(record.bytes_reclaimed),

@@ -36,6 +36,7 @@ from pipeline.dataset.write_mode import (
     InsertNew,
     Merge,
     Replace,
+    Tombstones,
     WriteMode,
 )
 
@@ -73,6 +74,7 @@ __all__ = [
     "Spans",
     "StoragePolicy",
     "TableRef",
+    "Tombstones",
     "Unique",
     "WriteMode",
     "load_datasets",

@@ -28,7 +28,7 @@ from pipeline.dataset.expectations import (
 )
 from pipeline.dataset.exports import Export, export_problems
 from pipeline.dataset.features import Features, feature_problems, feature_properties, property_problems
-from pipeline.dataset.history import history_problems, keeps_state
+from pipeline.dataset.history import history_problems, keeps_state, tombstone_problems
 from pipeline.dataset.policy import (
     MaintenancePolicy,
     SchemaPolicy,
@@ -310,6 +310,7 @@ def _problems(dataset: Dataset) -> Iterator[str]:
         dataset.write, dataset.schema, dataset.keys, dataset.partition_by, change_feed=dataset.change_feed
     )
     yield from history_problems(dataset)
+    yield from tombstone_problems(dataset)
     for group in same_names((*dataset.schema.names, *dataset.frame_columns)):
         if not set(group) <= set(dataset.schema.names):
             yield f"columns {', '.join(group)} of the schema and of the frame differ by case only"

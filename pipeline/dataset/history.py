@@ -1,13 +1,15 @@
-"""The contradictions of a `History` with its dataset, and the column in which its table keeps what no span shows.
+"""What a table keeps besides the rows of its dataset, and the contradictions of the modes that keep it.
 
 A table of spans alone can't tell where a late change belongs: a deletion of a key that it lacks, or a change whose
 values are those of the span around it, shows in no span. A History keeps these as rows of its table, in partitions of
 `STATE_COLUMN`, in which the spans are NULL. So they are committed and restored together with the spans, and lie in
-files of their own, which readers and counts of spans leave out by their partition.
+files of their own, which readers and counts of spans leave out by their partition. A merge with `Tombstones` keeps
+deletions and truncations in the same way, in partitions by the day of their write.
 """
 
 from __future__ import annotations
 
+import datetime as dt
 from collections.abc import Iterator
 from typing import Protocol
 
@@ -15,13 +17,15 @@ from pyspark.sql.types import BooleanType, DataType, StructField, StructType
 
 from pipeline.dataset.expectations import Expectation, Spans
 from pipeline.dataset.features import Features
-from pipeline.dataset.write_mode import History, WriteMode, changelog_problems, is_comparable
+from pipeline.dataset.write_mode import History, Merge, WriteMode, changelog_problems, is_comparable, tombstones_of
 
 # The partition column of rows that are no rows of the dataset. In those of the dataset it is NULL.
 STATE_COLUMN = "_pipeline_state"
-# Its values: three kinds of points of a key, and two kinds of rows for all keys.
+# Its values in a History: three kinds of points of a key, and two kinds of rows for all keys.
 CHANGE, DELETION, BEFORE = "change", "deletion", "before"
 TRUNCATION, SNAPSHOT = "truncation", "snapshot"
+# Between a kind of tombstone, deletion or truncation, and the day of its write.
+_OF_DAY = "-"
 
 
 class Declared(Protocol):
@@ -46,7 +50,55 @@ class Declared(Protocol):
 
 def keeps_state(mode: WriteMode) -> bool:
     """Whether a table of this mode has the partition column `STATE_COLUMN`."""
-    return isinstance(mode, History)
+    return isinstance(mode, History) or tombstones_of(mode) is not None
+
+
+def tombstone_state(kind: str, day: dt.date | None = None) -> str:
+    """The value of `STATE_COLUMN` of tombstones of a kind that were written in a day (UTC), as `deletion-2026-11-30`.
+
+    Args:
+        day: if None, the text with which the values of all days begin.
+    """
+    return f"{kind}{_OF_DAY}{'' if day is None else day.isoformat()}"
+
+
+def tombstone_day(state: str) -> dt.date | None:
+    """The day (UTC) in which tombstones with this value of `STATE_COLUMN` were written. For other rows, None."""
+    kind, _, day = state.partition(_OF_DAY)
+    try:
+        return dt.date.fromisoformat(day) if kind in (DELETION, TRUNCATION) else None
+    except ValueError:
+        return None
+
+
+def tombstone_problems(dataset: Declared) -> Iterator[str]:
+    """Messages about contradictions between the tombstones of a merge and its dataset. Without tombstones, none."""
+    mode, tombstones = dataset.write, tombstones_of(dataset.write)
+    if tombstones is None or not isinstance(mode, Merge) or mode.changelog is None:
+        return
+    if tombstones.keep_hours <= 0:
+        yield f"tombstones: keep_hours is {tombstones.keep_hours}; it is how long a deletion is remembered"
+    if mode.changelog.sequence not in dataset.schema.names:
+        yield (
+            f"tombstones: the changelog's sequence {mode.changelog.sequence!r} is not in the schema; the place of a "
+            "deletion is stored in that column"
+        )
+    yield from _state_problems(dataset, "a merge with tombstones")
+
+
+def _state_problems(dataset: Declared, of: str) -> Iterator[str]:
+    """Messages about what a table with the partition column `STATE_COLUMN` can't have.
+
+    Args:
+        of: the write mode, with its article.
+    """
+    generated, clustered = dataset.features.generated, dataset.features.cluster_by
+    if generated:
+        yield f"generated column {generated[0][0]!r}: {of} writes each column itself; compute it before"
+    if clustered:
+        yield f"cluster_by: the table of {of} has partitions, and Delta has no clusters in partitions"
+    if STATE_COLUMN in map(str.lower, (*dataset.schema.names, *dataset.frame_columns)):
+        yield f"column {STATE_COLUMN!r} has a name that {of} adds"
 
 
 def history_problems(dataset: Declared) -> Iterator[str]:
@@ -63,13 +115,7 @@ def history_problems(dataset: Declared) -> Iterator[str]:
     yield from _tracked_problems(mode, dataset, types)
     yield from _order_problems(mode, dataset, types)
     yield from _partition_problems(mode, dataset)
-    features = dataset.features
-    if features.generated:
-        yield f"generated column {features.generated[0][0]!r}: History writes each column itself; compute it before"
-    if features.cluster_by:
-        yield "cluster_by: the table of a History has partitions, and Delta has no clusters in partitions"
-    if STATE_COLUMN in map(str.lower, (*types, *dataset.frame_columns)):
-        yield f"column {STATE_COLUMN!r} has a name that History adds"
+    yield from _state_problems(dataset, "a History")
 
 
 def _computed_problems(mode: History, dataset: Declared, types: dict[str, DataType]) -> Iterator[str]:
@@ -119,6 +165,8 @@ def _tracked_problems(mode: History, dataset: Declared, types: dict[str, DataTyp
 def _order_problems(mode: History, dataset: Declared, types: dict[str, DataType]) -> Iterator[str]:
     if mode.changelog is not None:
         yield from changelog_problems(mode.changelog, types, dataset.keys)
+        if mode.changelog.tombstones is not None:
+            yield "tombstones in a History, which keeps every deletion for good; leave them out"
     if mode.order_by is not None and mode.order_by in dataset.keys:
         yield f"order_by column {mode.order_by!r} is a key; it orders nothing within a key"
     if mode.sequence in types and mode.valid_from in types and types[mode.sequence] != types[mode.valid_from]:

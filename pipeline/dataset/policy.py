@@ -61,6 +61,8 @@ class StoragePolicy:
 class MaintenancePolicy:
     """When a table is maintained, and by which steps. A step that has nothing to do makes no commit.
 
+    Tombstones that are older than their `keep_hours` are always removed.
+
     Args:
         scheduled: whether the job of the dataset's group maintains the table. `pipeline maintain all` always does.
         cron: when that job runs, in UTC. All datasets of a group that declare it declare the same. If none does, daily

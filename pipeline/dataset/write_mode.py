@@ -41,6 +41,18 @@ class InsertNew:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Tombstones:
+    """Deletions and truncations are kept with their places, so that an older change does not bring a row back.
+
+    Args:
+        keep_hours: how long at least they are kept, counted from the end of the UTC day in which they were written. The
+            maintenance of the table removes older ones.
+    """
+
+    keep_hours: int
+
+
+@dataclass(frozen=True, kw_only=True)
 class Changelog:
     """Each row of the frame is a change of one key: its operation, its sequence value and the values of its columns.
 
@@ -57,6 +69,8 @@ class Changelog:
         before_updates: the codes of rows as they were before an update.
         truncates: the codes that delete all rows.
         ignore_nulls: columns in which a NULL of an update keeps the stored value.
+        tombstones: whether and how long a `Merge` remembers deletions. If None, a change that is older than the
+            deletion of its key, and is written later, brings the row back. A `History` remembers all of them.
     """
 
     operation: str
@@ -66,6 +80,7 @@ class Changelog:
     before_updates: tuple[str, ...] = ("update_before", "update_preimage")
     truncates: tuple[str, ...] = ("t", "truncate")
     ignore_nulls: tuple[str, ...] = ()
+    tombstones: Tombstones | None = None
 
     @property
     def codes(self) -> tuple[str, ...]:
@@ -151,6 +166,11 @@ WriteMode = Append | Replace | Merge | InsertNew | ErrorIfExists | Ignore | Hist
 def changelog_of(mode: WriteMode) -> Changelog | None:
     """The changelog of a mode. If its frames are not of changes, None."""
     return mode.changelog if isinstance(mode, Merge | History) else None
+
+
+def tombstones_of(mode: WriteMode) -> Tombstones | None:
+    """The tombstones of a merge. If deleted keys are not remembered by them, None."""
+    return mode.changelog.tombstones if isinstance(mode, Merge) and mode.changelog is not None else None
 
 
 def frame_columns(mode: WriteMode, names: Iterable[str]) -> tuple[str, ...]:

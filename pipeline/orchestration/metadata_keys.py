@@ -233,6 +233,9 @@ CHECKPOINT_WRITTEN = "delta/checkpoint_written"
 FILES_JOINED = "delta/files_joined"
 """How many small files were joined into larger ones."""
 
+TOMBSTONES_EXPIRED = "delta/tombstones_expired"
+"""How many tombstones were removed that are older than `keep_hours`."""
+
 FILES_VACUUMED = "delta/files_vacuumed"
 """How many files were removed that no version within the retention needs."""
 

@@ -224,6 +224,25 @@ def test_a_sequence_that_is_not_stored_orders_the_batch_only(classic: SparkSessi
 
 
 @pytest.mark.exhaustive
+def test_a_sequence_of_several_columns_that_is_not_stored_truncates_nothing_by_itself(
+    classic: SparkSession, root: str
+) -> None:
+    place = StructType([StructField("at", LongType()), StructField("number", LongType())])
+    fields = [*UNSTORED.fields, StructField("seq", place), StructField("op", StringType())]
+    dataset = changelog("several", UNSTORED)
+
+    def apply_placed(*changes: tuple[int | None, int, str | None, str]) -> None:
+        rows = [(k, a, None, {"at": 1, "number": number}, op) for k, number, a, op in changes]
+        write(frame_in(classic, StructType(fields), rows), table=dataset.at(root), note=note())
+
+    apply_placed((1, 1, "x", "c"), (2, 2, "y", "c"), (2, 1, None, "d"))
+    apply_placed((3, 3, "z", "c"), (1, 4, None, "d"))
+    assert rows_of(dataset, root) == [(2, "y", None), (3, "z", None)]
+    apply_placed((None, 5, None, "t"), (4, 5, "new", "c"))
+    assert rows_of(dataset, root) == [(4, "new", None)]
+
+
+@pytest.mark.exhaustive
 def test_delta_s_own_feed_is_a_changelog_and_gives_the_same_table(classic: SparkSession, root: str) -> None:
     """An update of the key itself among it: the row from before has another key than the row from after."""
     feed_on = "TBLPROPERTIES (delta.enableChangeDataFeed = true)"

@@ -94,7 +94,8 @@ def test_a_run_cleans_the_tables_and_observes_numbers_that_dagster_can_plot(sett
     record = observed.pop("delta/record")
     assert observed == {
         "delta/files": 5, "delta/bytes": observed["delta/bytes"], "delta/small_file_ratio": 1.0,
-        "delta/log_entries": 1, "delta/files_joined": 0, "delta/files_vacuumed": 0, "delta/log_files_removed": 4,
+        "delta/log_entries": 1, "delta/files_joined": 0, "delta/tombstones_expired": 0, "delta/files_vacuumed": 0,
+        "delta/log_files_removed": 4,
         "delta/bytes_reclaimed": observed["delta/bytes_reclaimed"], "delta/oldest_readable_version": 4,
     }  # fmt: skip
     assert observed["delta/bytes"] == sum(path.stat().st_size for path in (root / "there").glob("*.parquet"))

@@ -133,3 +133,44 @@ def test_a_commit_is_counted_by_partition_without_the_rows_that_it_only_wrote_ag
     del unnamed["remove"]["partitionValues"]
     commit(table, 4, told("DELETE"), unnamed)
     assert counts(4) is None
+
+
+def of_state(action: dict[str, Any], state: str = "deletion-2026-01-01") -> dict[str, Any]:
+    """The action, for a file of a partition of rows that are no rows of the dataset."""
+    (file,) = action.values()
+    file["partitionValues"]["_pipeline_state"] = state
+    return action
+
+
+@pytest.mark.parametrize(
+    ("actions", "counts"),
+    [
+        ([added("a", "x", 2), of_state(added("s", "x", 3)), told("MERGE", numTargetRowsInserted=5)], 2),
+        ([added("a", "x", 2), of_state(added("s", "x", 3)), told("MERGE", numTargetRowsInserted=6)], None),
+        (
+            [added("a", "x", 2), of_state(added("s", None, 3)), of_state(removed("r", None)),
+             told("MERGE", numTargetRowsInserted=3, numTargetRowsUpdated=1)],
+            2,
+        ),
+        (
+            [added("a", "x", 2), removed("b", "x"), of_state(added("s", None, 3)), of_state(removed("r", None)),
+             told("MERGE", numTargetRowsInserted=1, numTargetRowsUpdated=1)],
+            None,
+        ),
+    ],
+    ids=["a tombstone for each deletion", "copies", "a tombstone moved", "a tombstone moved beside a rewritten file"],
+)  # fmt: skip
+def test_a_commit_counts_rows_of_the_dataset_alone(
+    table: Path, actions: list[dict[str, Any]], counts: int | None
+) -> None:
+    commit(table, 0, *actions)
+    found = read_commit(str(table), 0, ("part",))
+    assert found.partitions is not None
+    assert {values: count.rows for values, count in found.partitions.items()} == {("x",): counts}
+    assert (found.changes_rows, found.rows_by_partition) == (True, {("x",): 2})
+
+
+def test_a_commit_of_tombstones_alone_changes_no_rows(table: Path) -> None:
+    commit(table, 0, of_state(added("a", "x", 2)), of_state(removed("b", None)), told("MERGE"))
+    found = read_commit(str(table), 0, ("part",))
+    assert (found.changes_rows, found.partitions, found.files_added, found.files_removed) == (False, {}, 1, 1)

@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import importlib
 import json
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
 import deltalake
+import pyarrow as pa
 import pytest
 from click.testing import CliRunner
 from pyspark.sql import SparkSession
+from pyspark.sql.types import LongType, StructField, StructType
 
 from pipeline.cli import main
-from pipeline.dataset import Dataset, MaintenancePolicy
+from pipeline.dataset import Changelog, Dataset, MaintenancePolicy, Merge, TableRef, Tombstones
 from pipeline.dataset.policy import TARGET_FILE_BYTES
 from pipeline.delta.inspect.maintenance_record import MaintenanceRecord, write_maintenance_record
 from pipeline.delta.inspect.manifest import full_manifest, manifest, runs
@@ -257,13 +260,43 @@ def test_what_a_consumer_needs_is_kept_and_said(tmp_path: Path) -> None:
     assert (done.is_idle, done.waits) == (True, ("copy has read to version 0 and needs the changes since",))
 
 
+# --- tombstones -------------------------------------------------------------------------------------------------------
+
+
+def test_tombstones_expire_once_their_day_ended_as_long_ago_as_they_are_kept(tmp_path: Path) -> None:
+    """Each day has two; those of a History have no day, and are kept for good."""
+    schema = StructType([StructField("n", LongType()), StructField("at", LongType())])
+    log = Changelog(operation="op", sequence="at", tombstones=Tombstones(keep_hours=36))
+    policy = MaintenancePolicy(checkpoint=False, small_file_ratio=None, vacuum=False, clean_log=False)
+    dataset = Dataset(name="rows", schema=schema, keys=("n",), write=Merge(changelog=log), maintenance=policy)
+    days = ["2026-03-28", "2026-03-29", "2026-03-30", "2026-03-31", "2030-01-01"]
+    states = [None, "deletion", "truncation", *(f"{kind}-{day}" for day in days for kind in ("deletion", "truncation"))]
+    rows = {"n": [*range(len(states))], "at": [0] * len(states), "_pipeline_state": states}
+    table = dataset.at(str(tmp_path))
+    deltalake.write_deltalake(table.location, pa.table(rows), partition_by=["_pipeline_state"])
+
+    def expired(now: dt.datetime, of: TableRef = table, *, apply: bool = False) -> int | None:
+        with Checkpoints(no_spark) as checkpoints:
+            return maintain_table(of, checkpoints, apply=apply, run_id="run", now=now).tombstones_expired
+
+    noon = NOW.replace(hour=12, minute=0)
+    assert expired(noon) == 4
+    assert expired(noon - dt.timedelta(seconds=1)) == 2
+    with pytest.raises(SparkStartedError):
+        expired(noon, apply=True)
+    assert expired(noon - dt.timedelta(days=3), apply=True) == 0
+    kept = replace(dataset, write=Merge(changelog=replace(log, tombstones=Tombstones(keep_hours=37))))
+    assert expired(noon, kept.at(str(tmp_path))) == 2
+
+
 # --- records ----------------------------------------------------------------------------------------------------------
 
 
 def record(**changed: Any) -> MaintenanceRecord:
     fields: dict[str, Any] = {
         "name": "rows", "path": "/tables/rows", "run_id": "run-1", "recorded_at": "2026-01-02T03:04:05+00:00",
-        "version": 7, "checkpoint": 6, "files_joined": 5, "files_vacuumed": 4, "log_files_removed": 3,
+        "version": 7, "checkpoint": 6, "files_joined": 5, "tombstones_expired": 9, "files_vacuumed": 4,
+        "log_files_removed": 3,
         "bytes_reclaimed": 2_000, "waits": ("copy waits",), "files": 1, "bytes": 10, "small_file_ratio": 0.25,
         "log_entries": 8, "oldest_readable_version": 2,
     }  # fmt: skip
@@ -327,7 +360,7 @@ def test_the_command_shows_each_table_and_the_manifest_shows_what_was_done(
         return result.stdout
 
     dry = run("maintain", "all").splitlines()
-    assert dry[2].split() == ["rows", "3", "-", "0", "0", "3", *dry[2].split()[6:8], "4", "100%", "4", "0"]
+    assert dry[2].split() == ["rows", "3", "-", "0", "0", "0", "3", *dry[2].split()[7:9], "4", "100%", "4", "0"]
     assert dry[-1] == "Nothing was changed; --apply makes these steps."
     assert table.entries() == [0, 1, 2, 3]
     (done,) = json.loads(run("maintain", "all", "--apply", "--json"))
@@ -335,7 +368,8 @@ def test_the_command_shows_each_table_and_the_manifest_shows_what_was_done(
     (listed,) = json.loads(run("manifest", "list", "--json"))
     (shown,) = json.loads(run("manifest", "show", listed["run_id"], "--json"))
     assert (shown["kind"], shown["name"], shown["log_files_removed"]) == ("maintenance", "rows", 3)
-    assert run("manifest", "show", listed["run_id"]).splitlines()[2].split()[:6] == ["rows", "3", "-", "0", "0", "3"]
+    shown_row = run("manifest", "show", listed["run_id"]).splitlines()[2].split()
+    assert shown_row[:7] == ["rows", "3", "-", "0", "0", "0", "3"]
     assert json.loads(run("maintain", "all", "--apply", "--json"))[0]["log_files_removed"] == 0
     assert len(json.loads(run("manifest", "list", "--json"))) == 1, "an idle table gets no record"
 

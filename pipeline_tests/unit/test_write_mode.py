@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime as dt
 from dataclasses import replace
 from typing import Any
 
@@ -17,7 +18,19 @@ from pyspark.sql.types import (
     VariantType,
 )
 
-from pipeline.dataset import Changelog, Dataset, Features, History, InsertNew, Merge, Replace, Spans, WriteMode
+from pipeline.dataset import (
+    Changelog,
+    Dataset,
+    Features,
+    History,
+    InsertNew,
+    Merge,
+    Replace,
+    Spans,
+    Tombstones,
+    WriteMode,
+)
+from pipeline.dataset.history import DELETION, TRUNCATION, tombstone_day, tombstone_state
 from pipeline.dataset.write_mode import is_comparable
 from pipeline.errors import DeclarationError
 
@@ -117,6 +130,50 @@ def test_types_that_hold_a_map_or_a_variant_have_no_order(data_type: Any, compar
     assert is_comparable(data_type) is comparable
 
 
+# --- tombstones -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("changed", "fields", "problem"),
+    [
+        ({"tombstones": Tombstones(keep_hours=0)}, {}, "keep_hours is 0"),
+        ({"sequence": "lsn"}, {}, "sequence 'lsn' is not in the schema"),
+        ({"operation": "_pipeline_state"}, {}, "has a name that a merge with tombstones adds"),
+        (
+            {},
+            {"features": Features(cluster_by=("id",))},
+            "cluster_by: the table of a merge with tombstones has partitions",
+        ),
+        ({}, {"features": Features(generated=(("text", "CAST(id AS STRING)"),))}, "generated column 'text'"),
+    ],
+)
+def test_tombstones_that_a_table_can_not_keep_are_refused_when_they_are_declared(
+    changed: dict[str, Any], fields: dict[str, Any], problem: str
+) -> None:
+    log = replace(LOG, **({"tombstones": Tombstones(keep_hours=24)} | changed))
+    with pytest.raises(DeclarationError) as caught:
+        Dataset(name="d", schema=SCHEMA, keys=("id",), write=Merge(changelog=log), **fields)
+    (found,) = caught.value.problems
+    assert problem in found
+
+
+def test_only_the_table_of_a_merge_with_tombstones_or_of_a_history_keeps_state() -> None:
+    remembering = replace(LOG, tombstones=Tombstones(keep_hours=24))
+    assert declare(Merge(changelog=remembering)).keeps_state
+    assert declare_history({}).keeps_state
+    assert not declare(Merge(changelog=LOG)).keeps_state
+    with pytest.raises(DeclarationError, match="tombstones in a History, which keeps every deletion"):
+        declare_history({"changelog": remembering})
+
+
+def test_the_state_of_a_tombstone_tells_its_day() -> None:
+    day = dt.date(2026, 11, 30)
+    assert tombstone_state(DELETION, day) == "deletion-2026-11-30"
+    assert [tombstone_day(tombstone_state(kind, day)) for kind in (DELETION, TRUNCATION)] == [day, day]
+    others = ("deletion", "truncation", "change", "deletion-", "deletion-2026-13-01", "before-2026-11-30", "")
+    assert [tombstone_day(state) for state in others] == [None] * len(others)
+
+
 # --- histories --------------------------------------------------------------------------------------------------------
 
 SPANS = StructType(
@@ -173,7 +230,7 @@ def declare_history(changed: dict[str, Any], **fields: Any) -> Dataset:
         ),
         ({}, {"features": Features(generated=(("text", "CAST(id AS STRING)"),))}, "generated column 'text'"),
         ({}, {"features": Features(cluster_by=("id",))}, "cluster_by: the table of a History has partitions"),
-        ({"changelog": replace(LOG, sequence="_pipeline_state")}, {}, "has a name that History adds"),
+        ({"changelog": replace(LOG, sequence="_pipeline_state")}, {}, "has a name that a History adds"),
         ({}, {"audit": "before", "expectations": (Spans(blocking=True),)}, "audit='before': the spans that a History"),
     ],
 )

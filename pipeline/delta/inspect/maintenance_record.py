@@ -25,9 +25,10 @@ class MaintenanceRecord:
     """The record of the maintenance of one table.
 
     `version` is that of the table afterwards. `checkpoint` is the version of a checkpoint that was written. If none was
-    due, it is None. `bytes_reclaimed` is the size of the files and log files that were removed. `waits` are the reasons
-    why files or entries past their retention were kept. `files`, `bytes`, `small_file_ratio`, `log_entries` and
-    `oldest_readable_version` describe the table afterwards.
+    due, it is None. `tombstones_expired` is the number of tombstones that were removed. `bytes_reclaimed` is the size
+    of the files and log files that were removed. `waits` are the reasons why files or entries past their retention were
+    kept. `files`, `bytes`, `small_file_ratio`, `log_entries` and `oldest_readable_version` describe the table
+    afterwards.
     """
 
     record: int = FORMAT
@@ -39,6 +40,7 @@ class MaintenanceRecord:
     version: int
     checkpoint: int | None
     files_joined: int
+    tombstones_expired: int = 0
     files_vacuumed: int
     log_files_removed: int
     bytes_reclaimed: int

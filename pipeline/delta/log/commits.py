@@ -16,6 +16,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
+from pipeline.dataset.history import STATE_COLUMN
 from pipeline.delta.log.checkpoints import LOG, all_files, commit_name, log_files, newest_files
 from pipeline.delta.log.entry import Action, actions_of, as_count, info_of, note_in, statistics, table_actions_of
 from pipeline.delta.storage.file_system import File, file_system, read_file, read_listed, read_timed
@@ -60,7 +61,8 @@ PartitionValues = tuple[str | None, ...]
 class Commit:
     """One commit as in the log (Delta protocol, "Delta Log Entries").
 
-    `changes_rows` is false for a commit that only rearranges files or sets properties. `rows_by_partition` counts the
+    `changes_rows` is false for a commit that only rearranges files, sets properties, or has files of rows that are no
+    rows of the dataset (`STATE_COLUMN`). The counts by partition are without such files. `rows_by_partition` counts the
     rows of the added files by partition values, in the order of the partition columns. If a file has no statistics, it
     is None. `partitions` has the counts, by partition values, of every partition that the commit changed. If a removed
     file does not name its partition, it is None. `timestamp`, in UTC, is the one that Delta uses for time travel: the
@@ -133,6 +135,8 @@ def commit_of(
     metadata: Mapping[str, Any] = next((row["metaData"] for row in rows if row.get("metaData")), {})
     added = [row["add"] for row in rows if row.get("add")]
     removed = [row["remove"] for row in rows if row.get("remove")]
+    ours, gone = ([file for file in files if not is_state_file(file)] for files in (added, removed))
+    written = rows_written(info.get("operationMetrics") or {})
     milliseconds = info.get("inCommitTimestamp") or changed_milliseconds
     return Commit(
         version=number,
@@ -140,12 +144,12 @@ def commit_of(
         operation=info.get("operation") or "",
         metrics=info.get("operationMetrics") or {},
         user_metadata=info.get("userMetadata"),
-        changes_rows=any(file.get("dataChange", True) for file in (*added, *removed)),
+        changes_rows=any(file.get("dataChange", True) for file in (*ours, *gone)),
         files_added=len(added),
         bytes_added=sum(file["size"] for file in added),
         files_removed=len(removed),
-        partitions=_exact(_partitions(added, removed, partition_by), rows_written(info.get("operationMetrics") or {})),
-        rows_by_partition=_rows_by_partition(added, removed, partition_by),
+        partitions=_exact(_partitions(ours, gone, partition_by), _without_state(written, added, removed)),
+        rows_by_partition=_rows_by_partition(ours, gone, partition_by),
         table_id=metadata.get("id"),
         engine=info.get("engineInfo"),
     )
@@ -173,6 +177,23 @@ def partition_values(file: Mapping[str, Any], partition_by: tuple[str, ...]) -> 
     """The partition values of a file. In Parquet a map is a list of pairs."""
     values = dict(file.get("partitionValues") or {})
     return tuple(values.get(column) for column in partition_by)
+
+
+def is_state_file(file: Mapping[str, Any]) -> bool:
+    """Whether a file has rows of state (`STATE_COLUMN`). If columns are mapped, its action does not tell it: False."""
+    return bool(dict(file.get("partitionValues") or {}).get(STATE_COLUMN))
+
+
+def _without_state(
+    written: int | None, added: list[Mapping[str, Any]], removed: list[Mapping[str, Any]]
+) -> int | None:  # fmt: skip
+    """The number of written rows without rows of state. If some of these may be copies of old ones, None."""
+    counts = [live_rows(file) for file in added if is_state_file(file)]
+    if written is None or not counts:
+        return written
+    if None in counts or any(map(is_state_file, removed)):
+        return None
+    return written - sum(count for count in counts if count is not None)
 
 
 def _partitions(

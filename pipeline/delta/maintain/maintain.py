@@ -1,9 +1,9 @@
-"""Vacuum, optimize and checkpoint.
+"""Vacuum, optimize, checkpoint and the expiry of tombstones.
 
-Here belong changes of files that change no rows. A vacuum is a dry run by default. It uses the table's own retention:
-Delta ignores any other number of hours (delta#2129), so there is no parameter for it. Vacuum and checkpoint keep the
-files and log entries that consumers of changes have yet to read. Delta's own checkpoints, which some writes make, clean
-up the log by its retention alone.
+Here belong changes of files that change no rows of the dataset. A vacuum is a dry run by default. It uses the table's
+own retention: Delta ignores any other number of hours (delta#2129), so there is no parameter for it. Vacuum and
+checkpoint keep the files and log entries that consumers of changes have yet to read. Delta's own checkpoints, which
+some writes make, clean up the log by its retention alone.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from pyspark.sql import SparkSession
 
 from pipeline.dataset import TableRef
+from pipeline.dataset.history import STATE_COLUMN
 from pipeline.dataset.policy import storage_confs
 from pipeline.delta import sql
 from pipeline.delta.log.entry import as_count
@@ -181,6 +182,29 @@ def plan_optimize(session: SparkSession, table: TableRef, *, below_bytes: int | 
 
 def _optimize_confs(state: TableState, below_bytes: int | None) -> dict[str, str]:
     return storage_confs(state.properties) | ({} if below_bytes is None else {_SMALL_FILE: str(below_bytes)})
+
+
+@door
+def remove_tombstones(session: SparkSession, table: TableRef, note: CommitNote, states: Sequence[str]) -> None:
+    """Remove the tombstones with these values of `STATE_COLUMN`: whole partitions, so that no file is rewritten.
+
+    The rows of the dataset do not change, and consumers of changes read nothing new.
+
+    Raises:
+        TableNotFoundError: the table was never written.
+        StorageError: the commit failed.
+        CommitConflictError: another commit has changed the same partitions; nothing was committed.
+    """
+    require_table(session, table)
+    column, values = sql.identifier(STATE_COLUMN), ", ".join(map(sql.string, states))
+    with private_session(session, write_confs(note, session, table.dataset.fingerprint)) as clone:
+        try:
+            clone.sql(f"DELETE FROM {sql.path_table(table.location)} WHERE {column} IN ({values})").collect()  # noqa: S608  quoted
+        except SPARK_ERRORS as error:
+            failure = failure_of(error)
+            if failure.is_conflict:
+                raise table.error(CommitConflictError, condition=failure.condition) from error
+            raise storage_failure(table.name, table.location, failure, nothing_committed=True) from error
 
 
 @door

@@ -1,4 +1,4 @@
-"""The routine maintenance of a table: a checkpoint, a clean log, joined files and a vacuum, each only if it is due.
+"""The routine maintenance of a table, each step only if it is due: from a checkpoint to a vacuum.
 
 Here belongs when a step is due, which the log shows without Spark (delta#3106). The steps belong to `maintain` and
 `clean_log`. If no step is due that needs Spark, none is started. Nothing is removed that a consumer of the table's
@@ -21,8 +21,14 @@ from pipeline.delta.log.mark import CommitNote, Mark
 from pipeline.delta.log.timestamps import TimedCommit, file_retention, timed_commits
 from pipeline.delta.maintain.checkpoint import Checkpoints
 from pipeline.delta.maintain.clean_log import CleanLogPlan, clean_log, plan_clean_log
-from pipeline.delta.maintain.maintain import checkpoint_at, optimize, record_incarnation, vacuum
-from pipeline.delta.maintain.sizes import TableSizes, small_file_bytes, table_sizes
+from pipeline.delta.maintain.maintain import (
+    checkpoint_at,
+    optimize,
+    record_incarnation,
+    remove_tombstones,
+    vacuum,
+)
+from pipeline.delta.maintain.sizes import TableSizes, expired_tombstones, small_file_bytes, table_sizes
 from pipeline.delta.read.restores import RESTORE
 from pipeline.delta.spark.doors import door
 from pipeline.delta.table.open_table import TableState, require_table
@@ -30,7 +36,7 @@ from pipeline.delta.write.transaction import INCARNATION
 from pipeline.errors import PipelineError
 
 DEFAULT_POLICY = MaintenancePolicy()
-_STEPS = ("checkpoint", "files_joined", "files_vacuumed", "log_files_removed")
+_STEPS = ("checkpoint", "files_joined", "tombstones_expired", "files_vacuumed", "log_files_removed")
 _VACUUM, _VACUUM_END = "VACUUM START", "VACUUM END"
 # Operations that change no rows and yet leave files behind.
 _REWRITES = frozenset({"OPTIMIZE", "REORG", "ROW TRACKING BACKFILL"})
@@ -41,7 +47,8 @@ class Maintained:
     """The routine maintenance of a table or, unless it is `applied`, its plan. What was not due is 0 or None.
 
     `checkpoint` is the version of a checkpoint that was written. `files_joined` small files were joined; in the plan of
-    a clustered table it is None, since only Delta knows. `files_vacuumed` and `log_files_removed` were removed, and
+    a clustered table it is None, since only Delta knows. `tombstones_expired` is the number of tombstones that were
+    removed, None if the log does not count them. `files_vacuumed` and `log_files_removed` were removed, and
     `bytes_reclaimed` is their size. `waits` are the reasons why files or entries past their retention are kept. `sizes`
     are those afterwards. `failure` is the error of a step after others that were made.
     """
@@ -51,6 +58,7 @@ class Maintained:
     applied: bool
     checkpoint: int | None = None
     files_joined: int | None = 0
+    tombstones_expired: int | None = 0
     files_vacuumed: int = 0
     log_files_removed: int = 0
     bytes_reclaimed: int = 0
@@ -76,7 +84,8 @@ class Maintained:
         return MaintenanceRecord(
             name=self.dataset, path=self.location, run_id=run_id,
             recorded_at=dt.datetime.now(dt.timezone.utc).isoformat(), version=self.sizes.version,
-            checkpoint=self.checkpoint, files_joined=self.files_joined or 0, files_vacuumed=self.files_vacuumed,
+            checkpoint=self.checkpoint, files_joined=self.files_joined or 0,
+            tombstones_expired=self.tombstones_expired or 0, files_vacuumed=self.files_vacuumed,
             log_files_removed=self.log_files_removed, bytes_reclaimed=self.bytes_reclaimed,
             waits=(*self.waits, *failed), files=self.sizes.files, bytes=self.sizes.bytes,
             small_file_ratio=self.sizes.small_file_ratio, log_entries=self.sizes.log_entries,
@@ -117,7 +126,7 @@ def maintain_table(
     Raises:
         TableNotFoundError: the table was never written.
         StorageError: a step failed, and none was made.
-        CommitConflictError: another commit has changed the files that were joined, and no step was made.
+        CommitConflictError: another commit has changed the files that were joined or removed, and no step was made.
         CursorUnreadableError: what a consumer needs is not known, and no step was made.
         DamagedTableError: the log or a file is damaged, and no step was made.
     """
@@ -168,6 +177,7 @@ class _Routine:
             fields["log_files_removed"] = self._clean_log(cleaning, apply=apply)
         if self._is_scattered(sizes):
             fields["files_joined"] = self._join(state, sizes, apply=apply)
+        fields["tombstones_expired"] = self._expire_tombstones(state, apply=apply)
         if self._policy.vacuum and _vacuum_is_due(self._table.location, state, self._now):
             fields["files_vacuumed"] = self._vacuum(apply=apply)
         if isinstance(cleaning, PipelineError):  # the other steps are made
@@ -191,9 +201,18 @@ class _Routine:
     def _join(self, state: TableState, sizes: TableSizes, *, apply: bool) -> int | None:
         if not apply:
             return None if state.cluster_by else sizes.joinable
-        note = CommitNote(mark=Mark(writer=f"{self._table.name}/{self._run_id}"), run_id=self._run_id)
         limit = small_file_bytes(state.properties)
-        return optimize(self._checkpoints.session, self._table, note, below_bytes=limit).files_removed
+        return optimize(self._checkpoints.session, self._table, self._note, below_bytes=limit).files_removed
+
+    @property
+    def _note(self) -> CommitNote:
+        return CommitNote(mark=Mark(writer=f"{self._table.name}/{self._run_id}"), run_id=self._run_id)
+
+    def _expire_tombstones(self, state: TableState, *, apply: bool) -> int | None:
+        expired = expired_tombstones(self._table, state, self._now)
+        if apply and expired.states:
+            remove_tombstones(self._checkpoints.session, self._table, self._note, expired.states)
+        return expired.rows
 
     def _vacuum(self, *, apply: bool) -> int:
         session = self._checkpoints.session

@@ -1,4 +1,4 @@
-"""The sizes of a table that maintenance depends on: its files, the small ones among them, and its log. No Spark.
+"""What maintenance depends on in a table: its files, the small ones among them, old tombstones, its log. No Spark.
 
 Here belongs which files an OPTIMIZE joins, as Delta chooses them (`OptimizeTableCommand.scala`): in each partition the
 small files, from the smallest on, as many as fit together into a file of the target size.
@@ -6,12 +6,15 @@ small files, from the smallest on, as many as fit together into a file of the ta
 
 from __future__ import annotations
 
+import datetime as dt
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from pipeline.dataset import TableRef
+from pipeline.dataset.history import STATE_COLUMN, tombstone_day
 from pipeline.dataset.policy import TARGET_FILE_BYTES
+from pipeline.dataset.write_mode import tombstones_of
 from pipeline.delta.inspect.describe import SMALL_FILE_BYTES
 from pipeline.delta.log.checkpoints import all_files, log_files, usable_checkpoints
 from pipeline.delta.log.commits import live_rows, partition_values
@@ -96,6 +99,44 @@ def files_to_join(table: TableRef, state: TableState, *, below_bytes: int, targe
         As `table_sizes` does.
     """
     return _joined(_files(table, state), below_bytes, target_bytes)
+
+
+@dataclass(frozen=True)
+class ExpiredTombstones:
+    """The tombstones of a table that are older than it keeps them: the values of `STATE_COLUMN` that they have.
+
+    `rows` is their number. If a file has no statistics, None.
+    """
+
+    states: tuple[str, ...] = ()
+    rows: int | None = 0
+
+
+def expired_tombstones(table: TableRef, state: TableState, now: dt.datetime) -> ExpiredTombstones:
+    """The tombstones whose day ended more than `keep_hours` ago. Other rows of state don't expire.
+
+    Raises:
+        As `table_sizes` does.
+    """
+    tombstones = tombstones_of(table.dataset.write)
+    if tombstones is None or not state.keeps_state:
+        return ExpiredTombstones()
+    files, rows = _files(table, state), dict[str, int | None]()
+    place = files.partition_columns.index(STATE_COLUMN)
+    for added in files.files.values():
+        value = partition_values(added, files.partition_by)[place]
+        if value is not None and _is_expired(tombstone_day(value), tombstones.keep_hours, now):
+            before, count = rows.get(value, 0), live_rows(added)
+            rows[value] = None if before is None or count is None else before + count
+    counts = [count for count in rows.values() if count is not None]
+    return ExpiredTombstones(tuple(sorted(rows)), sum(counts) if len(counts) == len(rows) else None)
+
+
+def _is_expired(day: dt.date | None, keep_hours: int, now: dt.datetime) -> bool:
+    if day is None:
+        return False
+    begun = dt.datetime.combine(day, dt.time(), dt.timezone.utc)
+    return (now - begun).total_seconds() >= (24 + keep_hours) * 3600
 
 
 def _files(table: TableRef, state: TableState, listed: Sequence[File] | None = None) -> TableFiles:

@@ -294,7 +294,10 @@ def _of_source(listing: Listing, base: _Base) -> Iterator[str]:
     if base.mode == "copy" and listing.is_table:
         yield _IS_TABLE
     if base.known is not None and base.known.keeps_state:
-        yield "the dataset is a History, which is computed from changes; write the rows by an asset or a sink"
+        yield (
+            "the dataset is a History or a changelog with tombstones, which is computed from changes; write the rows "
+            "by an asset or a sink"
+        )
 
 
 def _in_files(schema: StructType | None, folders: Iterable[str]) -> StructType | None:

@@ -21,7 +21,7 @@ from pyspark.sql.types import ArrayType, DataType, MapType, StructField, StructT
 from pipeline.dataset import TableRef
 from pipeline.dataset.history import STATE_COLUMN
 from pipeline.delta.log.checkpoints import all_files, commit_name
-from pipeline.delta.log.commits import commit_identity, read_commit, read_entry
+from pipeline.delta.log.commits import commit_identity, is_state_file, read_commit, read_entry
 from pipeline.delta.log.entry import as_count, info_of, of_dataset, statistics
 from pipeline.delta.log.integrity import files_beside, require_sound_entries
 from pipeline.delta.log.mark import Cursor
@@ -209,8 +209,8 @@ class _Described:
 class _Commit:
     """A commit of the source. `files` are the files that its changes are read from, `bytes` their size.
 
-    `is_doubtful` says that its files must be compared with those of the table. If the commit only adds files, `added`
-    are these files; else None.
+    Files of rows that are no rows of the dataset are left out. `is_doubtful` says that its files must be compared with
+    those of the table. If the commit only adds files, `added` are these files; else None.
     """
 
     number: int
@@ -245,11 +245,12 @@ def _commit(location: str, files: Mapping[str, File], number: int) -> _Commit:
         by = tuple(column for column in described.get("partitionColumns") or () if column != STATE_COLUMN)
         metadata = _Described(schema, by, _is_on(described.get("configuration") or {}))
     # Protocol, "Change Data Files": if a commit has some, its changes are in them alone.
-    read = changes or data
+    read = [file for file in changes or data if not is_state_file(file)]
     size = sum(file.get("size") or 0 for file in read)
     paths = tuple(unquote(file["path"]) for file in read)
     is_doubtful = bool(data) and _is_doubtful(actions)
-    added = [action["add"] for action in actions if action.get("add") and action["add"].get("dataChange")]
+    added = [file for action in actions if (file := action.get("add")) and file.get("dataChange")]
+    added = [file for file in added if not is_state_file(file)]
     return _Commit(number, bool(read), metadata, paths, size, is_doubtful, _added(number, added, read))
 
 
@@ -265,7 +266,6 @@ def _added(
             as_count(statistics(file).get("numRecords")),
         )
         for file in added
-        if not (file.get("partitionValues") or {}).get(STATE_COLUMN)
     )  # fmt: skip
 
 

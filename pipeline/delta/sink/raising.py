@@ -81,7 +81,9 @@ def without_stored_value(
         spark, view = frame.sparkSession, f"pipeline_numbered_{uuid.uuid4().hex}"
         frame.createOrReplaceTempView(view)  # of a private session
         truncation = truncated_at(frame, dataset, changelog)
-        net = spark.sql(net_change_query(dataset, changelog, view, None, truncation)).filter(sql.identifier(own.alive))
+        tombstones = merge.stored_tombstones(table)
+        query = net_change_query(dataset, changelog, view, None, truncation, tombstones=tombstones)
+        net = spark.sql(query).filter(sql.identifier(own.alive))
         old = rows_at(spark, table.location, require_table(spark, table).version).alias(TARGET)
         stored = frame.filter(merge.stored_condition(dataset) or "TRUE").alias("batch")
         for name in columns:

@@ -80,7 +80,7 @@ def in_csv(field: StructField) -> str:
 
 # An instant may be written in another zone than it is read in, and bytes are no text.
 _TEXT = ("CAST({} AS STRING)", "CAST({} AS {})")
-_JSON = ("to_json(named_struct('value', {}))", "from_json({}, {}).value")
+_JSON = ("CASE WHEN {0} IS NOT NULL THEN to_json(named_struct('value', {0})) END", "from_json({}, {}).value")
 _FORMS: dict[type[DataType], tuple[str, str]] = {
     ArrayType: _JSON, MapType: _JSON, StructType: _JSON, VariantType: ("to_json({})", "parse_json({})"),
     BinaryType: ("hex({})", "unhex({})"),

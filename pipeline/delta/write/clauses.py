@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from pipeline.dataset import Dataset, InsertNew, Merge, TableRef
+from pipeline.dataset.history import STATE_COLUMN
 from pipeline.delta import sql
 from pipeline.delta.sql.slices import Slice
 from pipeline.delta.write.changelog import Helpers
@@ -24,12 +25,16 @@ class MergeQuery:
     `deletes` is SQL over `query` that is true for a row that only deletes; None if no row does. `columns` are the
     query's columns besides the declared ones. `missing` is SQL that is true for a row that represents a row of the
     table which the frame lacks; None if the query has no such rows.
+    `state` is the column that has the `STATE_COLUMN` of a row: NULL in a row of the dataset, and one of `states` in a
+    row of state, of which there is at most one a key and value. If the table has no rows of state, None.
     """
 
     query: str
     deletes: str | None = None
     columns: tuple[str, ...] = ()
     missing: str | None = None
+    state: str | None = None
+    states: tuple[str, ...] = ()
 
 
 def order_column(dataset: Dataset) -> str | None:
@@ -81,8 +86,8 @@ class MergePlan:
         return f"{into} ON {self.on} {' '.join(clause.text for clause in self.clauses)}"
 
     def rows_after(self, relation: str) -> str:
-        """The query of the table's rows after the MERGE, if those before it are the rows of a relation of that name."""
-        dataset = self.table.dataset
+        """The query of the dataset's rows after the MERGE, if those before it are the rows of the named relation."""
+        dataset, state = self.table.dataset, self.rows.state
         held, given, number = (sql.helper_name(dataset, name) for name in ("is held", "is given", "clause"))
         is_held, is_given = (f"{sql.column(*pair)} IS NOT NULL" for pair in ((held, TARGET), (given, SOURCE)))
         where = {
@@ -90,9 +95,13 @@ class MergePlan:
             "NOT MATCHED BY SOURCE": f"{is_held} AND NOT {is_given}",
         }  # fmt: skip
         cases = (f"WHEN {where[c.match]} AND {c.condition} THEN {n}" for n, c in enumerate(self.clauses))
+        of_dataset, given_only = "", ""
+        if state is not None:
+            of_dataset = f", CAST(NULL AS STRING) AS {sql.identifier(STATE_COLUMN)}"
+            given_only = f" WHERE {sql.identifier(state)} IS NULL"
         sides = (
-            f"(SELECT *, TRUE AS {sql.identifier(held)} FROM {relation}) AS {TARGET} FULL OUTER JOIN "
-            f"(SELECT *, TRUE AS {sql.identifier(given)} FROM ({self.rows.query})) AS {SOURCE} ON {self.on}"
+            f"(SELECT *, TRUE AS {sql.identifier(held)}{of_dataset} FROM {relation}) AS {TARGET} FULL OUTER JOIN "
+            f"(SELECT *, TRUE AS {sql.identifier(given)} FROM ({self.rows.query}){given_only}) AS {SOURCE} ON {self.on}"
         )
         joined = f"SELECT struct({TARGET}.*) AS {TARGET}, struct({SOURCE}.*) AS {SOURCE} FROM {sides}"
         decided = f"SELECT *, CASE {' '.join(cases)} ELSE -1 END AS {sql.identifier(number)} FROM ({joined})"
@@ -124,11 +133,35 @@ def merge_plan(
     on = [same_key(table.dataset, key) for key in table.dataset.keys]
     if touched is not None:
         on.append(f"({touched.predicate(table.dataset, of=TARGET)})")
+    on += _same_state(rows)
     clauses = [*_clauses(table.dataset, rows), *_by_source(table.dataset, rows, within, truncated_at)]
     if rows.missing is not None:
         is_deleted = all_of([rows.missing, _older(table.dataset, truncated_at)])
         clauses.insert(0, Clause("MATCHED", is_deleted, "DELETE"))
+    clauses = [*_of_state(table.dataset, rows), *clauses]
     return MergePlan(table, rows, " AND ".join(on), tuple(clauses))
+
+
+def _same_state(rows: MergeQuery) -> Iterator[str]:
+    """SQL over both sides: a row of the dataset matches one of the dataset, and a row of state one of the same state.
+
+    The states are named, so that Delta looks into no other partition of them.
+    """
+    if rows.state is not None:
+        target, named = sql.column(STATE_COLUMN, TARGET), ", ".join(map(sql.string, rows.states))
+        yield f"{target} <=> {sql.column(rows.state, SOURCE)}"
+        yield f"({target} IS NULL OR {target} IN ({named}))"
+
+
+def _of_state(dataset: Dataset, rows: MergeQuery) -> Iterator[Clause]:
+    """What happens to rows of state, before all other clauses: one that is there gets the place of the newer one."""
+    if rows.state is None:
+        return
+    is_state, order = f"{sql.column(rows.state, SOURCE)} IS NOT NULL", order_column(dataset)
+    assert order is not None  # noqa: S101  the declaration of tombstones needs it
+    inserted = {name: sql.column(name, SOURCE) for name in dataset.schema.names}
+    yield Clause("MATCHED", is_state, "UPDATE", {order: inserted[order]})
+    yield Clause("NOT MATCHED", is_state, "INSERT", inserted | {STATE_COLUMN: sql.column(rows.state, SOURCE)})
 
 
 def deletes_missing(dataset: Dataset, truncated_at: str | None) -> bool:
@@ -217,4 +250,5 @@ def _by_source(
 ) -> Iterator[Clause]:  # fmt: skip
     """What happens to rows of the table that the frame lacks, if the run addresses the whole table."""
     if within is None and rows.missing is None and deletes_missing(dataset, truncated_at):
-        yield Clause("NOT MATCHED BY SOURCE", all_of([_older(dataset, truncated_at)]), "DELETE")
+        of_dataset = None if rows.state is None else f"{sql.column(STATE_COLUMN, TARGET)} IS NULL"
+        yield Clause("NOT MATCHED BY SOURCE", all_of([of_dataset, _older(dataset, truncated_at)]), "DELETE")

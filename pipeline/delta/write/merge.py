@@ -9,21 +9,23 @@ Columns that we add to a frame have names that no column of the dataset has.
 
 from __future__ import annotations
 
+import datetime as dt
 from dataclasses import replace
 
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812
 
 from pipeline.dataset import Dataset, History, InsertNew, Merge, Replace, TableRef, WriteMode
+from pipeline.dataset.history import STATE_COLUMN
 from pipeline.dataset.write_mode import changelog_of
 from pipeline.delta import sql
 from pipeline.delta.spark.failures import SPARK_ERRORS, failure_of
 from pipeline.delta.sql import constraints
 from pipeline.delta.sql.slices import Slice, Unaddressable, of_rows
 from pipeline.delta.write import clauses
-from pipeline.delta.write.changelog import Helpers, is_row, net_change_query, truncated_at
+from pipeline.delta.write.changelog import Helpers, StoredTombstones, is_row, net_change_query, truncated_at
 from pipeline.delta.write.clauses import SOURCE, TARGET, MergeQuery, all_of, deletes_missing, newer, same_key
-from pipeline.errors import ExpressionError
+from pipeline.errors import ExpressionError, StrayRowsError
 
 # More partitions than this are not named in the statement: it would take longer to plan than to run.
 TOUCHED_PARTITIONS = 200
@@ -64,15 +66,39 @@ def merge_plan(frame: DataFrame, table: TableRef, view: str, within: Slice | Non
 
     Raises:
         ChangelogError: rows of a changelog without a known operation or a place in the sequence.
+        StrayRowsError: a truncation in a write that addresses a slice, if the table keeps tombstones.
     """
-    changelog = table.dataset.write.changelog if isinstance(table.dataset.write, Merge) else None
-    truncation = None if changelog is None else truncated_at(frame, table.dataset, changelog)
+    truncation = _truncation(frame, table.dataset)
+    if truncation is not None and within is not None and table.dataset.keeps_state:
+        raise StrayRowsError(dataset=table.name, counts={"truncations": 1}, slice=str(within), total_rows=1)
     is_whole = within is None and isinstance(table.dataset.write, Merge) and table.dataset.write.delete_missing
     touched = None if is_whole else touched_partitions(frame, table.dataset, within)
-    rows = merge_query(table.dataset, view, within, truncation)
+    rows = merge_query(table.dataset, view, within, truncation, stored_tombstones(table, touched))
     if is_whole or (within is not None and deletes_missing(table.dataset, truncation)):
         rows = _with_missing(table, rows, within)
     return clauses.merge_plan(table, rows, within=within, touched=touched, truncated_at=truncation)
+
+
+def _truncation(frame: DataFrame, dataset: Dataset) -> str | None:
+    """A literal of the place of a frame's newest truncation. If there is none, None. For a changelog, one Spark job."""
+    changelog = changelog_of(dataset.write)
+    return None if changelog is None else truncated_at(frame, dataset, changelog)
+
+
+def stored_tombstones(table: TableRef, touched: Slice | None = None) -> StoredTombstones | None:
+    """The tombstones of a table for a write of today. If it keeps none, None.
+
+    Args:
+        touched: the partitions that the keys of the frame can be in. If None, any.
+    """
+    if not table.dataset.keeps_state:
+        return None
+    inside = None if touched is None else touched.predicate(table.dataset, of="stored")
+    return StoredTombstones(_today(), sql.path_table(table.location), inside)
+
+
+def _today() -> dt.date:
+    return dt.datetime.now(dt.timezone.utc).date()
 
 
 def touched_partitions(frame: DataFrame, dataset: Dataset, within: Slice | None) -> Slice | None:
@@ -158,21 +184,26 @@ def repeated_keys(frame: DataFrame, dataset: Dataset) -> tuple[dict[str, int], i
 # --- the rows of the source -------------------------------------------------------------------------------------------
 
 
-def merge_query(dataset: Dataset, view: str, within: Slice | None, truncated_at: str | None = None) -> MergeQuery:
+def merge_query(
+    dataset: Dataset, view: str, within: Slice | None, truncated_at: str | None = None,
+    tombstones: StoredTombstones | None = None,
+) -> MergeQuery:  # fmt: skip
     """The rows to merge from the frame that has this view's name.
 
     Args:
         truncated_at: for a changelog, a literal of the newest truncation's place in the sequence.
+        tombstones: those of the table, if it keeps some.
     """
     mode = dataset.write
     if isinstance(mode, InsertNew):
         return MergeQuery(_distinct(dataset, view, within))
     assert isinstance(mode, Merge)  # noqa: S101
     if mode.changelog is not None:
-        query = net_change_query(dataset, mode.changelog, view, within, truncated_at)
+        query = net_change_query(dataset, mode.changelog, view, within, truncated_at, tombstones=tombstones)
         own = Helpers(dataset)
         columns = (own.at, own.ended, own.alive, *(own.kept(name) for name in mode.changelog.ignore_nulls))
-        return MergeQuery(query, f"NOT {sql.column(own.alive, SOURCE)}", columns)
+        rows = MergeQuery(query, f"NOT {sql.column(own.alive, SOURCE)}", columns)
+        return rows if tombstones is None else replace(rows, state=own.state, states=tombstones.states)
     deletes = _deletes(mode)
     query = _newest(dataset, mode, view, within, deletes)
     flag = _flag(dataset)
@@ -220,11 +251,21 @@ def _updates_when(dataset: Dataset) -> str | None:
     return f"({all_of(conditions)})" if conditions and mode.delete_when is None else None
 
 
-def first_load_query(dataset: Dataset, view: str) -> str:
-    """The query of the rows that a merge of the frame makes of an empty table."""
-    rows = merge_query(dataset, view, None)
+def first_load_queries(frame: DataFrame, dataset: Dataset, view: str) -> tuple[str, str]:
+    """The query of what a merge of the frame makes of an empty table, and that of the dataset's rows among it.
+
+    Raises:
+        As `merge_plan` does.
+    """
+    tombstones = StoredTombstones(_today()) if dataset.keeps_state else None
+    rows = merge_query(dataset, view, None, _truncation(frame, dataset), tombstones)
     alive = f" WHERE NOT {rows.deletes}" if rows.deletes else ""
-    return f"SELECT {sql.names(dataset.schema.names)} FROM ({rows.query}) AS {SOURCE}{alive}"
+    columns, source = sql.names(dataset.schema.names), f"FROM ({rows.query}) AS {SOURCE}"
+    query = f"SELECT {columns} {source}{alive}"
+    if rows.state is None:
+        return query, query
+    state = sql.column(rows.state, SOURCE)
+    return f"SELECT {columns}, {state} AS {sql.identifier(STATE_COLUMN)} {source}{alive} OR {state} IS NOT NULL", query
 
 
 def _distinct(dataset: Dataset, view: str, within: Slice | None) -> str:

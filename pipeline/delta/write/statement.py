@@ -54,8 +54,8 @@ def write_statement(
         is_snapshot = dataset.write.from_snapshots or replace_all
         return Statement(history_statement(frame, table, view, within, is_snapshot=is_snapshot))
     if replace_all and isinstance(dataset.write, Merge | InsertNew):
-        rows = merge.first_load_query(dataset, view)
-        return Statement(f"INSERT OVERWRITE TABLE {target} BY NAME {rows}", lambda _: rows)
+        query, of_dataset = merge.first_load_queries(frame, dataset, view)
+        return Statement(f"INSERT OVERWRITE TABLE {target} BY NAME {query}", lambda _: of_dataset)
     if isinstance(dataset.write, Merge | InsertNew) and not holds_nothing:
         plan = merge.merge_plan(frame, table, view, within)
         return Statement(plan.statement, plan.rows_after)

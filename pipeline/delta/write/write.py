@@ -18,7 +18,7 @@ from types import MappingProxyType
 
 from pyspark.sql import DataFrame, SparkSession
 
-from pipeline.dataset import Dataset, ErrorIfExists, History, Ignore, Merge, Replace, TableRef
+from pipeline.dataset import Dataset, ErrorIfExists, Ignore, Merge, Replace, TableRef
 from pipeline.dataset.policy import storage_confs
 from pipeline.dataset.schema import casefolded
 from pipeline.delta import sql
@@ -121,7 +121,8 @@ def write(
         audit = Audit(
             table=table, note=note, within=within, parts=parts, replace_all=replace_all, whole=whole, put=write
         )
-        replaced = within is None and (replace_all or isinstance(mode, Replace)) and not isinstance(mode, History)
+        # The schema of a table with rows of state is not replaced: it has a column that the dataset lacks.
+        replaced = within is None and (replace_all or isinstance(mode, Replace)) and not table.dataset.keeps_state
         # Delta refuses a source that is cached.
         as_it_is = source_is_stable and not _is_fixed(split, table.dataset, within)
         tables: list[Applied] = []

@@ -39,6 +39,7 @@ from pipeline.orchestration.metadata_keys import (
     OLDEST_READABLE,
     RECORD,
     SMALL_FILE_RATIO,
+    TOMBSTONES_EXPIRED,
 )
 from pipeline.orchestration.resources import DeltaSparkResource
 
@@ -142,7 +143,8 @@ def _metadata(done: Maintained) -> dict[str, Any]:
     sizes = done.sizes
     numbers: dict[str, Any] = {
         FILES: sizes.files, BYTES: sizes.bytes, SMALL_FILE_RATIO: sizes.small_file_ratio,
-        LOG_ENTRIES: sizes.log_entries, FILES_JOINED: done.files_joined or 0, FILES_VACUUMED: done.files_vacuumed,
+        LOG_ENTRIES: sizes.log_entries, FILES_JOINED: done.files_joined or 0,
+        TOMBSTONES_EXPIRED: done.tombstones_expired or 0, FILES_VACUUMED: done.files_vacuumed,
         LOG_FILES_REMOVED: done.log_files_removed, BYTES_RECLAIMED: done.bytes_reclaimed,
     }  # fmt: skip
     known = {CHECKPOINT_WRITTEN: done.checkpoint, OLDEST_READABLE: sizes.oldest_readable}
