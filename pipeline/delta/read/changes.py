@@ -172,12 +172,14 @@ class SourceChanges:
 
 @contextmanager
 def changes_since(
-    session: SparkSession, sources: Sequence[TableRef], cursors: EffectiveCursors, *, full_refresh: bool = False
-) -> Iterator[SourceChanges]:
+    session: SparkSession, sources: Sequence[TableRef], cursors: EffectiveCursors, *, full_refresh: bool = False,
+    verdicts: Mapping[str, Verdict] | None = None,
+) -> Iterator[SourceChanges]:  # fmt: skip
     """Read the changes of the sources since the cursors. The change frames stay persisted until the block ends.
 
     Args:
         full_refresh: whether to read full snapshots in any case.
+        verdicts: what to read of each source, in place of what follows from the cursors.
 
     Raises:
         TableNotFoundError: a source was never written.
@@ -186,7 +188,7 @@ def changes_since(
     """
     for source in sources:
         refuse_misreading(session, source.dataset)
-    verdicts = {
+    verdicts = dict(verdicts or {}) or {
         source.name: verdict_on(session, source, cursors.sources.get(source.name), cursors.missing)
         for source in sources
     }

@@ -47,6 +47,7 @@ from pipeline.orchestration.failures import as_dagster_failure
 from pipeline.orchestration.io.audits import counted_parts, refusals_evaluated
 from pipeline.orchestration.io.consumers import consumer_of, read_changes, sources_of, written_changes
 from pipeline.orchestration.io.contexts import (
+    code_version_of,
     key_columns,
     metadata_of,
     output_keys,
@@ -56,13 +57,13 @@ from pipeline.orchestration.io.contexts import (
 )
 from pipeline.orchestration.io.identity import writer
 from pipeline.orchestration.io.inputs import annotated_kind, input_slice, may_be_missing, report_input, shown_annotation
+from pipeline.orchestration.io.pins import is_pinned, output_dataset, output_root, reading_session, version_to_read
 from pipeline.orchestration.io.reads import (
     InputRead,
     changes_read,
     lineage_metadata,
     note_read,
     reads_of,
-    version_written_in_run,
 )
 from pipeline.orchestration.io.reporting import (
     changed_since,
@@ -135,7 +136,7 @@ class DeltaIOManager(ConfigurableIOManager):
     def _handle_output(self, context: OutputContext, step: StepExecutionContext | None, obj: object) -> None:
         keys = output_keys(context)
         dataset, obj, table_declares = self._dataset_of_output(context, obj, partitioned=keys is not None)
-        dataset = dataset.named(self.catalog)
+        dataset = output_dataset(dataset, self.catalog)
         within = (
             None if keys is None else slice_of(dataset, context.asset_partitions_def, keys, partition_expr(context))
         )
@@ -148,6 +149,7 @@ class DeltaIOManager(ConfigurableIOManager):
                 partitions=None if within is None else str(within),
                 partition_columns=() if within is None else within.columns,
                 sources={name: read.facts.version for name, read in reads.items()},
+                code_version=code_version_of(context, step),
             )
             started = dt.datetime.now(dt.timezone.utc)
             with _mismatch_remedy(table_declares), refusals_evaluated(context, step, dataset):
@@ -182,9 +184,10 @@ class DeltaIOManager(ConfigurableIOManager):
         parts: Mapping[str, Slice],
     ) -> tuple[tuple[WriteResult, ...], dict[str, Any]]:
         """The result of the write, or of each batch of a stream, and further metadata: the column lineage."""
-        table = dataset.at(self.root)
+        root = output_root(self.root)
+        table = dataset.at(root)
         if is_stream(obj):
-            return write_stream(obj, table, note, within, root=self.root)
+            return write_stream(obj, table, note, within, root=root)
         if reading is not None and reading.changes.nothing_new:
             session = self.spark.spark_session
             return (write_consumed(session, None, reading, table=table, note=note),), {}
@@ -224,9 +227,10 @@ class DeltaIOManager(ConfigurableIOManager):
         if dataset is None:
             return empty_frame(StructType([]), kind, "/".join(context.asset_key.path), lambda: self.spark.spark_session)
         table, within = dataset.at(self.root), input_slice(context, step, dataset)
-        pin = ReadOptions(version=None if step is None else version_written_in_run(step, context.asset_key))
+        session = reading_session(self.spark.spark_session)
         try:
-            result = read(self.spark.spark_session, table, pin, within=within)
+            pin = ReadOptions(version=None if step is None else version_to_read(context, step, self.root))
+            result = read(session, table, pin, within=within)
         except TableNotFoundError:
             if not may_be_missing(context, step):
                 raise
@@ -256,8 +260,9 @@ class DeltaIOManager(ConfigurableIOManager):
                 dataset=dataset.name, annotation=shown_annotation(annotation), kinds=(shown_annotation(Changes),)
             )
         reading = read_changes(
-            self.spark.spark_session, step, consumer.at(self.root), [source.at(self.root) for source in by_key.values()]
-        )
+            self.spark.spark_session, step, consumer.at(output_root(self.root)),
+            [source.at(self.root) for source in by_key.values()],
+        )  # fmt: skip
         changes = reading.changes[dataset.name]
         report_input(context, {VERSION: changes.verdict.version, VERDICT: str(changes.verdict)})
         return changes
@@ -270,12 +275,13 @@ class DeltaIOManager(ConfigurableIOManager):
         declared = declared_dataset(key, metadata)
         if declared is not None:
             return declared, obj, False
-        state = self._table_at(key)
+        state = self._table_at(key, output_root(self.root))
         if state is not None:
             dataset = dataset_of_table(key, metadata, state)
             columns = key_columns(context, dataset) if partitioned else ()
             notes = partial(notes_of_writes, state.location, key.to_user_string())
-            refuse_lost_partitions(key, dataset, metadata, columns, notes)
+            if not is_pinned():  # the earlier writes are those of another table
+                refuse_lost_partitions(key, dataset, metadata, columns, notes)
             return dataset, obj, True
         frame, schema = with_schema(obj, "/".join(key.path))
         return derived_dataset(key, metadata, schema, partitioned=partitioned), frame, False
@@ -284,7 +290,7 @@ class DeltaIOManager(ConfigurableIOManager):
         declared = declared_dataset(key, metadata)
         if declared is not None:
             return declared
-        state = self._table_at(key)
+        state = self._table_at(key, self.root)
         if state is None:
             name = "/".join(key.path)
             raise TableNotFoundError(dataset=name, location=table_location(self.root, name))
@@ -299,9 +305,9 @@ class DeltaIOManager(ConfigurableIOManager):
                 raise
             return None
 
-    def _table_at(self, key: AssetKey) -> TableState | None:
+    def _table_at(self, key: AssetKey, root: str) -> TableState | None:
         name = "/".join(key.path)
-        return state_at_location(self.spark.spark_session, name, table_location(self.root, name))
+        return state_at_location(self.spark.spark_session, name, table_location(root, name))
 
     def _reported_version(
         self, context: OutputContext, step: StepExecutionContext | None, dataset: Dataset, result: WriteResult
@@ -338,7 +344,7 @@ class DeltaIOManager(ConfigurableIOManager):
                 self.spark.spark_session,
                 dataset,
                 result,
-                root=self.root,
+                root=output_root(self.root),
                 run_id=context.run_id,
                 sources=note.sources,
                 reads=[read.facts for read in reads],
@@ -368,7 +374,7 @@ class DeltaIOManager(ConfigurableIOManager):
 
     @property
     def _staging(self) -> str:
-        return f"{self.root.rstrip('/')}/{STAGING}"
+        return f"{output_root(self.root).rstrip('/')}/{STAGING}"
 
 
 @contextmanager
