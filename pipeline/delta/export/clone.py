@@ -7,13 +7,15 @@ read as long as the files of that version exist.
 
 from __future__ import annotations
 
+from contextlib import suppress
+
 from pyspark.sql import SparkSession
 
 from pipeline.delta import sql
 from pipeline.delta.log.mark import private_session
 from pipeline.delta.read.changes import WITHIN_RETENTION
 from pipeline.delta.spark.doors import door
-from pipeline.delta.storage.file_system import file_system, list_folder, remove_folder
+from pipeline.delta.storage.file_system import file_system, list_folder, local_folder, remove_folder
 
 
 @door
@@ -34,12 +36,16 @@ def shallow_clone(session: SparkSession, name: str, location: str, version: int,
 
 @door
 def remove_clones(root: str) -> None:
-    """Remove a folder of clones. The tables that they were made of keep their files.
+    """Remove a folder of clones, and the folder around it if it is empty. The tables that were cloned stay as they are.
 
     Raises:
         StorageError: the storage refuses.
     """
     remove_folder(root)
+    folder = local_folder(root)
+    if folder is not None:
+        with suppress(OSError):  # there are other folders of clones
+            folder.parent.rmdir()
 
 
 @door

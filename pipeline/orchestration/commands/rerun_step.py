@@ -162,7 +162,7 @@ class RepeatedStep:
                         yield f"its asset has no partition {key!r} any more"
 
     def _of_inputs(self, node: AssetNode, record: DatasetRecord) -> Iterator[str]:
-        """Sources that a parameter takes now and that the run has not read. Without mapped keys a source is not read."""
+        """Sources that a parameter takes now and that the run has not read. Without mapped keys, none is read."""
         for name, is_parameter in self.inputs(record.name).items():
             source = self.node(name)
             if not is_parameter or name in (*record.sources, record.name) or source is None:
