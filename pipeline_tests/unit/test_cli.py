@@ -24,6 +24,7 @@ ARGUMENTS = {
     ("manifest", "show"): ["run"],
     ("manifest", "diff"): ["one", "other"],
     ("manifest", "verify"): ["run"],
+    ("rerun",): ["run"],
     ("migrate",): ["/lake", "--to", "sightings"],
     ("adopt",): ["sightings"],
     ("restore",): ["sightings", "--version", "0"],
