@@ -47,7 +47,7 @@ class Project:
         told: dict[str, list[dict[str, Any]]] = {}
         request = Request(run_id, apply=True, **options)
         assert rerun_in(
-            self.repository, self.settings, self.instance, request,
+            lambda: self.repository, self.settings, self.instance, request,
             lambda line: told.setdefault(line["event"], []).append(line),
         )  # fmt: skip
         return told

@@ -125,7 +125,7 @@ def test_without_apply_the_plan_is_all_and_nothing_is_written(
 ) -> None:
     before = sorted(map(str, Path(written).rglob("*")))
     told: list[dict[str, Any]] = []
-    assert rerun_in(repeated.project(at).get_repository_def(), at, instance, Request(RUN[:8]), told.append)
+    assert rerun_in(repeated.project(at).get_repository_def, at, instance, Request(RUN[:8]), told.append)
     assert [line["event"] for line in told] == ["plan"]
     json.dumps(told)
     assert sorted(map(str, Path(written).rglob("*"))) == before
@@ -165,8 +165,8 @@ def test_with_a_problem_nothing_is_started_even_with_apply(
 ) -> None:
     vacuum(f"{written}/delivered")
     told: list[dict[str, Any]] = []
-    repository = repeated.project(at).get_repository_def()
-    assert rerun_in(repository, at, instance, Request(RUN, apply=True), told.append)
+    definitions = repeated.project(at).get_repository_def
+    assert rerun_in(definitions, at, instance, Request(RUN, apply=True), told.append)
     assert [line["event"] for line in told] == ["plan"]
     assert not Path(written, "_reruns").exists()
 
@@ -220,7 +220,7 @@ def test_a_run_that_the_instance_does_not_have_needs_that_instance(written: str,
 
 def test_an_unknown_run_is_named(written: str, at: Settings, instance: DagsterInstance) -> None:
     with pytest.raises(RunNotFoundError):
-        rerun_in(repeated.project(at).get_repository_def(), at, instance, Request("nonsense"), lambda _: None)
+        rerun_in(repeated.project(at).get_repository_def, at, instance, Request("nonsense"), lambda _: None)
 
 
 @pytest.mark.parametrize(

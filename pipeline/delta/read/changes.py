@@ -196,7 +196,7 @@ def changes_since(
         verdicts = {name: needs_snapshot(verdict, Reason.ASKED_FOR) for name, verdict in verdicts.items()}
     read: dict[str, Changes] = {}
     try:
-        with _past_retention(session):
+        with past_retention(session):
             for source in sources:
                 name = source.name
                 if any(verdict.kind is VerdictKind.FULL for verdict in verdicts.values()):
@@ -213,8 +213,8 @@ def changes_since(
 
 
 @contextmanager
-def _past_retention(session: SparkSession) -> Iterator[None]:
-    """Let the session read changes beyond the retention of files. If a file is missing, the read fails.
+def past_retention(session: SparkSession) -> Iterator[None]:
+    """Let the session read versions and changes beyond the retention of files. If a file is missing, the read fails.
 
     A Connect session checks again at every execution of a frame, so the conf stays set as long as the frames are used.
     """

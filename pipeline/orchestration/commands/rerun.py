@@ -15,9 +15,10 @@ import atexit
 import gc
 import sys
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +30,7 @@ from pipeline.delta.export.clone import folders_in, remove_clones, shallow_clone
 from pipeline.delta.inspect.manifest import Manifest, full_manifest
 from pipeline.delta.inspect.record import diff
 from pipeline.delta.migrate.compare import TableComparison, compare_tables
+from pipeline.delta.read.changes import past_retention
 from pipeline.delta.read.pinned import newest_of
 from pipeline.delta.server.warm import open_project_session
 from pipeline.errors import RerunError, RunNotFoundError
@@ -64,15 +66,16 @@ def rerun(folder: Path, instance: DagsterInstance, request: Request, report: Rep
         RerunError: a step has failed, or the run can't be started.
         PipelineError: a table can't be read or cloned.
     """
-    return rerun_in(repository_of(folder), load_settings(start=folder), instance, request, report)
+    return rerun_in(partial(repository_of, folder), load_settings(start=folder), instance, request, report)
 
 
 def rerun_in(
-    repository: RepositoryDefinition, settings: Settings, instance: DagsterInstance, request: Request, report: Report
-) -> bool:
-    """As `rerun`, of definitions that are loaded, with these settings."""
+    definitions: Callable[[], RepositoryDefinition], settings: Settings, instance: DagsterInstance, request: Request,
+    report: Report,
+) -> bool:  # fmt: skip
+    """As `rerun`, with these settings. The definitions are loaded if there is such a run."""
     manifest = full_manifest(settings.root, request.run, damaged=lambda error: _notice(report, error.message()))
-    plan, step = plan_rerun(manifest, settings, repository, instance)
+    plan, step = plan_rerun(manifest, settings, definitions(), instance)
     report({"event": "plan", "plan": plan.document()})
     if not request.apply or plan.all_problems:
         return True
@@ -124,7 +127,8 @@ class _Rerun:
                 target = table_location(self.root, table.dataset)
                 shallow_clone(session, table.dataset, table.location, table.before, target)
         report({"event": "run", "run_id": self.run_id, "original": self.plan.run_id, "folder": self.root})
-        self._run(report)
+        with past_retention(session):
+            self._run(report)
         repeated = full_manifest(self.root, self.run_id)
         now = repeated.commits[0].runtime if repeated.commits else {}
         environment = environment_differences(self.manifest.commits[0].runtime, now)

@@ -198,11 +198,10 @@ def _planned(records: Sequence[DatasetRecord], root: str, step: RepeatedStep) ->
     writing = [record for record in records if _is_own_commit(record)]
     record = (writing or list(records))[-1]
     problems = list(_problems_of_record(record, len({one.version for one in writing})))
-    before = _version_before(record)
+    before, location = _version_before(record), table_location(root, record.name)
     if not problems:
-        problems += _problems_of_table(record, before)
+        problems += _problems_of_table(record, location, before)
         problems += step.problems(record)
-    location = table_location(root, record.name)
     return PlannedTable(
         dataset=record.name,
         location=location,
@@ -246,10 +245,10 @@ def _problems_of_record(record: DatasetRecord, commits: int) -> Iterator[str]:
         yield "no asset has written it"
 
 
-def _problems_of_table(record: DatasetRecord, before: int | None) -> Iterator[str]:
+def _problems_of_table(record: DatasetRecord, location: str, before: int | None) -> Iterator[str]:
     """The versions of the written table that are needed and gone."""
-    for version in (*(() if before in (None, record.version) else (before,)), record.version):
-        problem = _problem(record.name, record.path, version or 0, record, record.table_id)
+    for version in sorted({record.version if before is None else before, record.version}):
+        problem = _problem(record.name, location, version, record, record.table_id)
         if problem is not None:
             yield problem
 

@@ -57,7 +57,7 @@ from pipeline.orchestration.io.contexts import (
 )
 from pipeline.orchestration.io.identity import writer
 from pipeline.orchestration.io.inputs import annotated_kind, input_slice, may_be_missing, report_input, shown_annotation
-from pipeline.orchestration.io.pins import is_pinned, output_dataset, output_root, reading_session, version_to_read
+from pipeline.orchestration.io.pins import is_pinned, output_dataset, output_root, version_to_read
 from pipeline.orchestration.io.reads import (
     InputRead,
     changes_read,
@@ -227,10 +227,9 @@ class DeltaIOManager(ConfigurableIOManager):
         if dataset is None:
             return empty_frame(StructType([]), kind, "/".join(context.asset_key.path), lambda: self.spark.spark_session)
         table, within = dataset.at(self.root), input_slice(context, step, dataset)
-        session = reading_session(self.spark.spark_session)
         try:
             pin = ReadOptions(version=None if step is None else version_to_read(context, step, self.root))
-            result = read(session, table, pin, within=within)
+            result = read(self.spark.spark_session, table, pin, within=within)
         except TableNotFoundError:
             if not may_be_missing(context, step):
                 raise

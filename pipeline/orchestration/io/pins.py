@@ -12,10 +12,8 @@ from contextvars import ContextVar
 from dataclasses import dataclass, replace
 
 from dagster import AssetKey, InputContext, StepExecutionContext
-from pyspark.sql import SparkSession
 
 from pipeline.dataset import Dataset, table_location
-from pipeline.delta.read.changes import WITHIN_RETENTION
 from pipeline.delta.read.pinned import PinnedChanges
 from pipeline.errors import RerunError, TableNotFoundError
 from pipeline.orchestration.io.inputs import may_be_missing
@@ -91,13 +89,6 @@ def pinned_changes(consumer: Dataset) -> Mapping[str, PinnedChanges] | None:
     """The pinned reads of a consumer by source. Without pins, None."""
     pins = _PINS.get()
     return None if pins is None else pins.changes.get(consumer.name, {})
-
-
-def reading_session(session: SparkSession) -> SparkSession:
-    """The session, which with pins may also read versions beyond the retention of files, as long as the files exist."""
-    if _PINS.get() is not None:
-        session.conf.set(WITHIN_RETENTION, "false")
-    return session
 
 
 def _assets_of(step: StepExecutionContext) -> list[str]:
