@@ -36,6 +36,7 @@ _COMMANDS: Mapping[str, tuple[str, str]] = {
     "sql": ("pipeline.cli.sql", "Query the tables, at their newest or at a named version."),
     "registry": ("pipeline.cli.registry", "The declared datasets; needs no Spark."),
     "manifest": ("pipeline.cli.manifest", "The records of runs: list, show, compare, verify."),
+    "rerun": ("pipeline.cli.rerun", "Repeat a run on what it has read; are its rows the same?"),
     "sink": ("pipeline.cli.sink", "Write continuously arriving rows to a table: run, epochs."),
     "conform": ("pipeline.cli.conform", "Compare declarations with tables: show the plan, apply it."),
     "migrate": ("pipeline.cli.migrate", "Bring a folder of files into a table, proven equal."),

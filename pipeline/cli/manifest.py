@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import asdict
 
 import click
 
+from pipeline.cli.differences import print_differences
 from pipeline.cli.options import WIDE, project_settings
 from pipeline.cli.output import count, print_json, print_table, size
 from pipeline.delta.inspect.maintenance_record import MaintenanceRecord
 from pipeline.delta.inspect.manifest import full_manifest, runs
 from pipeline.delta.inspect.manifest import manifest as records_of
-from pipeline.delta.inspect.record import DatasetRecord, Outcome, diff, verify
+from pipeline.delta.inspect.record import DatasetRecord, diff, verify
 from pipeline.errors import RecordError
 
 _AS_JSON = click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
@@ -118,28 +118,11 @@ def diff_command(before: str, after: str, as_json: bool) -> None:
     """Show the datasets with another version, schema or number of rows written in run B than in run A."""
     settings = project_settings()
     first, second = (records_of(settings.root, run, damaged=_warn) for run in (before, after))
-    differences = diff(first, second)
+    differences = [asdict(difference) for difference in diff(first, second)]
     if as_json:
-        print_json([asdict(difference) for difference in differences])
+        print_json(differences)
         return
-    print_table(
-        ("dataset", "changed", "version", "rows", "fingerprint"),
-        [
-            (
-                item.dataset,
-                ", ".join(item.changes) or "nothing",
-                _pair(item.before, item.after, lambda outcome: str(outcome.version)),
-                _pair(item.before, item.after, lambda outcome: count(outcome.rows_written)),
-                _pair(item.before, item.after, lambda outcome: outcome.fingerprint[:12]),
-            )
-            for item in differences
-        ],
-    )
-
-
-def _pair(before: Outcome | None, after: Outcome | None, spell: Callable[[Outcome], str]) -> str:
-    texts = ["-" if outcome is None else spell(outcome) for outcome in (before, after)]
-    return texts[0] if texts[0] == texts[1] else " -> ".join(texts)
+    print_differences(differences)
 
 
 @manifest.command("verify")

@@ -154,6 +154,31 @@ class MaterializeError(PipelineError):
 
 
 @dataclass(eq=False, kw_only=True)
+class RerunRefusedError(PipelineError):
+    """A run can't be repeated as it was; nothing was started. `problems` has every reason, with the dataset."""
+
+    run: str
+    problems: tuple[str, ...]
+
+    sentence = "Run {run} can't be repeated; nothing was started:{problems}"
+    next_step = (
+        "Versions that are gone don't come back: `pipeline manifest list` shows the runs, and a newer one reads newer "
+        "versions. Anything else above names what the run needs."
+    )
+
+
+@dataclass(eq=False, kw_only=True)
+class RerunError(PipelineError):
+    """A run was not repeated to its end. No table of the project was changed."""
+
+    reason: str
+    hint: str = ""
+
+    sentence = "{reason}"
+    next_step = "{hint}"
+
+
+@dataclass(eq=False, kw_only=True)
 class UpError(PipelineError):
     """A part of `pipeline up` can't be started, or it ended unexpectedly; the other parts were stopped."""
 

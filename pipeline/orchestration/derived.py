@@ -7,7 +7,9 @@ frame is refused and no table changes by accident. Assets with a `Dataset` don't
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any
 
 from dagster import AssetKey
@@ -17,7 +19,7 @@ from pipeline.dataset import Append, Dataset, InsertNew, Merge, Replace, WriteMo
 from pipeline.delta.frames.arrow_types import storage_type
 from pipeline.delta.log.snapshot import TableState
 from pipeline.delta.table.undeclared import dataset_of
-from pipeline.errors import DeclarationError
+from pipeline.errors import DeclarationError, FrameMismatchError
 from pipeline.orchestration.metadata import plain_value
 from pipeline.orchestration.metadata_keys import DECLARED_WRITE_MODE, KEYS, ORDER_BY, PARTITION_EXPR
 
@@ -103,6 +105,17 @@ def refuse_lost_partitions(
         f"write would replace {replaced}. Give the asset its partitions_def again; to replace {replaced}, declare the "
         f"dataset with dataset_metadata; to keep the other rows, set {DECLARED_WRITE_MODE!r} to 'append' or 'merge'",
     )
+
+
+@contextmanager
+def mismatch_remedy(table_declares: bool) -> Iterator[None]:
+    """If the table is the declaration, the error for a frame that does not match it names a further remedy."""
+    try:
+        yield
+    except FrameMismatchError as error:
+        if not table_declares:
+            raise
+        raise replace(error, table_declares=True) from error
 
 
 def _write_mode(key: AssetKey, metadata: Mapping[str, Any]) -> WriteMode:

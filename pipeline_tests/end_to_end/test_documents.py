@@ -42,6 +42,8 @@ ELSEWHERE = {
     "pipeline materialize sightings --partition-range 2013-01-01...2013-01-07": (
         "test_materialize.test_a_range_is_one_run_with_seven_counts_and_one_commit"
     ),
+    "pipeline rerun RUN": "test_rerun.test_an_old_run_is_repeated_with_equal_rows_and_leaves_the_project_as_it_was",
+    "pipeline rerun RUN --apply": "test_rerun.test_rows_that_differ_are_told_with_the_input_that_is_not_pinned",
     "dagster dev": "test_documents.test_dagster_dev_shows_the_project_and_nothing_is_left_after_ctrl_c",
     "pipeline up": "test_up.test_the_ui_and_a_warm_spark_come_up_together_and_nothing_is_left_after_ctrl_c",
 }

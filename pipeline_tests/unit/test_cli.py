@@ -24,6 +24,7 @@ ARGUMENTS = {
     ("manifest", "show"): ["run"],
     ("manifest", "diff"): ["one", "other"],
     ("manifest", "verify"): ["run"],
+    ("rerun",): ["run"],
     ("migrate",): ["/lake", "--to", "sightings"],
     ("adopt",): ["sightings"],
     ("restore",): ["sightings", "--version", "0"],
@@ -182,9 +183,9 @@ def test_a_diff_backwards_is_wrong_usage(run) -> None:
     assert (result.exit_code, "--from must not be after --to" in result.stderr) == (2, True)
 
 
-@pytest.mark.parametrize("verb", ["show", "verify"])
-def test_a_run_of_which_nothing_is_kept_is_named(run, verb: str) -> None:
-    result = run("manifest", verb, "nonsense")
+@pytest.mark.parametrize("verb", [("manifest", "show"), ("manifest", "verify"), ("rerun",)], ids=" ".join)
+def test_a_run_of_which_nothing_is_kept_is_named(run, verb: tuple[str, ...]) -> None:
+    result = run(*verb, "nonsense")
     assert result.exit_code == 1
     assert result.stderr.splitlines()[0].startswith("Error: There are no records of run 'nonsense' under ")
 

@@ -14,6 +14,7 @@ from pipeline_tests.delta import test_publish_command as _of_publications  # noq
 from pipeline_tests.delta import test_remedies_arrive as _with_spark  # noqa: F401  it registers its tests
 from pipeline_tests.delta import test_remedies_of_migrations as _of_migrations  # noqa: F401
 from pipeline_tests.delta import test_remedies_of_tables as _of_tables  # noqa: F401
+from pipeline_tests.end_to_end import test_rerun as _of_reruns  # noqa: F401
 from pipeline_tests.orchestration import test_asset_forms as _of_steps  # noqa: F401
 from pipeline_tests.unit import test_clean_log as _of_logs  # noqa: F401
 from pipeline_tests.unit import test_object_stores as _of_stores  # noqa: F401

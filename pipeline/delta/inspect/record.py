@@ -64,6 +64,7 @@ class DatasetRecord:
     versions read, by dataset name, `reads` are the reads, and `changes` are a consumer's reads of changes with their
     reasons, by dataset name. `violations` are the constraints checked before the write, with the rows left out. Secrets
     among the storage options are replaced. `storage` are the `StorageFacts` of the table; empty in older records.
+    `code_version` is that of the asset, as the commit has it.
     """
 
     record: int = FORMAT
@@ -94,6 +95,7 @@ class DatasetRecord:
     changes: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     violations: tuple[Mapping[str, Any], ...] = ()
     storage: Mapping[str, Any] = field(default_factory=dict)
+    code_version: str | None = None
 
     def to_json(self) -> str:
         """The text of the record's file."""
@@ -193,7 +195,7 @@ def write_record(
         StorageError: the log could not be read.
     """
     facts, commit = _observed(session, dataset, result)
-    note = commit_note(commit.user_metadata) or {}
+    note = (commit_note(commit.user_metadata) or {}) if result.committed else {}
     record = DatasetRecord(
         name=dataset.name,
         path=result.location,
@@ -219,7 +221,8 @@ def write_record(
         mark=asdict(result.mark),
         violations=tuple(asdict(violation) for violation in result.violations),
         storage=asdict(storage_facts_in(session, result.location)),
-        runtime=(note if result.committed else {}).get("runtime") or runtime_profile(session),
+        runtime=note.get("runtime") or runtime_profile(session),
+        code_version=note.get("code_version"),
     )
     path = f"{root.rstrip('/')}/{FOLDER}/{folder_name(run_id)}/{_file_name(record, result.mark)}"
     write_text(path, record.to_json())

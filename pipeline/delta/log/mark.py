@@ -50,7 +50,7 @@ _LAST_COMMIT = "spark.databricks.delta.lastCommitVersionInSession"
 # Operations of commits that Delta itself makes after ours, in the same session and so with the same user metadata.
 _FOLLOW_UPS = frozenset({"OPTIMIZE"})
 # The parts of a note that are left out if they are empty.
-_OPTIONAL = ("cursors", "stream", "partition_columns", "computed_from")
+_OPTIONAL = ("cursors", "stream", "partition_columns", "code_version", "order", "computed_from")
 # The storage of the log, or the server, can't be reached.
 _UNREADABLE = (*LOST_OR_REFUSED, OSError)
 
@@ -144,7 +144,9 @@ class CommitNote:
 
     `sources` maps dataset names to the versions read. `partitions` is the addressed slice as text, `partition_columns`
     are the columns that it restricts. `cursors` are those of a consumer of changes, set together with the rows.
-    `stream` is the stream's batch whose rows are committed. `computed_from` is there if the outcome may be cached.
+    `stream` is the stream's batch whose rows are committed. `code_version` is that of the asset. `order` has the
+    columns that identify and order the rows: `keys`, `order_by` and `cluster_by`, without empty ones. `computed_from`
+    is there if the outcome may be cached.
     """
 
     mark: Mark
@@ -155,6 +157,8 @@ class CommitNote:
     sources: Mapping[str, int] = field(default_factory=dict)
     cursors: Cursors | None = None
     stream: StreamBatch | None = None
+    code_version: str | None = None
+    order: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     computed_from: Computation | None = None
 
     def document(self) -> dict[str, Any]:
@@ -170,6 +174,8 @@ class CommitNote:
             mark=Mark(**note["mark"]), run_id=note["run_id"], asset=note["asset"], partitions=note["partitions"],
             partition_columns=tuple(note.get("partition_columns", ())), sources=note["sources"],
             cursors=Cursors.from_note(note), stream=None if stream is None else StreamBatch(**stream),
+            code_version=note.get("code_version"),
+            order={name: tuple(columns) for name, columns in (note.get("order") or {}).items()},
             computed_from=Computation.from_note(note),
         )  # fmt: skip
 

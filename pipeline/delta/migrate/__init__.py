@@ -4,4 +4,4 @@ A plan is made first, without Spark. `copy` writes the rows through `pipeline.de
 convert the folder. Both are compared with the files before they count as done.
 """
 
-__all__ = ["adopt", "convert", "copy", "files", "plan", "report", "taken"]
+__all__ = ["adopt", "compare", "convert", "copy", "files", "plan", "report", "taken"]

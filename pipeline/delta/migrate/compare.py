@@ -1,6 +1,7 @@
-"""The comparison of the rows of the source with those of the table, on the executors and in bounded memory.
+"""The comparison of the rows of two frames, or of two tables, on the executors and in bounded memory.
 
-Here belongs the proof that a migration has changed nothing. Each frame is aggregated once for each partition of the
+Here belongs the proof that a migration has changed nothing, and that a repeated run has made the same rows: `source`
+are the rows as they were, `table` those that were made of them. Each frame is aggregated once for each partition of the
 table: rows, NULLs, and a hash of each column and of the rows that does not depend on their order. The sums of the
 source less those of the table are 0 if the sides are equal. Equal hashes have equal smallest and greatest values, so
 those are computed for the partitions and columns that differ, to show where the difference is.
@@ -14,6 +15,7 @@ from __future__ import annotations
 import uuid
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import (
@@ -23,12 +25,18 @@ from pyspark.sql.types import (
     DoubleType,
     FloatType,
     MapType,
+    StructField,
     StructType,
     VariantType,
 )
 
-from pipeline.dataset import Dataset
+from pipeline.dataset import Dataset, Features
 from pipeline.delta import sql
+from pipeline.delta.log.mark import private_session
+from pipeline.delta.log.snapshot import table_facts
+from pipeline.delta.read.changes import WITHIN_RETENTION
+from pipeline.delta.spark.doors import through_door
+from pipeline.delta.table.open_table import rows_at
 
 ROWS = "the rows as a whole"
 # So many partitions that differ are named.
@@ -91,6 +99,64 @@ def compare(session: SparkSession, source: DataFrame, table: DataFrame, dataset:
         partitions=row["partitions"], source_rows=row["source_rows"], table_rows=row["table_rows"],
         columns=len(dataset.schema.fields), differences=tuple(found), differing=row["differing"],
     )  # fmt: skip
+
+
+@dataclass(frozen=True, kw_only=True)
+class TableComparison:
+    """The comparison of two tables. `columns` are the differences of their columns, `left_out` those not compared.
+
+    An identity column is left out: Delta numbers the rows of a write in no order. If the tables have no column in
+    common, `rows` is None.
+    """
+
+    rows: Comparison | None
+    columns: tuple[str, ...] = ()
+    left_out: tuple[str, ...] = ()
+
+    @property
+    def is_equal(self) -> bool:
+        """Whether the tables have the same columns and the same rows, in whatever order."""
+        return not self.columns and self.rows is not None and not self.rows.differing
+
+
+def compare_tables(
+    session: SparkSession, name: str, before: tuple[str, int], after: tuple[str, int]
+) -> TableComparison:  # fmt: skip
+    """Compare two tables, each a location and a version, as `compare` does. `name` is the dataset's, for errors.
+
+    Raises:
+        StorageError: a version can't be read.
+        DamagedTableError: the log or a file of a table is damaged.
+    """
+    with through_door(name, after[0]), private_session(session, {WITHIN_RETENTION: "false"}) as clone:
+        old, new = (rows_at(clone, location, version) for location, version in (before, after))
+        facts = table_facts(*before)
+        numbered = () if facts is None else _identity_columns(facts.schema)
+        types, others = ({one.name: one.dataType for one in frame.schema.fields} for frame in (old, new))
+        differences = (
+            *(f"column {column} is missing" for column in types if column not in others),
+            *(f"column {column} is new" for column in others if column not in types),
+            *(
+                f"column {column} was {sql.type_name(kind)} and is {sql.type_name(others[column])}"
+                for column, kind in types.items()
+                if others.get(column, kind) != kind
+            ),
+        )
+        common = [column for column, kind in types.items() if others.get(column) == kind and column not in numbered]
+        if not common:
+            return TableComparison(rows=None, columns=differences, left_out=numbered)
+        partition_by = () if facts is None else tuple(column for column in facts.partition_by if column in common)
+        dataset = Dataset(
+            name=name, schema=StructType([StructField(column, types[column]) for column in common]),
+            partition_by=partition_by if len(partition_by) < len(common) else (),
+            features=Features(column_mapping="name"),  # a table may have columns of any name
+        )  # fmt: skip
+        return TableComparison(rows=compare(clone, old, new, dataset), columns=differences, left_out=numbered)
+
+
+def _identity_columns(schema: Mapping[str, Any]) -> tuple[str, ...]:
+    """The columns whose values Delta numbers (Delta protocol, "Identity Columns")."""
+    return tuple(one["name"] for one in schema["fields"] if "delta.identity.start" in (one.get("metadata") or {}))
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,3 +1,3 @@
 """Reading of tables: one version, or the changes between two. Every read is pinned to versions."""
 
-__all__ = ["changes", "cursors", "data_files", "readable", "restores", "verdict", "version", "window"]
+__all__ = ["changes", "cursors", "data_files", "pinned", "readable", "restores", "verdict", "version", "window"]

@@ -172,12 +172,14 @@ class SourceChanges:
 
 @contextmanager
 def changes_since(
-    session: SparkSession, sources: Sequence[TableRef], cursors: EffectiveCursors, *, full_refresh: bool = False
-) -> Iterator[SourceChanges]:
+    session: SparkSession, sources: Sequence[TableRef], cursors: EffectiveCursors, *, full_refresh: bool = False,
+    verdicts: Mapping[str, Verdict] | None = None,
+) -> Iterator[SourceChanges]:  # fmt: skip
     """Read the changes of the sources since the cursors. The change frames stay persisted until the block ends.
 
     Args:
         full_refresh: whether to read full snapshots in any case.
+        verdicts: what to read of each source, in place of what follows from the cursors.
 
     Raises:
         TableNotFoundError: a source was never written.
@@ -186,7 +188,7 @@ def changes_since(
     """
     for source in sources:
         refuse_misreading(session, source.dataset)
-    verdicts = {
+    verdicts = dict(verdicts or {}) or {
         source.name: verdict_on(session, source, cursors.sources.get(source.name), cursors.missing)
         for source in sources
     }
@@ -194,7 +196,7 @@ def changes_since(
         verdicts = {name: needs_snapshot(verdict, Reason.ASKED_FOR) for name, verdict in verdicts.items()}
     read: dict[str, Changes] = {}
     try:
-        with _past_retention(session):
+        with past_retention(session):
             for source in sources:
                 name = source.name
                 if any(verdict.kind is VerdictKind.FULL for verdict in verdicts.values()):
@@ -211,8 +213,8 @@ def changes_since(
 
 
 @contextmanager
-def _past_retention(session: SparkSession) -> Iterator[None]:
-    """Let the session read changes beyond the retention of files. If a file is missing, the read fails.
+def past_retention(session: SparkSession) -> Iterator[None]:
+    """Let the session read versions and changes beyond the retention of files. If a file is missing, the read fails.
 
     A Connect session checks again at every execution of a frame, so the conf stays set as long as the frames are used.
     """

@@ -84,14 +84,14 @@ def _removed_files(
 ) -> dict[int, list[str]]:
     """The files that each of these commits removes and that are below the table, with their deletion vectors."""
     removed = {
-        number: [path for one in known[number] for path in _paths(one)] for number in versions if number in known
+        number: [path for one in known[number] for path in paths_of(one)] for number in versions if number in known
     }
     entry = partial(_entry, location, files)
     for start in range(versions.start, versions.stop, _ENTRIES_AT_ONCE):
         portion = range(start, min(start + _ENTRIES_AT_ONCE, versions.stop))
         numbers = [number for number in portion if number not in known and commit_name(number) in files]
         for number, actions in zip(numbers, side_by_side(entry, numbers, location), strict=True):
-            removed[number] = [path for action in actions for path in _paths(action.get("remove"))]
+            removed[number] = [path for action in actions for path in paths_of(action.get("remove"))]
     return removed
 
 
@@ -99,7 +99,8 @@ def _entry(location: str, files: Mapping[str, File], number: int) -> list[dict[s
     return read_entry(location, number, file=files.get(commit_name(number)))
 
 
-def _paths(removed: Mapping[str, Any] | None) -> Iterator[str]:
+def paths_of(removed: Mapping[str, Any] | None) -> Iterator[str]:
+    """The file of an `add` or `remove` action and its deletion vector, as far as they are below the table."""
     if not removed:
         return
     vector = removed.get("deletionVector")

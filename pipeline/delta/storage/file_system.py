@@ -205,6 +205,17 @@ def remove_file(uri: str) -> None:
         system.delete_file(path)
 
 
+def remove_folder(uri: str) -> None:
+    """Remove a folder with everything below it. If there is none, nothing.
+
+    Raises:
+        OSError, ValueError: the storage refuses.
+    """
+    system, path = file_system(uri)
+    with suppress(FileNotFoundError):
+        system.delete_dir(path)
+
+
 def side_by_side(read: Callable[[_T], _R], items: Iterable[_T], uri: str) -> list[_R]:
     """The result of `read` for each item, in their order. On a storage off this machine the calls run side by side."""
     if local_folder(uri) is not None:

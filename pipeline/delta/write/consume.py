@@ -6,7 +6,7 @@ committed first, the run reads its cursors again and computes its frame again. I
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from dataclasses import replace as changed
@@ -21,6 +21,7 @@ from pipeline.delta.log.mark import CommitNote
 from pipeline.delta.log.retry import NO_RETRY, RetryPolicy, with_retries
 from pipeline.delta.read.changes import SourceChanges, changes_since
 from pipeline.delta.read.cursors import EffectiveCursors, effective_cursors
+from pipeline.delta.read.pinned import PinnedChanges, pinned_verdict, require_same
 from pipeline.delta.read.verdict import Verdict
 from pipeline.delta.spark.doors import door, door_of_block
 from pipeline.delta.sql.slices import Slice
@@ -119,10 +120,15 @@ def read_sources(
     sources: Sequence[TableRef],
     *,
     full_refresh: bool = False,
+    pinned: Mapping[str, PinnedChanges] | None = None,
 ) -> Iterator[Reading]:
     """Read the changes since the consumer's last write. The change frames stay persisted until the block ends.
 
+    Args:
+        pinned: an earlier read of each source, to be repeated in place of what is new.
+
     Raises:
+        ChangesUnreadableError: a pinned read can't be repeated.
         DeclarationError: the dataset can't be built again in full: a first load, a Merge of a changelog, or a
             History with partitions.
         ChangeFeedOffError: a source's table has no change feed, and the dataset does not say `full_without_feed`.
@@ -132,8 +138,12 @@ def read_sources(
     if problems:
         raise DeclarationError(dataset=table.name, problems=problems)
     cursors = effective_cursors(session, table_state(session, table))
-    with changes_since(session, sources, cursors, full_refresh=full_refresh) as changes:
+    pins = pinned or {}
+    verdicts = {source.name: pinned_verdict(session, source, pins[source.name]) for source in sources if pins}
+    with changes_since(session, sources, cursors, full_refresh=full_refresh, verdicts=verdicts) as changes:
         for name, source in changes.sources.items():
+            if pins:
+                require_same(source.source, pins[name].kind, pins[name].version, source.verdict)
             if not source.verdict.feed_on and not table.dataset.full_without_feed:
                 raise ChangeFeedOffError(
                     dataset=name, location=source.source.location, consumer=table.name, setting=CHANGE_FEED

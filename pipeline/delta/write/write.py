@@ -21,6 +21,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pipeline.dataset import Dataset, ErrorIfExists, Ignore, Merge, Replace, TableRef
 from pipeline.dataset.policy import storage_confs
 from pipeline.dataset.schema import casefolded
+from pipeline.dataset.write_mode import changelog_of
 from pipeline.delta import sql
 from pipeline.delta.frames.fit import select_list
 from pipeline.delta.log.commits import Commit
@@ -133,7 +134,8 @@ def write(
 
         def attempt(number: int) -> WriteResult:
             tables.append(open_with_steps(fixed.sparkSession, table, replaced=replaced))
-            own = changed(note, mark=changed(note.mark, attempt=note.mark.attempt + number - 1))
+            mark = changed(note.mark, attempt=note.mark.attempt + number - 1)
+            own = changed(note, mark=mark, order=_order(table.dataset))
             return attempt_write(fixed, table, tables[-1], own, within)
 
         with apart.removed_on_failure():
@@ -164,6 +166,14 @@ def _conformed(frame: DataFrame, dataset: Dataset, mark: Mark) -> Iterator[DataF
 def _checked(conformed: DataFrame, dataset: Dataset) -> DataFrame:
     merge.refuse_unusable_conditions(conformed, dataset)
     return conformed
+
+
+def _order(dataset: Dataset) -> dict[str, tuple[str, ...]]:
+    """The columns that identify and order the rows of a write, for its note."""
+    changelog = changelog_of(dataset.write)
+    by = changelog.sequence if changelog is not None else getattr(dataset.write, "order_by", None)
+    columns = {"keys": dataset.keys, "order_by": (by,) if by else (), "cluster_by": dataset.features.cluster_by or ()}
+    return {name: named for name, named in columns.items() if named}
 
 
 def _is_fixed(split: SplitFrame, dataset: Dataset, within: Slice | None) -> bool:

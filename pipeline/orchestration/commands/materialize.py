@@ -45,7 +45,7 @@ from pipeline.settings import dagster_module
 
 # The allocations between two collections of the youngest generation; Python's default is 700. Dagster creates a million
 # objects that live as long as the process: their collection would take a third of the time of a short command.
-_COLLECT_EVERY = 100_000
+COLLECT_EVERY = 100_000
 RANGE = "..."
 
 
@@ -67,7 +67,7 @@ def materialize(folder: Path, instance: DagsterInstance, request: Request, repor
         MaterializeError: the project names no definitions, they don't have the selected assets or the partition, or
             the run failed.
     """
-    repository = _repository(folder)
+    repository = repository_of(folder)
     keys = _selected(repository, request.selection)
     job = repository.get_implicit_job_def_for_assets(keys)
     if job is None:
@@ -96,7 +96,12 @@ def _name(key: AssetKey) -> str:
     return "/".join(key.path)
 
 
-def _repository(folder: Path) -> RepositoryDefinition:
+def repository_of(folder: Path) -> RepositoryDefinition:
+    """The definitions of a project.
+
+    Raises:
+        MaterializeError: the project names none, or its module has several.
+    """
     module = dagster_module(folder)
     if module is None:
         hint = 'In pyproject.toml: [tool.dagster] module_name = "…", the module that has the definitions.'
@@ -215,7 +220,7 @@ def _line(name: str, seconds: float | None) -> dict[str, Any]:
 
 def main(arguments: list[str]) -> int:
     """Run the child process's work. Returns its exit status."""
-    gc.set_threshold(_COLLECT_EVERY)
+    gc.set_threshold(COLLECT_EVERY)
     atexit.register(gc.freeze)
     parser = argparse.ArgumentParser(description=materialize.__doc__)
     parser.add_argument("selection")

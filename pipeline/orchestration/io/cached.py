@@ -146,15 +146,10 @@ def _state(key: AssetKey, root: str) -> tuple[TableState | None, str]:
         return None, error.message()
 
 
-def version_to_read(step: StepExecutionContext | None, source: AssetKey) -> int | None:
-    """The version at which a step reads a source: that of its decision, or else the one that this run has written.
-
-    If there is neither, None, which is the newest version.
-    """
-    if step is None:
-        return None
+def decided_version(step: StepExecutionContext, source: AssetKey) -> int | None:
+    """The version of a source with which it was decided that a step runs. If there was no decision, None."""
     decided = _INPUTS[step].tables.get("/".join(source.path)) if step in _INPUTS else None
-    return version_written_in_run(step, source) if decided is None else decided.version
+    return None if decided is None else decided.version
 
 
 def _other_sources(inputs: _Inputs, step: StepExecutionContext, root: str) -> Iterator[tuple[str, str]]:

@@ -29,6 +29,7 @@ from pipeline.dataset import Dataset, TableRef
 from pipeline.delta.log.retry import RetryPolicy
 from pipeline.delta.write.consume import Reading, read_sources
 from pipeline.errors import CommitConflictError, DeclarationError, SettingsError
+from pipeline.orchestration.io.pins import pinned_changes
 from pipeline.orchestration.metadata import declared_dataset
 from pipeline.orchestration.metadata_keys import FULL_REFRESH
 
@@ -150,8 +151,10 @@ def read_changes(
         for other in [key for key in readings.kept if key[0] == step.run_id]:
             readings.release(other)
         with ExitStack() as frames:
-            full = _is_full_refresh(step)
-            reading = frames.enter_context(read_sources(session, consumer, tuple(sources), full_refresh=full))
+            full, pins = _is_full_refresh(step), pinned_changes(consumer.dataset)
+            reading = frames.enter_context(
+                read_sources(session, consumer, tuple(sources), full_refresh=full, pinned=pins)
+            )
             kept = readings.kept[step_id] = _KeptReading(attempt, reading, frames.pop_all())
         # Not at the exit of the interpreter, when nothing can be called any more: `_release_all` runs before.
         weakref.finalize(step, readings.abandon, step_id, kept).atexit = False

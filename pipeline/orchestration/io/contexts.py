@@ -39,6 +39,12 @@ def output_keys(context: OutputContext) -> list[str] | None:
     return None
 
 
+def code_version_of(context: OutputContext, step: StepExecutionContext | None) -> str | None:
+    """The code version of the asset of an output. Outside a run, and without a version, None."""
+    layer = None if step is None else step.job_def.asset_layer
+    return layer.get(context.asset_key).code_version if layer is not None and layer.has(context.asset_key) else None
+
+
 def partitions_of(context: OutputContext, keys: list[str] | None) -> Partitions | None:
     """The run's partitions. If the asset has no partitions, None."""
     if keys is None:

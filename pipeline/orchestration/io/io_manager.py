@@ -7,9 +7,8 @@ The writing of rows, the refusals and the version of a commit belong to `pipelin
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import replace
+from collections.abc import Iterable, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from typing import Any
 
@@ -41,8 +40,8 @@ from pipeline.delta.table.open_table import TableState, state_at_location
 from pipeline.delta.write.consume import Reading, Touched, write_consumed
 from pipeline.delta.write.result import WriteResult
 from pipeline.delta.write.write import write
-from pipeline.errors import FrameKindError, FrameMismatchError, PipelineError, TableNotFoundError
-from pipeline.orchestration.derived import dataset_of_table, derived_dataset, refuse_lost_partitions
+from pipeline.errors import FrameKindError, PipelineError, TableNotFoundError
+from pipeline.orchestration.derived import dataset_of_table, derived_dataset, mismatch_remedy, refuse_lost_partitions
 from pipeline.orchestration.failures import as_dagster_failure
 from pipeline.orchestration.io.audits import counted_parts, refusals_evaluated
 from pipeline.orchestration.io.cached import (
@@ -51,10 +50,10 @@ from pipeline.orchestration.io.cached import (
     deferred_input,
     may_be_skipped,
     report_cached,
-    version_to_read,
 )
 from pipeline.orchestration.io.consumers import consumer_of, read_changes, sources_of, written_changes
 from pipeline.orchestration.io.contexts import (
+    code_version_of,
     key_columns,
     metadata_of,
     output_keys,
@@ -64,6 +63,7 @@ from pipeline.orchestration.io.contexts import (
 )
 from pipeline.orchestration.io.identity import mark_of
 from pipeline.orchestration.io.inputs import annotated_kind, input_slice, may_be_missing, report_input, shown_annotation
+from pipeline.orchestration.io.pins import is_pinned, output_dataset, output_root, version_to_read
 from pipeline.orchestration.io.reads import (
     InputRead,
     changes_read,
@@ -145,7 +145,7 @@ class DeltaIOManager(ConfigurableIOManager):
             return
         keys = output_keys(context)
         dataset, obj, table_declares = self._dataset_of_output(context, obj, partitioned=keys is not None)
-        dataset = dataset.named(self.catalog)
+        dataset = output_dataset(dataset, self.catalog)
         within = (
             None if keys is None else slice_of(dataset, context.asset_partitions_def, keys, partition_expr(context))
         )
@@ -158,10 +158,11 @@ class DeltaIOManager(ConfigurableIOManager):
                 partitions=None if within is None else str(within),
                 partition_columns=() if within is None else within.columns,
                 sources={name: read.facts.version for name, read in reads.items()},
+                code_version=code_version_of(context, step),
                 computed_from=computation_of(step),
             )
             started = dt.datetime.now(dt.timezone.utc)
-            with _mismatch_remedy(table_declares), refusals_evaluated(context, step, dataset):
+            with mismatch_remedy(table_declares), refusals_evaluated(context, step, dataset):
                 results, further_metadata = self._write(
                     obj, dataset, note, within, reading=reading, reads=reads.values(),
                     parts=counted_parts(context, dataset, keys),
@@ -193,9 +194,10 @@ class DeltaIOManager(ConfigurableIOManager):
         parts: Mapping[str, Slice],
     ) -> tuple[tuple[WriteResult, ...], dict[str, Any]]:
         """The result of the write, or of each batch of a stream, and further metadata: the column lineage."""
-        table = dataset.at(self.root)
+        root = output_root(self.root)
+        table = dataset.at(root)
         if is_stream(obj):
-            return write_stream(obj, table, note, within, root=self.root)
+            return write_stream(obj, table, note, within, root=root)
         if reading is not None and reading.changes.nothing_new:
             session = self.spark.spark_session
             return (write_consumed(session, None, reading, table=table, note=note),), {}
@@ -221,7 +223,7 @@ class DeltaIOManager(ConfigurableIOManager):
             Failure: any of them, inside a run.
         """
         step = step_of(context)
-        if step is None or not may_be_skipped(step):
+        if step is None or is_pinned() or not may_be_skipped(step):
             return self._load(context, step)
         with as_dagster_failure(), self._door(context):
             return deferred_input(context, step, self.root, partial(self._load, context, step))
@@ -241,8 +243,8 @@ class DeltaIOManager(ConfigurableIOManager):
         if dataset is None:
             return empty_frame(StructType([]), kind, "/".join(context.asset_key.path), lambda: self.spark.spark_session)
         table, within = dataset.at(self.root), input_slice(context, step, dataset)
-        pin = ReadOptions(version=version_to_read(step, context.asset_key))
         try:
+            pin = ReadOptions(version=None if step is None else version_to_read(context, step, self.root))
             result = read(self.spark.spark_session, table, pin, within=within)
         except TableNotFoundError:
             if not may_be_missing(context, step):
@@ -273,8 +275,9 @@ class DeltaIOManager(ConfigurableIOManager):
                 dataset=dataset.name, annotation=shown_annotation(annotation), kinds=(shown_annotation(Changes),)
             )
         reading = read_changes(
-            self.spark.spark_session, step, consumer.at(self.root), [source.at(self.root) for source in by_key.values()]
-        )
+            self.spark.spark_session, step, consumer.at(output_root(self.root)),
+            [source.at(self.root) for source in by_key.values()],
+        )  # fmt: skip
         changes = reading.changes[dataset.name]
         report_input(context, {VERSION: changes.verdict.version, VERDICT: str(changes.verdict)})
         return changes
@@ -287,12 +290,13 @@ class DeltaIOManager(ConfigurableIOManager):
         declared = declared_dataset(key, metadata)
         if declared is not None:
             return declared, obj, False
-        state = self._table_at(key)
+        state = self._table_at(key, output_root(self.root))
         if state is not None:
             dataset = dataset_of_table(key, metadata, state)
             columns = key_columns(context, dataset) if partitioned else ()
             notes = partial(notes_of_writes, state.location, key.to_user_string())
-            refuse_lost_partitions(key, dataset, metadata, columns, notes)
+            if not is_pinned():  # the earlier writes are those of another table
+                refuse_lost_partitions(key, dataset, metadata, columns, notes)
             return dataset, obj, True
         frame, schema = with_schema(obj, "/".join(key.path))
         return derived_dataset(key, metadata, schema, partitioned=partitioned), frame, False
@@ -301,7 +305,7 @@ class DeltaIOManager(ConfigurableIOManager):
         declared = declared_dataset(key, metadata)
         if declared is not None:
             return declared
-        state = self._table_at(key)
+        state = self._table_at(key, self.root)
         if state is None:
             name = "/".join(key.path)
             raise TableNotFoundError(dataset=name, location=table_location(self.root, name))
@@ -316,9 +320,9 @@ class DeltaIOManager(ConfigurableIOManager):
                 raise
             return None
 
-    def _table_at(self, key: AssetKey) -> TableState | None:
+    def _table_at(self, key: AssetKey, root: str) -> TableState | None:
         name = "/".join(key.path)
-        return state_at_location(self.spark.spark_session, name, table_location(self.root, name))
+        return state_at_location(self.spark.spark_session, name, table_location(root, name))
 
     def _reported_version(
         self, context: OutputContext, step: StepExecutionContext | None, dataset: Dataset, result: WriteResult
@@ -355,7 +359,7 @@ class DeltaIOManager(ConfigurableIOManager):
                 self.spark.spark_session,
                 dataset,
                 result,
-                root=self.root,
+                root=output_root(self.root),
                 run_id=context.run_id,
                 sources=note.sources,
                 reads=[read.facts for read in reads],
@@ -385,15 +389,4 @@ class DeltaIOManager(ConfigurableIOManager):
 
     @property
     def _staging(self) -> str:
-        return f"{self.root.rstrip('/')}/{STAGING}"
-
-
-@contextmanager
-def _mismatch_remedy(table_declares: bool) -> Iterator[None]:
-    """If the table is the declaration, the error for a frame that does not match it names a further remedy."""
-    try:
-        yield
-    except FrameMismatchError as error:
-        if not table_declares:
-            raise
-        raise replace(error, table_declares=True) from error
+        return f"{output_root(self.root).rstrip('/')}/{STAGING}"

@@ -31,6 +31,7 @@ from pipeline.errors import DeclarationError
 from pipeline.orchestration.failures import as_dagster_failure
 from pipeline.orchestration.io.cached import CachedRows, Deferred, cached_rows, is_cached
 from pipeline.orchestration.io.io_manager import DeltaIOManager
+from pipeline.orchestration.io.pins import is_pinned
 
 _MARK = "_outcome_is_cached"
 _NOT_PLAIN = (inspect.isgeneratorfunction, inspect.isasyncgenfunction, inspect.iscoroutinefunction)
@@ -131,6 +132,6 @@ def _cached_rows(step: StepExecutionContext) -> CachedRows | None:
     (output,) = step.step.step_outputs
     handle = StepOutputHandle(step.step.key, output.name)
     manager = step.get_io_manager(handle)
-    if not isinstance(manager, DeltaIOManager):
+    if is_pinned() or not isinstance(manager, DeltaIOManager):
         return None
     return cached_rows(step, step.get_output_context(handle), manager.root)
