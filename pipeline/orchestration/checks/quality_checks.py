@@ -10,7 +10,15 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from dagster import AssetCheckKey, AssetCheckResult, AssetCheckSpec, AssetKey, DagsterInstance, MetadataValue
+from dagster import (
+    AssetCheckKey,
+    AssetCheckResult,
+    AssetCheckSpec,
+    AssetKey,
+    DagsterEventType,
+    DagsterInstance,
+    MetadataValue,
+)
 
 from pipeline.dataset import Check, Constraint, Dataset, Expect, Expectation, References, Spans, Unique
 from pipeline.dataset.expectations import constraint_name, expectation_name
@@ -29,6 +37,8 @@ _CONSEQUENCES = {
     "drop": "other rows are dropped",
     "quarantine": "other rows go to the quarantine table",
 }
+# How many runs of a check are searched for a result of the same rows.
+_RUNS = 10
 Written = Mapping[str | None, Mapping[str, Any]]
 
 
@@ -76,7 +86,7 @@ def result(
 def evaluated_before(
     instance: DagsterInstance, key: AssetCheckKey, declared: Constraint | Expectation, written: Written
 ) -> AssetCheckResult | None:
-    """The last result of a check, if it was of the rows that a cached outcome names. If it has to be found, None.
+    """The result of a check in one of its last runs, if it was of the rows that a cached outcome names. Otherwise None.
 
     A comparison with another dataset is found again, since that may have changed.
     """
@@ -84,10 +94,12 @@ def evaluated_before(
     if isinstance(declared, References) or len(versions) != 1:
         return None
     # Dagster's own way to the evaluations of a check; not public.
-    for record in instance.event_log_storage.get_asset_check_execution_history(key, limit=1):
+    for record in instance.event_log_storage.get_asset_check_execution_history(key, limit=_RUNS):
         event = None if record.event is None else record.event.dagster_event
-        found = None if event is None else event.asset_check_evaluation_data
-        if found is not None and plain_value(found.metadata.get(VERSION)) in versions:
+        if event is None or event.event_type is not DagsterEventType.ASSET_CHECK_EVALUATION:
+            continue  # it is planned, or was never evaluated
+        found = event.asset_check_evaluation_data
+        if plain_value(found.metadata.get(VERSION)) in versions:
             return AssetCheckResult(
                 asset_key=key.asset_key, check_name=key.name, passed=found.passed, severity=found.severity,
                 description=found.description, metadata=found.metadata,

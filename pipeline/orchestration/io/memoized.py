@@ -82,7 +82,7 @@ def _memoized_op(op: OpDefinition) -> OpDefinition:
     return OpDefinition.dagster_internal_init(
         name=op.name, compute_fn=DecoratedOpFunction(function), ins=ins, outs=outs, description=op.description,
         config_schema=op.config_schema, required_resource_keys=set(op.required_resource_keys), tags=op.tags,
-        version=None, retry_policy=op.retry_policy, code_version=op.version, pool=op.pool,
+        version=None, retry_policy=op.retry_policy, code_version=None, pool=op.pool,
     )  # fmt: skip
 
 
