@@ -155,7 +155,7 @@ def decided_version(step: StepExecutionContext, source: AssetKey) -> int | None:
 def _other_sources(inputs: _Inputs, step: StepExecutionContext, root: str) -> Iterator[tuple[str, str]]:
     """Note the tables of the sources that are no parameters. Of all other sources, the data version by name."""
     assert step.assets_def is not None  # noqa: S101  `may_be_skipped` has found it
-    for key in sorted(step.assets_def.dependency_keys - inputs.loaded):
+    for key in sorted({*step.assets_def.dependency_keys} - inputs.loaded):
         name, (state, problem) = "/".join(key.path), _state(key, root)
         found = None if state is not None else _data_version(step, key)
         if state is not None:

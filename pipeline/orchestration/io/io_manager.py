@@ -133,16 +133,16 @@ class DeltaIOManager(ConfigurableIOManager):
         """
         step = step_of(context)
         with nullcontext() if step is None else as_dagster_failure(), self._door(context):
-            self._handle_output(context, step, obj)
+            if isinstance(obj, CachedRows):
+                report_cached(context, step, obj)
+            else:
+                self._handle_output(context, step, obj)
 
     def _door(self, context: OutputContext | InputContext) -> AbstractContextManager[None]:
         name = "/".join(context.asset_key.path)
         return through_door(name, table_location(self.root, name))
 
     def _handle_output(self, context: OutputContext, step: StepExecutionContext | None, obj: object) -> None:
-        if isinstance(obj, CachedRows):
-            report_cached(context, step, obj)
-            return
         keys = output_keys(context)
         dataset, obj, table_declares = self._dataset_of_output(context, obj, partitioned=keys is not None)
         dataset = output_dataset(dataset, self.catalog)

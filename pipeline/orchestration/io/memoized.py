@@ -123,9 +123,10 @@ def _loaded(value: Any) -> Any:
 def _step() -> StepExecutionContext | None:
     """The step that calls the function. If it is called outside a run, None."""
     try:
-        return AssetExecutionContext.get().get_step_execution_context()
+        step: StepExecutionContext = AssetExecutionContext.get().get_step_execution_context()
     except DagsterInvariantViolationError:
         return None
+    return step
 
 
 def _cached_rows(step: StepExecutionContext) -> CachedRows | None:
