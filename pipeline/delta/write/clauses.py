@@ -16,6 +16,7 @@ from pipeline.delta.sql.slices import Slice
 from pipeline.delta.write.changelog import Helpers
 
 SOURCE, TARGET = "source", "target"
+_ORDER = ("MATCHED", "NOT MATCHED", "NOT MATCHED BY SOURCE")
 
 
 @dataclass(frozen=True)
@@ -138,7 +139,8 @@ def merge_plan(
     if rows.missing is not None:
         is_deleted = all_of([rows.missing, _older(table.dataset, truncated_at)])
         clauses.insert(0, Clause("MATCHED", is_deleted, "DELETE"))
-    clauses = [*_of_state(table.dataset, rows), *clauses]
+    # Spark's grammar wants the clauses of matches first. Of these, those of state decide before the others.
+    clauses = sorted([*_of_state(table.dataset, rows), *clauses], key=lambda clause: _ORDER.index(clause.match))
     return MergePlan(table, rows, " AND ".join(on), tuple(clauses))
 
 
@@ -154,7 +156,7 @@ def _same_state(rows: MergeQuery) -> Iterator[str]:
 
 
 def _of_state(dataset: Dataset, rows: MergeQuery) -> Iterator[Clause]:
-    """What happens to rows of state, before all other clauses: one that is there gets the place of the newer one."""
+    """What happens to rows of state: one that is there gets the place of the newer one."""
     if rows.state is None:
         return
     is_state, order = f"{sql.column(rows.state, SOURCE)} IS NOT NULL", order_column(dataset)
