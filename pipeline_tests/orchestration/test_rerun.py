@@ -76,6 +76,7 @@ def note_of(shop: Project, name: str) -> tuple[Any, Any]:
     return note.get("code_version"), note.get("order")
 
 
+@pytest.mark.exhaustive
 def test_every_write_mode_gives_equal_rows_after_later_runs_have_changed_everything(shop: Project) -> None:
     runs = []
     for rows in (FIRST, SECOND, THIRD):
@@ -93,7 +94,7 @@ def test_every_write_mode_gives_equal_rows_after_later_runs_have_changed_everyth
         name: (True, []) for name in ALL
     }
     assert {name: line["rows_now"] for name, line in results.items()} == {
-        "delivered": 2, "added": 4, "lab/merged": 3, "followed": 3, "aged": 4,
+        "delivered": 2, "added": 4, "lab/merged": 3, "followed": 3, "aged": 3,
     }  # fmt: skip
     (manifest,) = told["manifest"]
     assert {one["dataset"] for one in manifest["differences"]} == set(ALL)
@@ -155,7 +156,6 @@ def test_a_dynamic_key_that_was_deleted_since_is_repeated_and_does_not_come_back
     assert shop.instance.get_dynamic_partitions("names") == ["a"]
 
 
-@pytest.mark.exhaustive
 def test_a_consumer_reads_the_same_changes_again_whatever_it_has_consumed_since(shop: Project) -> None:
     shop.deliver(FIRST)
     shop.run("delivered", "lab/merged", "followed")
