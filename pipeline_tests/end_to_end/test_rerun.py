@@ -12,7 +12,7 @@ import pytest
 
 from pipeline.errors import RerunError, RerunRefusedError
 from pipeline.settings import SparkSettings
-from pipeline_tests.end_to_end.conftest import REPOSITORY, ProjectFolder, in_folder
+from pipeline_tests.end_to_end.conftest import BRIEF, REPOSITORY, ProjectFolder, in_folder
 from pipeline_tests.projects import repeated
 from pipeline_tests.remedies import command_refused, follows
 
@@ -86,6 +86,18 @@ def test_rows_that_differ_are_told_with_the_input_that_is_not_pinned(shop: Proje
     assert [line.split()[0] for line in lines if "rows differ" in line] == ["delivered"]
     assert "delivered: may be the reason: not pinned: resource deliveries" in lines
     assert any(line.startswith("delivered: all rows: number of rows, ") for line in lines)
+
+
+@pytest.mark.exhaustive
+def test_a_run_of_a_server_is_repeated_on_an_embedded_spark_which_is_named_as_another_one(shop: ProjectFolder) -> None:
+    deliver(shop, THIRD)
+    before, alone = state(shop), ProjectFolder(shop.folder, shop.cache, BRIEF)
+    done = alone.command("pipeline", "rerun", second_run(shop), "--apply", "--json")
+    assert done.returncode == 1, done.stderr
+    results = {one["dataset"]: one for one in json.loads(done.stdout)["rerun"]["tables"]}
+    assert results["added"]["equal"]
+    assert "mode: connect then, local[*] now" in results["delivered"]["reasons"]
+    assert state(shop) == before
 
 
 @pytest.mark.exhaustive

@@ -9,7 +9,14 @@ import json
 from pathlib import Path
 from typing import Any
 
-from dagster import AssetExecutionContext, ConfigurableResource, Definitions, StaticPartitionsDefinition, definitions
+from dagster import (
+    AssetExecutionContext,
+    ConfigurableResource,
+    Definitions,
+    DynamicPartitionsDefinition,
+    StaticPartitionsDefinition,
+    definitions,
+)
 from pyspark.sql import DataFrame
 from pyspark.sql.types import LongType, StringType, StructField, StructType
 
@@ -30,6 +37,7 @@ MERGED = Dataset(
     features=Features(deletion_vectors=True),
 )  # fmt: skip
 PARTS = Dataset(name="parts", schema=ROWS, partition_by=("part",), reads=("delivered",))
+NAMED = Dataset(name="named", schema=ROWS, partition_by=("part",), reads=("delivered",))
 FOLLOWED = Dataset(
     name="followed", schema=ROWS, keys=("id",), write=Merge(), reads=("lab/merged",), reads_changes_of=("lab/merged",)
 )
@@ -38,7 +46,8 @@ AGED = Dataset(
     keys=("id",), reads=("delivered",),
     write=History(order_by="n", valid_from="since", valid_to="until", from_snapshots=True),
 )  # fmt: skip
-datasets = (DELIVERED, ADDED, MERGED, PARTS, FOLLOWED, AGED)
+datasets = (DELIVERED, ADDED, MERGED, PARTS, NAMED, FOLLOWED, AGED)
+NAMES = DynamicPartitionsDefinition(name="names")
 LETTERS = StaticPartitionsDefinition(["a", "b", "c"])
 
 
@@ -73,6 +82,11 @@ def parts(context: AssetExecutionContext, delivered: DataFrame) -> DataFrame:
     return delivered.where(f"part IN ({keys})")
 
 
+@dataset_asset(NAMED, partitions_def=NAMES)
+def named(context: AssetExecutionContext, delivered: DataFrame) -> DataFrame:
+    return delivered.where(f"part = '{context.partition_key}'")
+
+
 @dataset_asset(FOLLOWED)
 def followed(merged: Changes) -> DataFrame:
     return merged.frame.where("_change_type <> 'delete'").select("id", "part", "n")
@@ -83,7 +97,7 @@ def aged(delivered: DataFrame) -> DataFrame:
     return delivered
 
 
-ASSETS = [delivered, added, merged, parts, followed, aged]
+ASSETS = [delivered, added, merged, parts, named, followed, aged]
 
 
 def project(settings: Settings) -> Definitions:

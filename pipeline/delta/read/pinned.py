@@ -25,6 +25,9 @@ from pipeline.delta.storage.file_system import missing_files
 from pipeline.delta.table.open_table import CHANGE_FEED, require_table
 from pipeline.errors import ChangesUnreadableError
 
+# By how much the clocks of two machines may differ that write tables of one root.
+_CLOCKS_DIFFER = dt.timedelta(minutes=1)
+
 
 @dataclass(frozen=True, kw_only=True)
 class PinnedChanges:
@@ -90,7 +93,7 @@ def _is_made_again(location: str, observed: Observed) -> bool:
     if observed.table_id is not None and facts is not None and facts.table_id != observed.table_id:
         return True
     committed = as_count((commit_info(location, observed.version) or {}).get("timestamp"))
-    return committed is not None and instant(committed) > observed.at
+    return committed is not None and instant(committed) > observed.at + _CLOCKS_DIFFER
 
 
 def _missing(location: str, version: int) -> str | None:

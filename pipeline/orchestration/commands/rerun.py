@@ -156,7 +156,7 @@ class _Rerun:
             own.add_event_listener(self.run_id, step_listener(steps, self.seconds, report))
             try:
                 result = job.execute_in_process(
-                    instance=own, run_id=self.run_id, run_config=self.step.config, tags=self.step.tags,
+                    instance=own, run_id=self.run_id, run_config=self.step.config(job), tags=self.step.tags,
                     raise_on_error=False,
                 )  # fmt: skip
             except DagsterError as error:

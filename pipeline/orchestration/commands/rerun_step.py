@@ -109,11 +109,12 @@ class RepeatedStep:
         keys = {AssetKey(name.split("/")) for name in self.names}
         return self.job.get_subset(asset_selection=keys, asset_check_selection=set())
 
-    @property
-    def config(self) -> dict[str, Any]:
-        """The configuration of the run, as far as it is about steps and resources."""
-        config = {} if self.run is None else self.run.run_config
-        return {name: value for name, value in config.items() if name not in _OF_PROCESS}
+    def config(self, job: JobDefinition) -> dict[str, Any]:
+        """The configuration of the run, as far as it is about resources and about steps of the job."""
+        config: dict[str, Any] = {} if self.run is None else dict(self.run.run_config)
+        kept = {name: value for name, value in config.items() if name not in _OF_PROCESS}
+        steps = {node.name for node in job.nodes}
+        return kept | {"ops": {name: value for name, value in (kept.get("ops") or {}).items() if name in steps}}
 
     @property
     def tags(self) -> dict[str, str]:
