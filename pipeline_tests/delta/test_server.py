@@ -140,6 +140,7 @@ def only_its_user_can_use_it(folder: Path, server: Server) -> None:
     assert kept == {"token"}
 
 
+@pytest.mark.exhaustive
 def test_what_a_broken_server_left_is_cleared_and_a_killed_ones_jvm_ends_with_it(folder: Path) -> None:
     port = free_port()
     with looks_like_a_server(folder, port) as left:  # a server's process that no longer answers

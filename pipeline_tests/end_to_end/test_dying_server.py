@@ -85,6 +85,7 @@ def numbers(project: ProjectFolder, name: str) -> tuple[int, list[int]]:
     return table.version(), sorted(table.to_pyarrow_table()["n"].to_pylist())
 
 
+@pytest.mark.exhaustive
 def test_a_server_that_dies_in_a_write_is_named_and_nothing_is_half_written(project: ProjectFolder) -> None:
     server = start(project)
     assert numbers(project, "first") == (1, [0, 1, 2])
