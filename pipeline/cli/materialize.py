@@ -19,11 +19,17 @@ _SENTENCES = {"run": "Run {run_id}."}
 @click.argument("selection")
 @click.option("--partition", metavar="KEY", help="The partition to run.")
 @click.option("--partition-range", metavar="A...B", help="The partitions from A to B, in one run.")
+@click.option("--no-cache", is_flag=True, help="Skip no step, even if its outcome is cached.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document of the run and its results.")
 @WIDE
 @click.pass_context
 def materialize(
-    ctx: click.Context, selection: str, partition: str | None, partition_range: str | None, as_json: bool
+    ctx: click.Context,
+    selection: str,
+    partition: str | None,
+    partition_range: str | None,
+    no_cache: bool,
+    as_json: bool,
 ) -> None:
     """Run the assets of SELECTION in Dagster's syntax: names, `group:…`, `upstream+`, several with commas."""
     if partition is not None and partition_range is not None:
@@ -32,6 +38,7 @@ def materialize(
     verbose = bool(ctx.find_root().params["verbose"])
     given = {"--partition": partition, "--partition-range": partition_range}
     arguments = [f"{option}={value}" for option, value in given.items() if value is not None]
+    arguments += ["--no-cache"] if no_cache else []
     module = "pipeline.orchestration.commands.materialize"
     child_reports = reports(module, [*arguments, "--", selection], settings, verbose=verbose, failed=_failed)
     with closing(child_reports) as lines:

@@ -40,7 +40,7 @@ from pipeline.orchestration.automation.pools import with_dead_released
 from pipeline.orchestration.commands.project import repositories
 from pipeline.orchestration.commands.reports import Report, child, failure_of, step_key, step_listener
 from pipeline.orchestration.metadata import plain_value
-from pipeline.orchestration.metadata_keys import CACHED, COMMITTED, FINGERPRINT, ROWS_WRITTEN, VERSION
+from pipeline.orchestration.metadata_keys import CACHED, COMMITTED, FINGERPRINT, NO_CACHE, ROWS_WRITTEN, VERSION
 from pipeline.settings import dagster_module
 
 # The allocations between two collections of the youngest generation; Python's default is 700. Dagster creates a million
@@ -51,11 +51,15 @@ RANGE = "..."
 
 @dataclass(frozen=True)
 class Request:
-    """What to materialize: a selection in Dagster's syntax, and a partition key or both ends of a range."""
+    """What to materialize: a selection in Dagster's syntax, and a partition key or both ends of a range.
+
+    With `no_cache`, no step is skipped because its outcome is cached.
+    """
 
     selection: str
     partition: str | None = None
     partition_range: str | None = None
+    no_cache: bool = False
 
 
 def materialize(folder: Path, instance: DagsterInstance, request: Request, report: Report) -> bool:
@@ -75,6 +79,8 @@ def materialize(folder: Path, instance: DagsterInstance, request: Request, repor
     run_id, seconds = str(uuid.uuid4()), dict[str, float]()
     with partition_loading_context(dynamic_partitions_store=instance):
         arguments = _partition_arguments(job, keys, request)
+    if request.no_cache:
+        arguments["tags"] = arguments.get("tags", {}) | {NO_CACHE: "true"}
     instance.add_event_listener(run_id, step_listener({step_key(key): _name(key) for key in keys}, seconds, report))
     report({"event": "run", "run_id": run_id, "assets": sorted(map(_name, keys))})
     with with_dead_released(instance, _print_error):
@@ -226,8 +232,9 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("selection")
     parser.add_argument("--partition")
     parser.add_argument("--partition-range")
+    parser.add_argument("--no-cache", action="store_true")
     options = parser.parse_args(arguments)
-    request = Request(options.selection, options.partition, options.partition_range)
+    request = Request(options.selection, options.partition, options.partition_range, options.no_cache)
 
     def work(report: Report) -> bool:
         with DagsterInstance.get() as instance:
