@@ -26,6 +26,7 @@ _SENTENCES = {"run": "Run {run_id}."}
 def materialize(
     ctx: click.Context,
     selection: str,
+    *,
     partition: str | None,
     partition_range: str | None,
     no_cache: bool,
