@@ -104,7 +104,7 @@ def test_columns_that_differ_are_named_and_the_others_are_compared(spark: SparkS
         spark.sql(f"SELECT {columns}").write.format("delta").save(location)
     compared = compare_tables(spark, "wide", (first, 0), (second, 0))
     assert compared.columns == (
-        "column gone is missing", "column more is new", "column kind was BIGINT and is STRING",
+        "column gone is missing", "column more is new", "column kind was bigint and is string",
     )  # fmt: skip
     assert compared.rows is not None
     assert (compared.is_equal, compared.rows.differences) == (False, ())

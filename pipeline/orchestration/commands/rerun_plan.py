@@ -147,7 +147,7 @@ def plan_rerun(
     Raises:
         StorageError: the storage can't be read.
     """
-    run_id = (*manifest.commits, *manifest.maintenance)[0].run_id
+    run_id = manifest.commits[0].run_id if manifest.commits else manifest.maintenance[0].run_id
     run = instance.get_run_by_id(run_id)
     by_name: dict[str, list[DatasetRecord]] = {}
     for record in manifest.commits:
