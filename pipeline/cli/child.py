@@ -121,7 +121,8 @@ class StepProgress:
                         bars.update(tasks[dataset], completed=1, description=f"{dataset}: {_DONE[kind]}")
                     self._line(f"{dataset}: {_DONE[kind]} after {report['seconds']} s")
                 elif kind in self.sentences:
-                    self.console.print(self.sentences[kind].format_map(report))
+                    # Not folded: a path in it can be copied.
+                    self.console.print(self.sentences[kind].format_map(report), soft_wrap=True)
         return seen
 
     def _line(self, text: str) -> None:

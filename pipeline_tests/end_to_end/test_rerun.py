@@ -147,10 +147,9 @@ def test_a_vacuumed_version_is_named_before_anything_starts_and_a_newer_run_can_
         error = command_refused(
             RerunRefusedError, ("rerun", second_run(shop), "--apply"), variables, "pipeline manifest list"
         )
-        assert error.problems == (
-            "delivered: 1 of 1 files of version 2 were vacuumed",
-            "added: its source delivered: 1 of 1 files of version 2 were vacuumed",
-        )
+        assert [problem.partition(": ")[0] for problem in error.problems] == ["delivered", "added"]
+        assert [problem.endswith(" files of version 2 were vacuumed") for problem in error.problems] == [True, True]
+        assert error.problems[1].startswith("added: its source delivered: ")
     assert state(shop) == before
     newest, *_ = json.loads(shop.command("pipeline", "manifest", "list", "--json", **NO_SPARK).stdout)
     planned = shop.command("pipeline", "rerun", newest["run_id"], **NO_SPARK)
