@@ -29,7 +29,19 @@ from pyspark.sql.types import LongType, StringType, StructField, StructType
 from pipeline.assets.portfolio.assets import newest_of
 from pipeline.assets.portfolio.datasets import POSITION_UPDATES, POSITIONS, POSITIONS_FROM_UPDATES, SYMBOLS
 from pipeline.assets.portfolio.updates import newest_positions, position_of, stored_updates, updates
-from pipeline.dataset import Append, Changelog, Check, Dataset, Features, History, Merge, Replace, RowCount, TableRef
+from pipeline.dataset import (
+    Append,
+    Changelog,
+    Check,
+    Dataset,
+    Features,
+    History,
+    Merge,
+    Replace,
+    RowCount,
+    TableRef,
+    Tombstones,
+)
 from pipeline.delta.log.commits import commit_versions
 from pipeline.delta.log.epochs import epochs
 from pipeline.delta.maintain.maintain import optimize
@@ -238,6 +250,28 @@ def test_an_update_after_the_deletion_of_its_key_in_one_batch_finds_no_value_to_
         sink.flush(PATIENCE)
     assert table(dataset, settings.root) == [{"k": 3, "v": "b"}, {"k": 4, "v": "a"}]
     assert [(letter["record"]["k"], letter["record"]["n"]) for letter in letters(sink, settings)] == [(1, 11), (5, 20)]
+
+
+@pytest.mark.exhaustive
+def test_a_late_update_of_a_remembered_deletion_is_no_dead_letter_and_a_newer_one_without_a_value_is(
+    classic: SparkSession, settings: Settings
+) -> None:
+    log = Changelog(operation="op", sequence="n", ignore_nulls=("v",), tombstones=Tombstones(keep_hours=24))
+    schema = StructType([*LOGGED.schema.fields, StructField("n", LongType())])
+    dataset = replace(LOGGED, schema=schema, write=Merge(changelog=log))
+    with DeltaSink(dataset, "test", settings, BY_HAND) as sink:
+        for key in (1, 2):
+            sink.submit({"k": key, "v": "a", "op": "c", "n": 1})
+        sink.flush(PATIENCE)
+        sink.submit({"k": 1, "v": None, "op": "d", "n": 5})
+        sink.flush(PATIENCE)
+        sink.submit({"k": 1, "v": None, "op": "u", "n": 3})
+        sink.submit({"k": 1, "v": None, "op": "u", "n": 6})
+        sink.submit({"k": 2, "v": None, "op": "u", "n": 6})
+        sink.flush(PATIENCE)
+    rows = [row for row in table(dataset, settings.root) if row["_pipeline_state"] is None]
+    assert rows == [{"k": 2, "v": "a", "n": 6, "_pipeline_state": None}]
+    assert [(letter["record"]["k"], letter["record"]["n"]) for letter in letters(sink, settings)] == [(1, 6)]
 
 
 def test_a_batch_that_was_begun_by_a_killed_process_is_written_once_whether_it_was_committed_or_not(

@@ -446,5 +446,5 @@ def test_an_audit_judges_the_rows_without_those_that_are_too_late(classic: Spark
     result = apply(classic, dataset, root, [row(1, 4, "late"), row(3, 4, "late"), row(2, 2, "y")])
     assert [one.finding.value for one in result.judged] == ["true over 2 rows"]
     result = apply(classic, dataset, root, [row(None, 2, op="t"), row(5, 1, "late")])
-    assert [one.finding.value for one in result.judged] == ["true over 1 rows"]
+    assert [one.finding.value for one in result.judged] == ["true over 1 row"]
     assert stored(dataset, root)[0] == [(2, 2, "y", None)]
