@@ -14,7 +14,7 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import DateType, LongType, StringType, StructField, StructType
 
-from pipeline.dataset import Changelog, Check, Dataset, Expect, MaintenancePolicy, Merge, Tombstones
+from pipeline.dataset import Changelog, Check, Dataset, Expect, Features, MaintenancePolicy, Merge, Tombstones
 from pipeline.delta.inspect.describe import describe
 from pipeline.delta.log.commits import commit_note, read_commit
 from pipeline.delta.log.counts import table_rows
@@ -375,6 +375,28 @@ def test_a_key_moves_between_partitions_and_stays_deleted_in_all_of_them(classic
     assert set(result.partitions) == {("y",)}
     apply(classic, dataset, root, [row(1, 4, "x"), row(1, 3, "z"), row(3, 1, "z")])
     assert stored(dataset, root) == ([(3, 1, "z", None)], ordered((k, 5, f"deletion-{today()}") for k in (1, 2)))
+
+
+@pytest.mark.exhaustive
+def test_columns_may_be_mapped(classic: SparkSession, root: str) -> None:
+    """Then the state is under another name in the log."""
+    mapped = Features(column_mapping="name")
+    dataset = remembering("mapped", partition_by=("a",), features=mapped, maintenance=EXPIRY_ALONE)
+    apply(classic, dataset, root, [row(1, 1, "x"), row(2, 1, "x"), row(3, 5, op="d")])
+    apply(classic, dataset, root, [row(1, 5, op="d")])
+    apply(classic, dataset, root, [row(1, 4, "late"), row(3, 4, "late"), row(2, 4, "y")])
+    assert list(map(tuple, read(classic, dataset.at(root)).frame.collect())) == [(2, 4, "y", None)]
+    counted = table_rows(dataset.location(root), versions_of(dataset, root)[-1])
+    assert (counted is not None and counted.total) == 1
+    later = dt.datetime.now(dt.timezone.utc) + dt.timedelta(days=4)
+    assert maintained(classic, dataset, root, later).tombstones_expired == 2
+    changes = read(classic, dataset.at(root), ReadOptions(changes=Window(first=4, last=4))).frame
+    assert changes.collect() == []
+    apply(classic, dataset, root, [row(1, 4, "late")])
+    assert ordered(map(tuple, read(classic, dataset.at(root)).frame.collect())) == [
+        (1, 4, "late", None),
+        (2, 4, "y", None),
+    ]
 
 
 @pytest.mark.exhaustive
