@@ -456,8 +456,9 @@ def killed_at(place: str, remote: str, root: str, kind: str) -> None:
     assert done.returncode == -signal.SIGKILL
 
 
-@pytest.mark.parametrize("kind", ["append", pytest.param("replace", marks=pytest.mark.exhaustive)])
-@pytest.mark.parametrize("place", some_are_quick(list(PLACES), "published, not removed"))
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("kind", ["append", "replace"])
+@pytest.mark.parametrize("place", PLACES)
 def test_a_process_that_is_killed_at_any_place_doubles_and_loses_nothing(
     classic: SparkSession, remote_url: str, root: str, kind: str, place: str
 ) -> None:

@@ -419,6 +419,7 @@ def test_the_version_of_a_restore_has_the_cursors_of_what_it_brought_back(classi
         assert rows_of(CONSUMER, root) == [(1, "a"), (2, "a"), (3, "a")]
 
 
+@pytest.mark.exhaustive
 def test_a_restore_between_the_reading_of_cursors_and_the_commit_is_seen_by_the_next_run(
     classic: SparkSession, root: str
 ) -> None:

@@ -75,6 +75,7 @@ def test_the_same_write_gives_the_same_rows_in_the_clone(spark: SparkSession, ro
     assert compare_tables(spark, dataset.name, (table.location, after), (table.location, after)).is_equal
 
 
+@pytest.mark.exhaustive
 def test_a_clone_has_no_identifier_of_an_earlier_write_so_that_no_write_is_skipped(
     spark: SparkSession, root: str
 ) -> None:

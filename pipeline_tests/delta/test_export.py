@@ -270,7 +270,8 @@ def test_no_rows_are_an_export_too(classic: SparkSession, root: str, tmp_path: P
 # --- copies as delta --------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("mode", ["name", pytest.param(None, marks=pytest.mark.exhaustive)])
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("mode", ["name", None])
 def test_a_copy_has_deleted_rows_mapped_columns_and_every_feature(
     classic: SparkSession, root: str, tmp_path: Path, mode: ColumnMapping | None
 ) -> None:

@@ -491,6 +491,7 @@ def test_a_restore_takes_back_what_the_table_remembers_and_a_replay_brings_it_ag
 # --- the expectation --------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.exhaustive
 def test_spans_that_another_writer_has_broken_are_found(classic: SparkSession, root: str) -> None:
     dataset = history("planted", expectations=(Spans(),))
     apply(classic, dataset, root, [row(1, "x", 1), row(1, "y", 3), row(2, "x", 1)])

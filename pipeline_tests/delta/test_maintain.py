@@ -31,7 +31,6 @@ def parquet_files(location: str) -> set[str]:
     return {str(path.relative_to(location)) for path in Path(location).glob("day=*/*.parquet")}
 
 
-@pytest.mark.both_modes
 def test_a_vacuum_lists_what_it_would_remove_and_removes_it_only_when_asked(spark: SparkSession, root: str) -> None:
     location = FORGETFUL.location(root)
     placed(spark, FORGETFUL, root, [(day(1), 1, "old"), (day(2), 2, "kept")])

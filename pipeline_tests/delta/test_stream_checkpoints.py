@@ -57,6 +57,7 @@ class Stream:
         return sorted(row[0] for row in rows_of(self.dataset, self.root))
 
 
+@pytest.mark.exhaustive
 @pytest.mark.case("R-STREAM-SETBACK")
 def test_a_checkpoint_that_was_set_back_by_a_batch_skips_no_file_that_has_come_since(
     spark: SparkSession, tmp_path: Path

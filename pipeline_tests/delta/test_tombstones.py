@@ -94,7 +94,6 @@ def maintained(spark: SparkSession, dataset: Dataset, root: str, now: dt.datetim
 # --- what a table remembers -------------------------------------------------------------------------------------------
 
 
-@pytest.mark.both_modes
 def test_a_late_change_brings_no_row_back_and_readers_see_rows_alone(spark: SparkSession, root: str) -> None:
     """After a deletion, after the deletion of a key that was not there, and after a truncation."""
     dataset = remembering("remembering")

@@ -158,7 +158,7 @@ def test_a_range_is_one_run_with_seven_counts_and_one_commit(served: ProjectFold
     assert result["seconds"] > 0
     assert {name: value for name, value in result.items() if name != "seconds"} == {
         "dataset": "sightings", "rows_written": sum(counts.values()), "partitions": 7, "version": version + 1,
-        "committed": True, "fingerprint": SIGHTINGS.fingerprint, "checks_failed": [],
+        "committed": True, "cached": False, "fingerprint": SIGHTINGS.fingerprint, "checks_failed": [],
         "checks_passed": ["check_distance_is_positive", "row_count", "schema"],
     }  # fmt: skip
     assert "sightings: started" in done.stderr

@@ -12,6 +12,7 @@ from dagster import DagsterRunStatus
 from pipeline_tests.end_to_end.conftest import COMMAND_SECONDS, PROJECTS, SCRIPTS, ProjectFolder
 
 
+@pytest.mark.exhaustive
 def test_the_slot_of_a_killed_run_is_given_back_before_the_next_run_and_the_run_is_told_as_failed(
     project_folder: ProjectFolder,
 ) -> None:

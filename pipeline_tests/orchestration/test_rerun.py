@@ -156,6 +156,7 @@ def test_a_dynamic_key_that_was_deleted_since_is_repeated_and_does_not_come_back
     assert shop.instance.get_dynamic_partitions("names") == ["a"]
 
 
+@pytest.mark.exhaustive
 def test_a_consumer_reads_the_same_changes_again_whatever_it_has_consumed_since(shop: Project) -> None:
     shop.deliver(FIRST)
     shop.run("delivered", "lab/merged", "followed")

@@ -1,6 +1,7 @@
 """A project whose runs can be repeated: a file becomes a table, and tables of every write mode are made of that table.
 
-The file is what no run pins: `delivered` reads it. The other assets depend on nothing but their sources.
+The file is what no run pins: `delivered` reads it. The other assets depend on nothing but their sources. A repeated
+write of `added` takes no cached outcome.
 """
 
 # Without `annotations` from `__future__`: Dagster compares the annotation of `context` with types and refuses a text.
@@ -30,8 +31,9 @@ COLUMNS = [
 ROWS = StructType(COLUMNS)
 DELIVERED = Dataset(name="delivered", schema=ROWS, code_version="1")
 ADDED = Dataset(
-    name="added", schema=ROWS, write=Append(), reads=("delivered",), features=Features(column_mapping="name")
-)
+    name="added", schema=ROWS, write=Append(), reads=("delivered",), features=Features(column_mapping="name"),
+    code_version="1", cache=True,
+)  # fmt: skip
 MERGED = Dataset(
     name="lab/merged", schema=ROWS, keys=("id",), write=Merge(order_by="n"), reads=("delivered",),
     features=Features(deletion_vectors=True),
