@@ -7,6 +7,7 @@ import subprocess
 import time
 from pathlib import Path
 
+import pytest
 from dagster import DagsterRunStatus
 
 from pipeline_tests.end_to_end.conftest import COMMAND_SECONDS, PROJECTS, SCRIPTS, ProjectFolder
