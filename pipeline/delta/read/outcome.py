@@ -18,9 +18,10 @@ from pipeline.delta.log.commits import (
     read_commit,
     read_entry,
 )
+from pipeline.delta.log.entry import is_below_table
 from pipeline.delta.log.mark import HISTORY_LIMIT, Computation, Cursor
 from pipeline.delta.log.snapshot import TableState
-from pipeline.delta.storage.file_system import file_system
+from pipeline.delta.storage.file_system import missing_files
 from pipeline.errors import DamagedTableError
 
 # Operations that neither change rows nor the shape of the table, if their commit says that it changes no data.
@@ -52,14 +53,14 @@ class Part:
             return True
         return any(map(self.has, commit.partitions))
 
-    def newest_change(self, after: int) -> Commit | None:
-        """The newest commit above a version that concerns these rows. If there is none, None.
+    def newest_change(self, after: int, until: int) -> Commit | None:
+        """The newest commit above `after`, up to `until`, that concerns these rows. If there is none, None.
 
         Raises:
             OSError: a commit on the way is gone from the log.
             DamagedTableError: one is damaged.
         """
-        for number in range(self.version, after, -1):
+        for number in range(until, after, -1):
             commit = read_commit(self.state.location, number, self.state.log_partition_by)
             if self.concerns(commit):
                 return commit
@@ -100,7 +101,7 @@ def equal_outcome(rows: Part, now: Computation, sources: Mapping[str, Part]) -> 
         sources: the rows of the tables of `now` that the computation reads.
     """
     try:
-        commit = rows.newest_change(max(-1, rows.version - HISTORY_LIMIT))
+        commit = rows.newest_change(max(-1, rows.version - HISTORY_LIMIT), rows.version)
         if commit is None:
             return Outcome(reason=f"none of the newest {HISTORY_LIMIT} commits has written these rows")
         before = Computation.from_note(commit_note(commit.user_metadata))
@@ -144,17 +145,15 @@ def _changed(source: Part, was: Cursor, now: Cursor) -> str | None:
         return f"its version {was.version} is another commit, or has left the log"
     if was.version > now.version or now.version - was.version > HISTORY_LIMIT:
         return f"it was read at version {was.version}, now {now.version}"
-    for number in range(now.version, was.version, -1):
-        commit = read_commit(source.state.location, number, source.state.log_partition_by)
-        if source.concerns(commit):
-            return f"version {number} ({commit.operation}) came after version {was.version}"
-    return None
+    commit = source.newest_change(was.version, now.version)
+    if commit is None:
+        return None
+    return f"version {commit.version} ({commit.operation}) came after version {was.version}"
 
 
 def _is_vacuumed(rows: Part, version: int) -> bool:
     """Whether a file of these rows at a version is gone from the storage."""
     paths = rows.removed_since(version)
-    if any(path.startswith("/") or ":/" in path for path in paths):  # of another table, which may vacuum it
+    if not all(map(is_below_table, paths)):  # of another table, which may vacuum it
         return True
-    system, location = file_system(rows.state.location)
-    return any(not found.is_file for found in system.get_file_info([f"{location}/{path}" for path in paths]))
+    return bool(missing_files(rows.state.location, paths))
