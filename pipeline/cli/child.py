@@ -128,3 +128,8 @@ class StepProgress:
     def _line(self, text: str) -> None:
         if not self.has_bars:
             self.console.print(text)
+
+
+def without_event(report: dict[str, Any]) -> dict[str, Any]:
+    """A report without the name of its event, for a document."""
+    return {name: value for name, value in report.items() if name != "event"}

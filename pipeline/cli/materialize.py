@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from pipeline.cli.child import FINGERPRINT_DIGITS, StepProgress, reports
+from pipeline.cli.child import FINGERPRINT_DIGITS, StepProgress, reports, without_event
 from pipeline.cli.options import WIDE, project_settings
 from pipeline.cli.output import count, print_json, print_table
 from pipeline.errors import MaterializeError
@@ -45,7 +45,7 @@ def materialize(
     with closing(child_reports) as lines:
         shown = StepProgress(_SENTENCES, quiet=verbose).follow(lines)
     run_id = next(report["run_id"] for report in shown if report["event"] == "run")
-    results = [_result(report) for report in shown if report["event"] == "result"]
+    results = [without_event(report) for report in shown if report["event"] == "result"]
     if as_json:
         print_json({"run_id": run_id, "assets": results})
     else:
@@ -54,10 +54,6 @@ def materialize(
 
 def _failed(reason: str, hint: str) -> MaterializeError:
     return MaterializeError(reason=reason, hint=hint)
-
-
-def _result(report: dict[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in report.items() if name != "event"}
 
 
 def _print_results(results: list[dict[str, Any]]) -> None:

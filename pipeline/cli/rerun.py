@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from pipeline.cli.child import StepProgress, reports
+from pipeline.cli.child import StepProgress, reports, without_event
 from pipeline.cli.differences import print_differences
 from pipeline.cli.options import WIDE, project_settings
 from pipeline.cli.output import count, print_json, print_table
@@ -37,7 +37,7 @@ def rerun(ctx: click.Context, run: str, applied: bool, keep: bool, as_json: bool
     with closing(reports(_MODULE, arguments, settings, verbose=verbose, failed=_failed)) as lines:
         shown = StepProgress(_SENTENCES, quiet=verbose).follow(_planned(lines, prints=not as_json))
     plan = next(report["plan"] for report in shown if report["event"] == "plan")
-    results = [_without_event(report) for report in shown if report["event"] == "result"]
+    results = [without_event(report) for report in shown if report["event"] == "result"]
     differences = [one for report in shown if report["event"] == "manifest" for one in report["differences"]]
     if as_json:
         run_id = next((report["run_id"] for report in shown if report["event"] == "run"), None)
@@ -67,10 +67,6 @@ def _planned(lines: Iterator[dict[str, Any]], *, prints: bool) -> Iterator[dict[
         if report["event"] == "plan" and prints:
             _print_plan(report["plan"])
         yield report
-
-
-def _without_event(report: dict[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in report.items() if name != "event"}
 
 
 def _print_plan(plan: Mapping[str, Any]) -> None:
