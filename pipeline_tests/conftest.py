@@ -184,7 +184,7 @@ def _functions_follow_the_mode(request: pytest.FixtureRequest) -> Iterator[None]
     """In a test of a Connect session `pyspark.sql.functions` makes Connect columns, in any other classic ones.
 
     And the session of the test is the active one, as a user's only one is: a test before may have made a clone active,
-    or ended the one that was.
+    or ended the one that was. A test that leaves a view in the classic session fails: all tests share that session.
     """
     name = next((name for name in ("spark", "classic") if name in request.fixturenames), None)
     session: Any = request.getfixturevalue(name) if name is not None else None
@@ -200,6 +200,8 @@ def _functions_follow_the_mode(request: pytest.FixtureRequest) -> Iterator[None]
         SparkSession._activeSession = session
         SparkSession._get_j_spark_session_class(session._jvm).setActiveSession(session._jsparkSession)
         yield
+        names = session._jsparkSession.sessionState().catalog().getTempViewNames()
+        assert names.isEmpty(), f"the test left views in the session: {names.mkString(', ')}"
 
 
 @pytest.fixture

@@ -297,8 +297,12 @@ def as_foretold(
         placed(session, dataset, root, TABLE)
     frame.createOrReplaceTempView("given")
     session.read.format("delta").load(dataset.location(root)).createOrReplaceTempView("held")
-    statement = write_statement(frame, dataset.at(root), "given", within, replace_all=False)
-    foretold = ordered(tuple(row) for row in session.sql(statement.rows_after("held")).collect())
+    try:
+        statement = write_statement(frame, dataset.at(root), "given", within, replace_all=False)
+        foretold = ordered(tuple(row) for row in session.sql(statement.rows_after("held")).collect())
+    finally:
+        for name in ("given", "held"):
+            session.catalog.dropTempView(name)
     write(frame, table=dataset.at(root), note=note_of(dataset.name, "r1"), within=within)
     assert foretold == rows_of(dataset, root)
 
