@@ -83,14 +83,15 @@ def test_a_flush_of_500_updates_into_200_000_positions(sink: DeltaSink, classic:
 
     def bare(number: int) -> None:
         rows = batch(number).cast(batch_schema())
-        staged(classic, POSITIONS, rows, tmp_path / "files", number).createOrReplaceTempView("changed")
+        changed = staged(classic, POSITIONS, rows, tmp_path / "files", number)
         # One row a contract: what a plain MERGE asks of whoever writes it.
-        newest = "SELECT conid, max_by(struct(*), updated) AS row FROM changed GROUP BY conid"
-        classic.sql(f"""
+        newest = "SELECT conid, max_by(struct(*), updated) AS row FROM {changed} GROUP BY conid"
+        statement = f"""
             MERGE INTO {table} AS target USING (SELECT row.* FROM ({newest})) AS source
             ON target.conid = source.conid
             WHEN MATCHED AND source.updated > target.updated THEN UPDATE SET *
-            WHEN NOT MATCHED THEN INSERT *""").collect()  # fmt: skip
+            WHEN NOT MATCHED THEN INSERT *"""
+        classic.sql(statement, changed=changed).collect()
 
     compared("flush of 500 updates into 200 000 positions", in_turns(60, ours, bare))
     print(sink.metrics().line)

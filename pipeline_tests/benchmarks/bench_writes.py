@@ -110,12 +110,12 @@ def test_merge(classic: SparkSession, tmp_path: Path) -> None:
     parts = ", ".join(map(str, range(PARTITIONS)))
 
     def bare(number: int) -> None:
-        rows(classic, 500, number + 1).createOrReplaceTempView("changed")
-        classic.sql(f"""
-            MERGE INTO delta.`{locations["bare"]}` AS target USING changed AS source
+        statement = f"""
+            MERGE INTO delta.`{locations["bare"]}` AS target USING {{changed}} AS source
             ON target.part = source.part AND target.id = source.id AND target.part IN ({parts})
             WHEN MATCHED AND source.at > target.at THEN UPDATE SET *
-            WHEN NOT MATCHED THEN INSERT *""").collect()  # fmt: skip
+            WHEN NOT MATCHED THEN INSERT *"""
+        classic.sql(statement, changed=rows(classic, 500, number + 1)).collect()
 
     def ours(number: int) -> None:
         note = CommitNote(mark=Mark(writer="ours", epoch=number))

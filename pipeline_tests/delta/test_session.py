@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from py4j.protocol import Py4JJavaError
 from pyspark.sql import SparkSession
 
 from pipeline.delta.log.mark import clone_session
@@ -30,6 +31,47 @@ SIZES = (
     "spark.databricks.delta.snapshotPartitions",
     "spark.sql.sources.parallelPartitionDiscovery.parallelism",
 )
+
+# --- the log of a table on a disk -------------------------------------------------------------------------------------
+
+
+def test_the_log_on_a_disk_is_listed_as_by_delta_s_own_log_store(classic: SparkSession, tmp_path: Path) -> None:
+    jvm: Any = classic._jvm
+    conf = classic._jsparkSession.sessionState().newHadoopConf()
+    log = tmp_path / "a table" / "_delta_log"
+    log.mkdir(parents=True)
+    names = [f"{number:020d}{ending}" for number in range(12) for ending in (".json", ".crc", ".checkpoint.parquet")]
+    for name in (*names, f".{names[0]}.crc", f".{names[30]}.crc", "_last_checkpoint", "with:colon", "zz"):
+        (log / name).write_text(name)
+    (log / "_sidecars").mkdir()
+    (log / "_linked").symlink_to(log / "zz")
+
+    def listed(store: Any, path: str) -> list[tuple[str, int, int, bool]]:
+        found, statuses = [], store.listFrom(jvm.org.apache.hadoop.fs.Path(path), conf)
+        while statuses.hasNext():
+            status = statuses.next()
+            found.append(
+                (status.getPath().toString(), status.getLen(), status.getModificationTime(), status.isDirectory())
+            )
+        return found
+
+    ours, delta_s = jvm.io.pipeline.delta.FolderLogStore(conf), jvm.io.delta.storage.HDFSLogStore(conf)
+    starts = {start: listed(ours, f"file:{log}/{start}") for start in (".", "0", names[20], "_", "_m", "zzz")}
+    assert {start: len(of) for start, of in starts.items()} == {
+        ".": 41, "0": 41, names[20]: 23, "_": 5, "_m": 3, "zzz": 0
+    }  # fmt: skip
+    assert starts == {start: listed(delta_s, f"file:{log}/{start}") for start in starts}
+    for store in (ours, delta_s):
+        with pytest.raises(Py4JJavaError, match="FileNotFoundException"):
+            store.listFrom(jvm.org.apache.hadoop.fs.Path(f"file:{tmp_path}/none/_delta_log/0"), conf)
+
+
+def test_a_session_on_this_machine_uses_that_log_store(classic: SparkSession, root: str) -> None:
+    jvm: Any = classic._jvm
+    path = jvm.org.apache.hadoop.fs.Path(f"file:{root}/t/_delta_log/0")
+    store = jvm.org.apache.spark.sql.delta.storage.LogStore.apply(classic._jsparkSession)
+    assert store.getDelegate(path).logStoreImpl().getClass().getName() == "io.pipeline.delta.FolderLogStore"
+
 
 # --- Connect ---------------------------------------------------------------------------------------------------------
 

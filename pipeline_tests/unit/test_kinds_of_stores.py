@@ -52,8 +52,8 @@ def test_each_scheme_gets_a_log_store_whose_commit_is_one_conditional_request(sc
     assert ours[f"spark.delta.logStore.{scheme}.impl"] == log_store
     assert log_store in CONDITIONAL_LOG_STORES
     assert ours["spark.databricks.delta.commit.idempotencyCheck.enabled"] == "true"
-    others = {name for name in confs(SparkSettings(), []) if "logStore" in name}
-    assert others == set()
+    of_disks = {name for name in confs(SparkSettings(), []) if "logStore" in name}
+    assert of_disks == {"spark.delta.logStore.file.impl"}
 
 
 def test_each_scheme_adds_the_jars_of_its_connector() -> None:

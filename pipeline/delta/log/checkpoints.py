@@ -9,8 +9,10 @@ from __future__ import annotations
 import json
 import os
 import re
+from bisect import bisect_left
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from pipeline.delta.log.entry import actions_of
@@ -21,6 +23,7 @@ from pipeline.delta.storage.file_system import (
     file_system,
     files_from,
     local_folder,
+    named_files,
     read_file,
     read_listed,
 )
@@ -117,7 +120,7 @@ def newest_files(location: str) -> list[File]:
     """
     folder = local_folder(f"{location}/{LOG}")
     if folder is not None:
-        return _newest_local_files(location, sorted(os.listdir(folder)) if folder.is_dir() else [])
+        return _newest_local_files(folder, sorted(os.listdir(folder)) if folder.is_dir() else [])
     seen: dict[str, int] = file_system(location)[0].handler.checkpoints
     files = None if location not in seen else _files_with_checkpoint(location, seen[location])
     if files is None:
@@ -136,14 +139,15 @@ def newest_files(location: str) -> list[File]:
     return files
 
 
-def _newest_local_files(location: str, names: Sequence[str]) -> list[File]:
+def _newest_local_files(folder: Path, names: Sequence[str]) -> list[File]:
     newest = max(complete_checkpoints(names), default=None)
     if newest is not None and len(names) > _FIRST_PAGE:
         # The files before the checkpoint let a copy of an earlier entry be found.
-        files = files_from(f"{location}/{LOG}", min(f"{newest:020d}", names[-_FIRST_PAGE])) or []
+        start = min(f"{newest:020d}", names[-_FIRST_PAGE])
+        files = named_files(folder, names[bisect_left(names, start) :])
         if newest in usable_checkpoints(files):
             return files
-    return all_files(location)
+    return named_files(folder, names)
 
 
 def files_for(location: str, version: int) -> list[File]:

@@ -24,7 +24,7 @@ from pipeline.delta.storage.published_jars import jars_for
 from pipeline.errors import CacheFolderError, JarsUnavailableError, SparkUnavailableError
 from pipeline.settings import SparkSettings
 
-# The jar that is part of this package: the log store for S3, and the reader of plans.
+# The jar that is part of this package: the log stores for S3 and for disks, and the reader of plans.
 OWN_JAR = Path(str(files("pipeline.delta.spark").joinpath("jvm").joinpath("pipeline.jar")))
 FETCH_SECONDS = 900.0
 POLL_SECONDS = 0.1

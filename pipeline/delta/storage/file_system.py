@@ -7,6 +7,7 @@ does not.
 from __future__ import annotations
 
 import os
+import stat
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -76,14 +77,21 @@ def files_from(folder: str, start: str = "", at_most: int | None = None) -> list
 
 def _local_files(folder: Path, start: str) -> list[File]:
     """As `files_from`. Only the files that are asked for are looked at: a log has thousands of others."""
+    try:
+        names = os.listdir(folder)
+    except FileNotFoundError:
+        return []
+    return named_files(folder, [name for name in names if name >= start])
+
+
+def named_files(folder: Path, names: Iterable[str]) -> list[File]:
+    """The files of these names in a folder on this machine. Names of nothing, and of folders, are left out."""
     found = []
-    with suppress(FileNotFoundError), os.scandir(folder) as entries:
-        for entry in entries:
-            if entry.name >= start:
-                with suppress(FileNotFoundError):  # it was removed since
-                    if entry.is_file():
-                        status = entry.stat()
-                        found.append(File(entry.name, status.st_size, status.st_mtime_ns))
+    for name in names:
+        with suppress(FileNotFoundError):  # it was removed since it was listed
+            status = os.stat(f"{folder}/{name}")
+            if stat.S_ISREG(status.st_mode):
+                found.append(File(name, status.st_size, status.st_mtime_ns))
     return found
 
 

@@ -60,12 +60,12 @@ def merge(spark: SparkSession, root: str, size: int, number: int) -> WriteResult
 
 
 def bare_merge(spark: SparkSession, location: str, size: int, number: int) -> None:
-    changed(spark, size, number + 1).createOrReplaceTempView("changed")
-    spark.sql(f"""
-        MERGE INTO delta.`{location}` AS target USING changed AS source
+    statement = f"""
+        MERGE INTO delta.`{location}` AS target USING {{changed}} AS source
         ON target.part = source.part AND target.id = source.id AND target.part IN {TOUCHED}
         WHEN MATCHED AND source.at > target.at THEN UPDATE SET *
-        WHEN NOT MATCHED THEN INSERT *""").collect()  # fmt: skip
+        WHEN NOT MATCHED THEN INSERT *"""
+    spark.sql(statement, changed=changed(spark, size, number + 1)).collect()
 
 
 def test_a_merge_into_tables_of_growing_size(classic: SparkSession, tmp_path: Path) -> None:
