@@ -38,6 +38,9 @@ FILES_PARSED = "codegraph/files_parsed"
 # The variable that names the folder.
 SOURCE_TREE = "CODEGRAPH_SOURCE_TREE"
 _STALE_SHOWN = 5
+# A table has a file for so many parsed files, up to a bound. A changed file costs a rewrite of the one file of the table
+# that has its rows.
+_PARSED_FOR_A_FILE, _MOST_FILES = 250, 32
 
 
 class SourceTree(ConfigurableResource):  # type: ignore[type-arg]
@@ -104,6 +107,14 @@ def modules_of_files(files: DataFrame, folder: Path) -> tuple[DataFrame, int]:
     return parsed.drop(STALE), summary["files"]
 
 
+def by_folder(rows: DataFrame, files: int) -> DataFrame:
+    """The rows in so many tasks, 32 at most, each with all rows of its folders of the tree.
+
+    Each task writes one file of the table. Changes are often in one folder, so they rewrite few files.
+    """
+    return rows.repartition(max(1, min(files, _MOST_FILES)), F.regexp_replace("path", "[^/]*$", ""))
+
+
 def exploded(modules: DataFrame, rows: Column) -> DataFrame:
     """The rows in an array column of modules, with their path."""
     return modules.select("path", F.explode(rows).alias("row")).select("path", "row.*")
@@ -163,7 +174,8 @@ def changed_files(changes: Changes) -> tuple[Slice | None, DataFrame]:
 def replaced(modules: Changes, compute: Callable[[DataFrame], DataFrame]) -> Touched:
     """The rows computed from changed modules, as a replacement of those modules' rows."""
     within, rows = changed_files(modules)
-    return Touched(compute(rows), within)
+    frame = compute(rows)
+    return Touched(by_folder(frame, len(rows.inputFiles())) if within is None else frame, within)
 
 
 @dataset_asset(SOURCE_FILES)
@@ -181,7 +193,7 @@ def modules(context: AssetExecutionContext, source_files: Changes, source_tree: 
         return Touched(rows.sparkSession.createDataFrame([], MODULES.schema), within)
     frame, parsed = modules_of_files(rows, source_tree.path)
     context.add_output_metadata({FILES_PARSED: parsed})
-    return Touched(frame, within)
+    return Touched(by_folder(frame, parsed // _PARSED_FOR_A_FILE) if within is None else frame, within)
 
 
 @dataset_asset(DEFINITIONS)
