@@ -63,6 +63,9 @@ CURSOR_MOVED = "CURSOR_MOVED"
 _NO_PARTS: Mapping[str, Slice] = MappingProxyType({})
 # Delta reads the source of a merge twice, and by default first copies any source that is not a Delta table.
 _WITHOUT_COPY = {"spark.databricks.delta.merge.materializeSource": "none"}
+# Delta shuffles the rows that a merge writes by the partition columns. If `STATE_COLUMN` is the only one, a single task
+# would write almost all of them.
+_WITHOUT_SHUFFLE = {"spark.databricks.delta.merge.repartitionBeforeWrite.enabled": "false"}
 
 
 @door
@@ -322,6 +325,8 @@ def _run(
     """The commit of a statement. If Delta made none because there was nothing to do, None."""
     state, partition_by = opened.after, opened.after.log_partition_by
     marked = write_confs(note, frame.sparkSession, table.dataset.fingerprint) | storage_confs(state.properties)
+    if table.dataset.keeps_state and not table.dataset.partition_by:
+        marked |= _WITHOUT_SHUFFLE
     with private_session(frame.sparkSession, marked | dict(confs)) as clone:
         try:
             if opened.overwrites:
