@@ -10,7 +10,14 @@ import pytest
 from dagster import DagsterInstance, ExecuteInProcessResult, materialize
 from pyspark.sql import SparkSession
 
-from pipeline.assets.codegraph.assets import FILES_PARSED, SourceTree, assets, files_of_tree, modules_of_files
+from pipeline.assets.codegraph.assets import (
+    FILES_PARSED,
+    SourceTree,
+    assets,
+    by_folder,
+    files_of_tree,
+    modules_of_files,
+)
 from pipeline.assets.codegraph.datasets import EDGES, MODULES, NODES, SOURCE_FILES, datasets
 from pipeline.assets.codegraph.errors import SourceTreeError
 from pipeline.dataset import Dataset
@@ -156,3 +163,23 @@ def test_files_are_parsed_where_spark_runs_and_only_as_they_were_in_the_snapshot
     with pytest.raises(SourceTreeError) as caught:
         modules_of_files(files, tree)
     assert [path.partition(":")[0] for path in caught.value.paths] == ["pkg/a.py", "pkg/b.py", "pkg/c.py"]
+
+
+def test_the_rows_of_a_folder_are_in_one_file_of_a_table_and_few_files_make_one(classic: SparkSession) -> None:
+    paths = [f"pkg/{folder}/{name}.py" for folder in ("a", "a/b", "c", "d") for name in ("one", "two", "three")]
+    frame = classic.createDataFrame([(path, n) for n, path in enumerate(paths)], "path STRING, number INT")
+
+    def tasks(files: int) -> list[set[str]]:
+        """The folders of each task that has rows."""
+        of_tasks = by_folder(frame, files).selectExpr("spark_partition_id() AS task", "path").collect()
+        folders: dict[int, set[str]] = {}
+        for row in of_tasks:
+            folders.setdefault(row["task"], set()).add(row["path"].rpartition("/")[0])
+        assert len(of_tasks) == len(paths)
+        return list(folders.values())
+
+    assert [len(tasks(files)) for files in (0, 1)] == [1, 1]
+    several = tasks(1_000)
+    assert sum(map(len, several)) == 4, "a folder is in two tasks"
+    assert len(several) > 1
+    assert by_folder(frame, 1_000).rdd.getNumPartitions() == 32

@@ -38,8 +38,8 @@ FILES_PARSED = "codegraph/files_parsed"
 # The variable that names the folder.
 SOURCE_TREE = "CODEGRAPH_SOURCE_TREE"
 _STALE_SHOWN = 5
-# A table has a file for so many parsed files, up to a bound. A changed file costs a rewrite of the one file of the table
-# that has its rows.
+# A table has a file for so many parsed files, up to a bound. If a file of the tree changes, the file of the table that
+# has its rows is rewritten.
 _PARSED_FOR_A_FILE, _MOST_FILES = 250, 32
 
 
