@@ -303,6 +303,15 @@ def faults_of_error_fields(module: Module) -> list[str]:
     return faults
 
 
+def faults_of_accounts(module: Module) -> list[str]:
+    """A command uses the accounts of its settings: `project_settings` does both. Those about servers read no table."""
+    commands = (f"{PACKAGE}.cli.", f"{PACKAGE}.orchestration.commands.", f"{PACKAGE}.assets.")
+    if not module.name.startswith(commands) or module.name == f"{PACKAGE}.cli.spark":
+        return []
+    imports = [node for node in ast.walk(module.tree) if isinstance(node, ast.ImportFrom)]
+    return [f"line {node.lineno}" for node in imports if "load_settings" in {alias.name for alias in node.names}]
+
+
 Rule = Callable[[Module], list[str]]
 RULES: tuple[Rule, ...] = (
     faults_of_place,
@@ -319,6 +328,7 @@ RULES: tuple[Rule, ...] = (
     faults_of_broad_excepts,
     faults_of_table_refs,
     faults_of_error_fields,
+    faults_of_accounts,
 )
 
 
@@ -490,6 +500,8 @@ BREAKS: tuple[tuple[Rule, str, str], ...] = (
     (faults_of_error_fields, "delta.read.version", "raise table.error(StorageError)"),
     (faults_of_error_fields, "delta.read.version", "raise table.error(StorageError, reason='r', other=1)"),
     (faults_of_error_fields, "delta.read.version", "raise self.table.error(TableNotFoundError, version=1)"),
+    (faults_of_accounts, "orchestration.commands.rerun", "from pipeline.settings import Settings, load_settings"),
+    (faults_of_accounts, "cli.show", "def f():\n    from pipeline.settings import load_settings"),
 )
 KEEPS: tuple[tuple[Rule, str, str], ...] = (
     (faults_of_place, "", ""),
@@ -532,6 +544,9 @@ KEEPS: tuple[tuple[Rule, str, str], ...] = (
     (faults_of_table_refs, "delta.read.version", "def f(dataset: str, location: str): pass\ndef g(d: Dataset): pass"),
     (faults_of_error_fields, "delta.read.version", "raise table.error(StorageError, reason='r', found='f')"),
     (faults_of_error_fields, "delta.read.version", "_LOG.error('failed: %s', reason)"),
+    (faults_of_accounts, "orchestration.commands.rerun", "from pipeline.settings import Settings"),
+    (faults_of_accounts, "cli.spark", "from pipeline.settings import load_settings"),
+    (faults_of_accounts, "definitions", "from pipeline.settings import load_settings"),
 )
 
 

@@ -24,11 +24,12 @@ from pipeline.assets.portfolio.landing import prepare_prices
 from pipeline.dataset import Dataset, Registry
 from pipeline.delta.read.version import ReadOptions, read
 from pipeline.delta.server.warm import open_project_session
+from pipeline.delta.storage.options import project_settings
 from pipeline.delta.table.open_table import require_table
 from pipeline.errors import DemoError
 from pipeline.orchestration import build_definitions
 from pipeline.orchestration.commands.reports import Report, child, failure_of, step_key, step_listener
-from pipeline.settings import Settings, load_settings
+from pipeline.settings import Settings
 
 
 def demonstrate(settings: Settings, days: int, report: Report) -> None:
@@ -105,7 +106,7 @@ def main(arguments: list[str]) -> int:
     days = parser.parse_args(arguments).days
 
     def work(report: Report) -> bool:
-        demonstrate(load_settings(), days, report)
+        demonstrate(project_settings(), days, report)
         return True
 
     return child(work)

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import click
 
-from pipeline.cli.options import project_settings
 from pipeline.cli.output import print_json
 from pipeline.cli.tables import Tables, dataset_name
 from pipeline.delta.migrate.adopt import adopt as do_adopt
+from pipeline.delta.storage.options import project_settings
 from pipeline.delta.table.open_table import state_at_location, state_from_log
 from pipeline.errors import TableNotFoundError
 

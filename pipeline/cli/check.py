@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import click
 
-from pipeline.cli.options import WIDE, project_settings
+from pipeline.cli.options import WIDE
 from pipeline.cli.output import count, print_json, print_table
 from pipeline.cli.registry import declared
 from pipeline.delta.inspect.check import CheckOutcome, check_table
 from pipeline.delta.server.warm import open_project_session
+from pipeline.delta.storage.options import project_settings
 from pipeline.errors import TableNotFoundError
 
 _RESULTS = {True: "passed", False: "failed", None: "not judged"}

@@ -11,12 +11,12 @@ from typing import Any
 import click
 
 from pipeline.cli.dagster_instance import report_changes
-from pipeline.cli.options import project_settings
 from pipeline.cli.output import print_json
 from pipeline.cli.registry import declared
 from pipeline.dataset import Dataset
 from pipeline.delta.log.mark import rows_changed
 from pipeline.delta.server.warm import open_project_session
+from pipeline.delta.storage.options import project_settings
 from pipeline.delta.table.open_table import conform as do_conform
 from pipeline.delta.table.open_table import plan_in_log, plan_of
 from pipeline.delta.table.plan import Plan

@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.table import Table
 
 from pipeline.cli.child import FINGERPRINT_DIGITS, StepProgress, reports
-from pipeline.cli.options import project_settings
+from pipeline.delta.storage.options import project_settings
 from pipeline.errors import DemoError
 from pipeline.settings import Settings
 

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import click
 
-from pipeline.cli.options import WIDE, project_settings
+from pipeline.cli.options import WIDE
 from pipeline.cli.output import count, print_json, print_table
 from pipeline.cli.tables import Tables
 from pipeline.delta.inspect.diff import diff as difference
 from pipeline.delta.inspect.query import is_number
 from pipeline.delta.read.changes import DELETE, INSERT, UPDATED
+from pipeline.delta.storage.options import project_settings
 
 DEFAULT_LIMIT = 100
 NULL = "NULL"

@@ -9,7 +9,7 @@ from functools import partial
 
 import click
 
-from pipeline.cli.options import WIDE, project_settings
+from pipeline.cli.options import WIDE
 from pipeline.cli.output import collected, count, print_json, print_table, size
 from pipeline.cli.tables import NamedTable, Tables
 from pipeline.dataset import TableRef, table_location
@@ -28,6 +28,7 @@ from pipeline.delta.sink.left_behind import (
 )
 from pipeline.delta.spark.confs import confs, log_store_conf
 from pipeline.delta.storage.file_system import local_folder
+from pipeline.delta.storage.options import project_settings
 from pipeline.delta.table.storage_facts import StorageFacts, storage_facts
 from pipeline.errors import PipelineError, TableNotFoundError
 from pipeline.settings import SCHEMES, Settings

@@ -7,7 +7,7 @@ from typing import Any, cast
 
 import click
 
-from pipeline.cli.options import WIDE, as_instant, project_settings
+from pipeline.cli.options import WIDE, as_instant
 from pipeline.cli.output import count, print_json, print_pairs, size
 from pipeline.cli.tables import Tables
 from pipeline.delta.export.export import export as do_export
@@ -15,6 +15,7 @@ from pipeline.delta.export.export import plan_export
 from pipeline.delta.export.request import DELTA, FORMATS, ExportFormat, ExportPlan, ExportRequest, ExportResult
 from pipeline.delta.export.target import refuse_elsewhere
 from pipeline.delta.read.version import ReadOptions
+from pipeline.delta.storage.options import project_settings
 
 
 @click.command()

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import click
 
-from pipeline.cli.options import WIDE, project_settings
+from pipeline.cli.options import WIDE
 from pipeline.cli.output import count, instant, print_json, print_table
 from pipeline.cli.tables import Tables
 from pipeline.delta.inspect.history import HistoryEntry
+from pipeline.delta.storage.options import project_settings
 
 DEFAULT_LIMIT = 20
 

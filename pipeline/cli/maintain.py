@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 import click
 from pyspark.sql import SparkSession
 
-from pipeline.cli.options import WIDE, project_settings
+from pipeline.cli.options import WIDE
 from pipeline.cli.output import collected, count, print_table, size
 from pipeline.cli.registry import declared
 from pipeline.dataset import Dataset, Registry, TableRef
@@ -31,6 +31,7 @@ from pipeline.delta.maintain.maintain import (
 from pipeline.delta.maintain.retention import Unread, consumers_of
 from pipeline.delta.maintain.routine import Maintained, maintain_table, write_record
 from pipeline.delta.server.warm import open_project_session
+from pipeline.delta.storage.options import project_settings
 from pipeline.errors import PipelineError
 from pipeline.settings import Settings
 

@@ -7,12 +7,13 @@ from dataclasses import asdict
 import click
 
 from pipeline.cli.differences import print_differences
-from pipeline.cli.options import WIDE, project_settings
+from pipeline.cli.options import WIDE
 from pipeline.cli.output import count, print_json, print_table, size
 from pipeline.delta.inspect.maintenance_record import MaintenanceRecord
 from pipeline.delta.inspect.manifest import full_manifest, runs
 from pipeline.delta.inspect.manifest import manifest as records_of
 from pipeline.delta.inspect.record import DatasetRecord, diff, verify
+from pipeline.delta.storage.options import project_settings
 from pipeline.errors import RecordError
 
 _AS_JSON = click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")

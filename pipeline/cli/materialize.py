@@ -8,8 +8,9 @@ from typing import Any
 import click
 
 from pipeline.cli.child import FINGERPRINT_DIGITS, StepProgress, reports, without_event
-from pipeline.cli.options import WIDE, project_settings
+from pipeline.cli.options import WIDE
 from pipeline.cli.output import count, print_json, print_table
+from pipeline.delta.storage.options import project_settings
 from pipeline.errors import MaterializeError
 
 _SENTENCES = {"run": "Run {run_id}."}

@@ -9,7 +9,7 @@ import click
 from pyspark.sql.types import StructType
 
 from pipeline.cli.dagster_instance import report_changes
-from pipeline.cli.options import WIDE, project_settings
+from pipeline.cli.options import WIDE
 from pipeline.cli.output import count, print_json, print_pairs, print_table, size
 from pipeline.cli.tables import Tables, dataset_name, normalized
 from pipeline.delta.inspect.record import write_record
@@ -21,6 +21,7 @@ from pipeline.delta.migrate.report import document, replaced_text
 from pipeline.delta.migrate.taken import report_path
 from pipeline.delta.spark.failures import SPARK_ERRORS, failure_of
 from pipeline.delta.sql import type_name
+from pipeline.delta.storage.options import project_settings
 from pipeline.errors.listing import bounded
 
 

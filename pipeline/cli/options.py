@@ -7,8 +7,6 @@ import datetime as dt
 import click
 
 from pipeline.cli.output import wide
-from pipeline.delta.storage.options import use_accounts
-from pipeline.settings import Settings, load_settings
 
 # An option of every command that prints a table.
 WIDE = click.option(
@@ -28,10 +26,3 @@ def as_instant(ctx: click.Context, param: click.Parameter, value: str | None) ->
     if time.tzinfo is None:
         raise click.BadParameter(f"{value!r} has no zone; 2026-01-31T12:00:00Z is UTC")
     return time
-
-
-def project_settings() -> Settings:
-    """The settings of the project, with their accounts for object stores in use for the tables' files."""
-    settings = load_settings()
-    use_accounts(settings.spark)
-    return settings

@@ -7,7 +7,7 @@ from typing import Any
 import click
 
 from pipeline.cli.dagster_instance import report_changes
-from pipeline.cli.options import WIDE, project_settings
+from pipeline.cli.options import WIDE
 from pipeline.cli.output import count, instant, print_json, print_pairs, print_table
 from pipeline.cli.tables import Tables
 from pipeline.dataset import TableRef
@@ -21,6 +21,7 @@ from pipeline.delta.maintain.publish import (
     waiting_rows,
 )
 from pipeline.delta.maintain.publish import publish as do_publish
+from pipeline.delta.storage.options import project_settings
 from pipeline.delta.write.result import WriteResult
 
 # How many rows of a write are shown, and how many characters of a value.

@@ -9,10 +9,11 @@ from typing import Any
 
 import click
 
-from pipeline.cli.options import WIDE, project_settings
+from pipeline.cli.options import WIDE
 from pipeline.cli.output import print_json, print_table
 from pipeline.dataset import Dataset, Registry, load_datasets
 from pipeline.dataset.expectations import expectation_name
+from pipeline.delta.storage.options import project_settings
 from pipeline.settings import Settings
 
 

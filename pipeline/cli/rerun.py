@@ -10,8 +10,9 @@ import click
 
 from pipeline.cli.child import StepProgress, reports, without_event
 from pipeline.cli.differences import print_differences
-from pipeline.cli.options import WIDE, project_settings
+from pipeline.cli.options import WIDE
 from pipeline.cli.output import count, print_json, print_table
+from pipeline.delta.storage.options import project_settings
 from pipeline.errors import RerunError, RerunRefusedError, RunNotFoundError
 
 _MODULE = "pipeline.orchestration.commands.rerun"

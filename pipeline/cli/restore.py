@@ -9,7 +9,7 @@ from dataclasses import asdict, fields
 import click
 
 from pipeline.cli.dagster_instance import report_changes
-from pipeline.cli.options import WIDE, as_instant, project_settings
+from pipeline.cli.options import WIDE, as_instant
 from pipeline.cli.output import count, print_json, print_pairs, print_table
 from pipeline.cli.tables import Tables
 from pipeline.delta.inspect.record import write_record
@@ -18,6 +18,7 @@ from pipeline.delta.maintain.exchange import Exchange
 from pipeline.delta.maintain.restore import RestorePlan, RestoreResult, plan_restore
 from pipeline.delta.maintain.restore import restore as do_restore
 from pipeline.delta.read.version import ReadOptions
+from pipeline.delta.storage.options import project_settings
 from pipeline.errors.listing import NAMED
 
 UNKNOWN = "unknown"

@@ -6,12 +6,13 @@ from collections.abc import Iterator
 
 import click
 
-from pipeline.cli.options import WIDE, project_settings
+from pipeline.cli.options import WIDE
 from pipeline.cli.output import count, instant, print_json, print_pairs, print_table, size
 from pipeline.cli.tables import Tables
 from pipeline.dataset import TableRef
 from pipeline.delta import sql
 from pipeline.delta.inspect.describe import TableDescription, describe_all
+from pipeline.delta.storage.options import project_settings
 from pipeline.delta.table.open_table import TableState
 from pipeline.errors.listing import listed
 

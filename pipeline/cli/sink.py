@@ -9,7 +9,7 @@ from pathlib import Path
 
 import click
 
-from pipeline.cli.options import WIDE, project_settings
+from pipeline.cli.options import WIDE
 from pipeline.cli.output import count, instant, print_json, print_table
 from pipeline.cli.registry import declared
 from pipeline.delta.log.checkpoints import newest_version
@@ -17,6 +17,7 @@ from pipeline.delta.log.epochs import epochs as read_epochs
 from pipeline.delta.sink import DeltaSink, SinkSettings
 from pipeline.delta.sink.ndjson import Tail, submit_lines
 from pipeline.delta.spark.doors import through_door
+from pipeline.delta.storage.options import project_settings
 from pipeline.errors import PipelineError, SinkStoppedError, SourceFileError, TableNotFoundError
 
 STDIN = "-"

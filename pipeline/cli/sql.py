@@ -6,13 +6,14 @@ import datetime as dt
 
 import click
 
-from pipeline.cli.options import WIDE, as_instant, project_settings
+from pipeline.cli.options import WIDE, as_instant
 from pipeline.cli.output import print_json, print_table
 from pipeline.cli.registry import declared
 from pipeline.delta.inspect.query import is_number, query
 from pipeline.delta.read.version import ReadOptions
 from pipeline.delta.read.window import Window
 from pipeline.delta.server.warm import open_project_session
+from pipeline.delta.storage.options import project_settings
 
 DEFAULT_LIMIT = 1000
 NULL = "NULL"

@@ -14,10 +14,10 @@ from pathlib import Path
 
 import click
 
-from pipeline.cli.options import project_settings
 from pipeline.cli.spark import state_folder, waiting
 from pipeline.delta.server import process as servers
 from pipeline.delta.spark.connect import CONNECT_PORT
+from pipeline.delta.storage.options import project_settings
 from pipeline.errors import UpError
 from pipeline.settings import Settings, shown_remote
 

@@ -11,7 +11,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql.types import LongType, StringType, StructField, StructType
 
 from pipeline.dataset import Append, Check, Dataset, Features, History, Merge
-from pipeline.delta.export.clone import folders_in, remove_clones, shallow_clone
+from pipeline.delta.export.clone import folders_of_clones, remove_clones, shallow_clone
 from pipeline.delta.log.mark import Mark
 from pipeline.delta.log.snapshot import transaction_version
 from pipeline.delta.migrate.compare import compare_tables
@@ -92,7 +92,7 @@ def test_a_clone_has_no_identifier_of_an_earlier_write_so_that_no_write_is_skipp
     compared = compare_tables(spark, APPENDED.name, (table.location, 1), (clone.location, 1))
     assert compared.rows is not None
     assert (compared.is_equal, compared.rows.source_rows, compared.rows.table_rows) == (False, 1, 2)
-    assert folders_in(f"{root}/_reruns") == (f"{root}/_reruns/one",)
+    assert folders_of_clones(f"{root}/_reruns") == (f"{root}/_reruns/one",)
 
 
 @pytest.mark.exhaustive

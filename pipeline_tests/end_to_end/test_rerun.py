@@ -10,9 +10,13 @@ from typing import Any
 import deltalake
 import pytest
 
+from pipeline.delta.export.clone import folders_of_clones
+from pipeline.delta.storage.file_system import file_system, list_folder
+from pipeline.delta.storage.options import use_confs
 from pipeline.errors import RerunError, RerunRefusedError
 from pipeline.settings import SparkSettings
 from pipeline_tests.end_to_end.conftest import BRIEF, REPOSITORY, ProjectFolder, in_folder
+from pipeline_tests.object_stores import KEY, SECRET, served_bucket
 from pipeline_tests.projects import repeated
 from pipeline_tests.remedies import command_refused, follows
 
@@ -37,17 +41,21 @@ def state(project: ProjectFolder) -> tuple[Any, ...]:
 @pytest.fixture(scope="module")
 def shop(tmp_path_factory: pytest.TempPathFactory, spark_settings: SparkSettings, remote_url: str) -> ProjectFolder:
     """A project after three runs of two assets. Each has read another delivery."""
-    folder = tmp_path_factory.mktemp("shop")
+    shop = ProjectFolder(tmp_path_factory.mktemp("shop"), spark_settings.cache, {"SPARK_REMOTE": remote_url})
+    run_three_times(shop)
+    return shop
+
+
+def run_three_times(shop: ProjectFolder, settings: str = "") -> None:
+    """Make the project, with more settings, and run it with one delivery after the other."""
     module = repeated.__name__
-    text = f'[tool.dagster]\nmodule_name = "{module}"\n[tool.pipeline]\ndatasets = "{module}:datasets"\n'
-    (folder / "pyproject.toml").write_text(text, encoding="utf-8")
-    shutil.copy(REPOSITORY / "dagster.yaml", folder / "dagster.yaml")
-    shop = ProjectFolder(folder, spark_settings.cache, {"SPARK_REMOTE": remote_url})
+    text = f'[tool.dagster]\nmodule_name = "{module}"\n[tool.pipeline]\ndatasets = "{module}:datasets"\n{settings}'
+    (shop.folder / "pyproject.toml").write_text(text, encoding="utf-8")
+    shutil.copy(REPOSITORY / "dagster.yaml", shop.folder / "dagster.yaml")
     for rows in (FIRST, SECOND, THIRD):
         deliver(shop, rows)
         done = shop.command("pipeline", "materialize", "delivered,added")
         assert done.returncode == 0, done.stderr
-    return shop
 
 
 def second_run(shop: ProjectFolder) -> str:
@@ -86,6 +94,37 @@ def test_rows_that_differ_are_told_with_the_input_that_is_not_pinned(shop: Proje
     assert [line.split()[0] for line in lines if "rows differ" in line] == ["delivered"]
     assert "delivered: may be the reason: not pinned: resource deliveries" in lines
     assert any(line.startswith("delivered: all rows: number of rows, ") for line in lines)
+
+
+@pytest.mark.exhaustive
+def test_a_run_on_the_warm_server_over_tables_in_a_bucket_is_repeated_there(
+    tmp_path: Path, spark_settings: SparkSettings
+) -> None:
+    shop = ProjectFolder(tmp_path, spark_settings.cache, BRIEF | {"PIPELINE_WARM": "auto", "CI": ""})
+    with served_bucket() as bucket:
+        use_confs(bucket.hadoop)
+        account = f'access_key_id = "{KEY}"\nsecret_access_key = "{SECRET}"\nendpoint = "{bucket.endpoint}"\n'
+        root = f"{bucket.uri}/tables"
+        try:
+            run_three_times(shop, f'root = "{root}"\n[tool.pipeline.storage."{bucket.uri}"]\n{account}')
+            assert json.loads(shop.command("pipeline", "spark", "status", "--json").stdout)["servers"]
+            before = objects(root)
+            deliver(shop, SECOND)
+            done = shop.command("pipeline", "rerun", second_run(shop), "--apply", "--json")
+            assert done.returncode == 0, done.stderr
+            facts = ("dataset", "version", "rows", "equal")
+            results = [[one[name] for name in facts] for one in json.loads(done.stdout)["rerun"]["tables"]]
+            assert sorted(results) == [["added", 2, 4, True], ["delivered", 2, 2, True]]
+            assert objects(root) == before
+            assert folders_of_clones(f"{root}/_reruns") == ()
+        finally:
+            shop.command("pipeline", "spark", "stop")
+
+
+def objects(root: str) -> dict[str, int]:
+    """The files below a root in a bucket, and their sizes; without the empty ones that Hadoop writes for folders."""
+    system, top = file_system(root)
+    return {info.path: info.size for info in list_folder(system, top, recursive=True) if info.size}
 
 
 @pytest.mark.exhaustive

@@ -38,6 +38,8 @@ def shallow_clone(session: SparkSession, name: str, location: str, version: int,
 def remove_clones(root: str) -> None:
     """Remove a folder of clones, and the folder around it if it is empty. The tables that were cloned stay as they are.
 
+    In a bucket the empty objects remain that Hadoop has written for folders.
+
     Raises:
         StorageError: the storage refuses.
     """
@@ -49,8 +51,8 @@ def remove_clones(root: str) -> None:
 
 
 @door
-def folders_in(root: str) -> tuple[str, ...]:
-    """The URIs of the folders in a folder. If there is no such folder, empty.
+def folders_of_clones(root: str) -> tuple[str, ...]:
+    """The URIs of the folders in a folder that have files. If there is no such folder, empty.
 
     Raises:
         StorageError: the storage can't be read.
@@ -58,5 +60,6 @@ def folders_in(root: str) -> tuple[str, ...]:
     from pyarrow import fs
 
     system, path = file_system(root)
-    infos = list_folder(system, path)
-    return tuple(sorted(f"{root.rstrip('/')}/{one.base_name}" for one in infos if one.type == fs.FileType.Directory))
+    folders = [info for info in list_folder(system, path) if info.type == fs.FileType.Directory]
+    left = [one for one in folders if any(file.size for file in list_folder(system, one.path, recursive=True))]
+    return tuple(sorted(f"{root.rstrip('/')}/{one.base_name}" for one in left))

@@ -18,7 +18,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from pipeline.settings import SCHEMES, LogRequests, SparkSettings, StorageOptions
+from pipeline.settings import SCHEMES, LogRequests, Settings, SparkSettings, StorageOptions, load_settings
 
 _HADOOP = "spark.hadoop."
 _S3A, _AZURE, _GCS = "fs.s3a.", "fs.azure.", "fs.gs."
@@ -110,6 +110,20 @@ def account_confs(settings: SparkSettings, environ: Mapping[str, str] | None = N
 def with_prefixes(conf: Iterable[tuple[str, str]]) -> dict[str, str]:
     """Confs by name. Names of Hadoop's file systems get the prefix with which Spark passes them on."""
     return {f"{_HADOOP}{name}" if name.startswith("fs.") else name: text for name, text in conf}
+
+
+def project_settings(start: Path | None = None) -> Settings:
+    """The settings of a project, with their accounts in use for the file systems of this process.
+
+    Args:
+        start: the folder in which, or above which, the project is. If None, the current one.
+
+    Raises:
+        SettingsError: as `load_settings` and `account_confs` do.
+    """
+    settings = load_settings(start=start)
+    use_accounts(settings.spark)
+    return settings
 
 
 def use_accounts(settings: SparkSettings) -> None:

@@ -26,20 +26,21 @@ from dagster import DagsterError, DagsterInstance, RepositoryDefinition
 from pyspark.sql import SparkSession
 
 from pipeline.dataset import table_location
-from pipeline.delta.export.clone import folders_in, remove_clones, shallow_clone
+from pipeline.delta.export.clone import folders_of_clones, remove_clones, shallow_clone
 from pipeline.delta.inspect.manifest import Manifest, full_manifest
 from pipeline.delta.inspect.record import diff
 from pipeline.delta.migrate.compare import TableComparison, compare_tables
 from pipeline.delta.read.changes import past_retention
 from pipeline.delta.read.pinned import newest_of
 from pipeline.delta.server.warm import open_project_session
+from pipeline.delta.storage.options import project_settings
 from pipeline.errors import RerunError, RunNotFoundError
 from pipeline.orchestration.commands.materialize import COLLECT_EVERY, repository_of
 from pipeline.orchestration.commands.reports import Report, child, failure_of, step_key, step_listener
 from pipeline.orchestration.commands.rerun_plan import PlannedTable, RerunPlan, environment_differences, plan_rerun
 from pipeline.orchestration.commands.rerun_step import RepeatedStep
 from pipeline.orchestration.io.pins import pinned
-from pipeline.settings import Settings, load_settings
+from pipeline.settings import Settings
 
 FOLDER = "_reruns"
 _NO_REASON = "nothing that is recorded differs, so its function depends on something else: the time, chance, or files"
@@ -66,7 +67,7 @@ def rerun(folder: Path, instance: DagsterInstance, request: Request, report: Rep
         RerunError: a step has failed, or the run can't be started.
         PipelineError: a table can't be read or cloned.
     """
-    return rerun_in(partial(repository_of, folder), load_settings(start=folder), instance, request, report)
+    return rerun_in(partial(repository_of, folder), project_settings(folder), instance, request, report)
 
 
 def rerun_in(
@@ -91,7 +92,7 @@ def _notice(report: Report, text: str) -> None:
 
 
 def _tell_leftovers(root: str, report: Report) -> None:
-    for left in folders_in(f"{root.rstrip('/')}/{FOLDER}"):
+    for left in folders_of_clones(f"{root.rstrip('/')}/{FOLDER}"):
         _notice(report, f"An earlier rerun has left {left}. Unless it still runs, remove that folder.")
 
 

@@ -13,10 +13,11 @@ from pathlib import Path
 
 from dagster import DagsterInstance
 
+from pipeline.delta.storage.options import project_settings
 from pipeline.orchestration.automation.foreign import asset_tables, newest_unreported
 from pipeline.orchestration.commands.project import assets
 from pipeline.orchestration.dataset_asset import IO_MANAGER
-from pipeline.settings import dagster_module, load_settings
+from pipeline.settings import dagster_module
 
 
 def report(names: Collection[str], folder: Path, instance: DagsterInstance) -> int:
@@ -27,7 +28,7 @@ def report(names: Collection[str], folder: Path, instance: DagsterInstance) -> i
     module = dagster_module(folder)
     if module is None:
         return 0
-    root = load_settings(start=folder).root
+    root = project_settings(folder).root
     events = [
         event
         for table in asset_tables(assets(module, folder), IO_MANAGER)
