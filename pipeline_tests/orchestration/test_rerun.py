@@ -144,6 +144,39 @@ def test_one_partition_is_repeated_by_its_key(shop: Project) -> None:
 
 
 @pytest.mark.exhaustive
+def test_a_range_over_two_dimensions_is_repeated_with_its_cells_alone(shop: Project) -> None:
+    shop.deliver([(1, "a", 1), (2, "b", 1), (3, "b", 2), (4, "c", 3)])
+    shop.run("delivered")
+    shop.run("cells", tags={RANGE_START: "1|a", RANGE_END: "3|c"})
+    shop.deliver([(5, "a", 1), (6, "b", 1), (7, "b", 2), (8, "c", 3)])
+    shop.run("delivered")
+    run_id = shop.run("cells", tags={RANGE_START: "1|a", RANGE_END: "1|b"})
+    shop.deliver(THIRD)
+    shop.run("delivered")
+    shop.run("cells", tags={RANGE_START: "1|a", RANGE_END: "3|c"})
+    before = shop.state()
+    (result,) = shop.rerun(run_id)["result"]
+    assert (result["equal"], result["rows"], result["rows_now"]) == (True, 4, 4)
+    assert shop.state() == before
+
+
+@pytest.mark.exhaustive
+def test_the_outputs_of_a_multi_asset_are_repeated_as_they_were_selected(shop: Project) -> None:
+    runs = []
+    for rows, names in ((FIRST, ("twin_a", "twin_b")), (SECOND, ("twin_a", "twin_b")), (THIRD, ("twin_b",))):
+        shop.deliver(rows)
+        shop.run("delivered")
+        runs.append(shop.run(*names))
+    before = shop.state()
+    both, one = (shop.rerun(run_id)["result"] for run_id in runs[1:])
+    assert {line["dataset"]: (line["equal"], line["rows_now"]) for line in both} == {
+        "twin_a": (True, 2), "twin_b": (True, 1),
+    }  # fmt: skip
+    assert [(line["dataset"], line["equal"], line["rows_now"]) for line in one] == [("twin_b", True, 2)]
+    assert shop.state() == before
+
+
+@pytest.mark.exhaustive
 def test_a_dynamic_key_that_was_deleted_since_is_repeated_and_does_not_come_back(shop: Project) -> None:
     shop.deliver(FIRST)
     shop.run("delivered")

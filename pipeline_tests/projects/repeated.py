@@ -7,6 +7,7 @@ write of `added` takes no cached outcome.
 # Without `annotations` from `__future__`: Dagster compares the annotation of `context` with types and refuses a text.
 
 import json
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,14 +16,17 @@ from dagster import (
     ConfigurableResource,
     Definitions,
     DynamicPartitionsDefinition,
+    MultiPartitionsDefinition,
+    Output,
     StaticPartitionsDefinition,
     definitions,
+    multi_asset,
 )
 from pyspark.sql import DataFrame
 from pyspark.sql.types import LongType, StringType, StructField, StructType
 
 from pipeline.dataset import Append, Dataset, Features, History, Merge
-from pipeline.orchestration import Changes, DeltaSparkResource, build_definitions, dataset_asset
+from pipeline.orchestration import Changes, DeltaSparkResource, build_definitions, dataset_asset, dataset_out
 from pipeline.settings import Settings, load_settings
 
 COLUMNS = [
@@ -48,9 +52,12 @@ AGED = Dataset(
     keys=("id",), reads=("delivered",),
     write=History(order_by="n", valid_from="since", valid_to="until", from_snapshots=True),
 )  # fmt: skip
-datasets = (DELIVERED, ADDED, MERGED, PARTS, NAMED, FOLLOWED, AGED)
+CELLS = Dataset(name="cells", schema=ROWS, partition_by=("part", "n"), reads=("delivered",))
+TWINS = tuple(Dataset(name=f"twin_{name}", schema=ROWS, write=Append(), reads=("delivered",)) for name in "ab")
+datasets = (DELIVERED, ADDED, MERGED, PARTS, NAMED, FOLLOWED, AGED, CELLS, *TWINS)
 NAMES = DynamicPartitionsDefinition(name="names")
 LETTERS = StaticPartitionsDefinition(["a", "b", "c"])
+NUMBERS = StaticPartitionsDefinition(["1", "2", "3"])
 
 
 class Deliveries(ConfigurableResource):  # type: ignore[type-arg]
@@ -99,7 +106,19 @@ def aged(delivered: DataFrame) -> DataFrame:
     return delivered
 
 
-ASSETS = [delivered, added, merged, parts, named, followed, aged]
+@dataset_asset(CELLS, partitions_def=MultiPartitionsDefinition({"part": LETTERS, "n": NUMBERS}))
+def cells(context: AssetExecutionContext, delivered: DataFrame) -> DataFrame:
+    keys = ", ".join(f"'{key}'" for key in context.partition_keys)
+    return delivered.where(f"concat(n, '|', part) IN ({keys})")
+
+
+@multi_asset(outs={dataset.name: dataset_out(dataset, is_required=False) for dataset in TWINS}, can_subset=True)
+def twins(context: AssetExecutionContext, delivered: DataFrame) -> Iterator[Output[DataFrame]]:
+    for name in sorted(context.op_execution_context.selected_output_names):
+        yield Output(delivered.where(f"part = '{name[-1]}'"), output_name=name)
+
+
+ASSETS = [delivered, added, merged, parts, named, followed, aged, cells, twins]
 
 
 def project(settings: Settings) -> Definitions:
