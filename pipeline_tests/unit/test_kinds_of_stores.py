@@ -56,6 +56,12 @@ def test_each_scheme_gets_a_log_store_whose_commit_is_one_conditional_request(sc
     assert of_disks == {"spark.delta.logStore.file.impl"}
 
 
+def test_a_log_store_that_the_user_has_set_for_all_schemes_stays_the_only_one() -> None:
+    theirs = {"spark.delta.logStore.class": "org.example.LogStore"}
+    ours = confs(SparkSettings(conf=tuple(theirs.items())), [])
+    assert {name: text for name, text in ours.items() if "logStore" in name} == theirs
+
+
 def test_each_scheme_adds_the_jars_of_its_connector() -> None:
     counts = {scheme: len(jars_for([scheme])) - len(DELTA_JARS) for scheme in SCHEMES}
     assert counts == {"s3": 36, "s3a": 36, "s3n": 36, "abfs": 3, "abfss": 3, "gs": 1}

@@ -88,6 +88,8 @@ _GCS_LOG_STORE = "io.delta.storage.GCSLogStore"
 # Delta's own log store for disks, but its listing asks for fewer files: a commit to a long log costs what it costs to a
 # short one.
 _FOLDER_LOG_STORE = "io.pipeline.delta.FolderLogStore"
+# The class for all schemes. Delta refuses it beside one for a single scheme.
+_LOG_STORE_OF_ALL = "spark.delta.logStore.class"
 # Hadoop's default for Azure and GCS can't commit files of Spark's writers, which have no id of a job. An export uses
 # them; Delta has a committer of its own.
 _FILE_COMMITTER = "org.apache.hadoop.mapreduce.lib.output.FileOutputCommitterFactory"
@@ -190,8 +192,9 @@ def confs(settings: SparkSettings, jars: list[Path]) -> dict[str, str]:
         "spark.sql.sources.parallelPartitionDiscovery.parallelism": parallel,
         "spark.databricks.delta.snapshotPartitions": parallel,
         "spark.databricks.delta.vacuum.parallelDelete.enabled": "true",
-        "spark.delta.logStore.file.impl": _FOLDER_LOG_STORE,
     }
+    if _LOG_STORE_OF_ALL not in with_prefixes(settings.conf):
+        ours[log_store_conf("file://")] = _FOLDER_LOG_STORE
     if settings.is_cluster:
         ours = {name: value for name, value in ours.items() if name not in _OF_ONE_MACHINE}
     for extra in extras_of(settings.schemes):
