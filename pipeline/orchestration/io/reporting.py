@@ -15,7 +15,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from dagster import DataVersion, MetadataValue, OutputContext, PartitionsDefinition, StepExecutionContext
+from dagster import AssetKey, DataVersion, MetadataValue, OutputContext, PartitionsDefinition, StepExecutionContext
+
+# Not public, but what `add_asset_metadata` uses.
+from dagster._core.execution.context.metadata_logging import AssetMetadataHandle, OutputMetadataAccumulator
 from pyspark.sql import SparkSession
 
 from pipeline.dataset import Append, Dataset, Replace, TableRef
@@ -151,8 +154,17 @@ def report_output(
     of_all = {name: total for name, total in report.together.items() if all(name in o for o in report.by_key.values())}
     context.add_output_metadata(foremost_first(report.shared | (of_all if report.by_key else {})))
     step.set_data_version(context.asset_key, version)
-    for key, own in report.by_key.items():
-        step.add_asset_metadata(foremost_first(own), context.asset_key, key)
+    _add_by_key(step, context.asset_key, report.by_key)
+
+
+def _add_by_key(step: StepExecutionContext, asset_key: AssetKey, by_key: Mapping[str, dict[str, Any]]) -> None:
+    """As `step.add_asset_metadata` for each partition. That would copy the metadata of all partitions at each call."""
+    before = step._metadata_accumulator
+    metadata = dict(before.per_output_metadata)
+    for key, own in by_key.items():
+        handle = AssetMetadataHandle(asset_key=asset_key, partition_key=key)
+        metadata[handle] = {**metadata.get(handle, {}), **foremost_first(own)}
+    step._metadata_accumulator = OutputMetadataAccumulator(per_output_metadata=metadata)
 
 
 def _counts(
