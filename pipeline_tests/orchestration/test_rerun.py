@@ -118,19 +118,31 @@ def test_only_the_table_of_the_input_that_has_changed_differs(shop: Project) -> 
 
 
 @pytest.mark.exhaustive
-def test_a_range_of_partitions_is_replaced_in_a_copy_and_the_other_partitions_count_too(shop: Project) -> None:
-    shop.deliver([*FIRST, (3, "c", 1)])
-    shop.run("delivered")
-    shop.run("parts", tags={RANGE_START: "a", RANGE_END: "c"})
-    shop.deliver([(5, "a", 5), (6, "b", 6)])
-    shop.run("delivered")
-    run_id = shop.run("parts", tags={RANGE_START: "a", RANGE_END: "b"})
-    shop.deliver(THIRD)
-    shop.run("delivered")
-    shop.run("parts", tags={RANGE_START: "a", RANGE_END: "c"})
+@pytest.mark.parametrize(
+    ("name", "first", "second", "ends", "rows"),
+    [
+        pytest.param(
+            "parts", [*FIRST, (3, "c", 1)], [(5, "a", 5), (6, "b", 6)], ("a", "b", "c"), 3, id="one dimension",
+        ),
+        pytest.param(
+            "cells", [(1, "a", 1), (2, "b", 1), (3, "b", 2), (4, "c", 3)],
+            [(5, "a", 1), (6, "b", 1), (7, "b", 2), (8, "c", 3)], ("1|a", "1|b", "3|c"), 4, id="two dimensions",
+        ),
+    ],
+)  # fmt: skip
+def test_a_range_of_partitions_is_replaced_in_a_copy_and_the_other_partitions_count_too(
+    shop: Project, name: str, first: list[tuple[Any, ...]], second: list[tuple[Any, ...]], ends: tuple[str, str, str],
+    rows: int,
+) -> None:  # fmt: skip
+    """A run from the first end to the second, between two runs up to the third."""
+    runs = []
+    for delivery, last in ((first, ends[2]), (second, ends[1]), (THIRD, ends[2])):
+        shop.deliver(delivery)
+        shop.run("delivered")
+        runs.append(shop.run(name, tags={RANGE_START: ends[0], RANGE_END: last}))
     before = shop.state()
-    (result,) = shop.rerun(run_id)["result"]
-    assert (result["equal"], result["rows"], result["rows_now"]) == (True, 3, 3)
+    (result,) = shop.rerun(runs[1])["result"]
+    assert (result["equal"], result["rows"], result["rows_now"]) == (True, rows, rows)
     assert shop.state() == before
 
 
@@ -141,23 +153,6 @@ def test_one_partition_is_repeated_by_its_key(shop: Project) -> None:
     run_id = shop.run("parts", partition_key="b")
     (result,) = shop.rerun(run_id)["result"]
     assert (result["equal"], result["rows_now"]) == (True, 1)
-
-
-@pytest.mark.exhaustive
-def test_a_range_over_two_dimensions_is_repeated_with_its_cells_alone(shop: Project) -> None:
-    shop.deliver([(1, "a", 1), (2, "b", 1), (3, "b", 2), (4, "c", 3)])
-    shop.run("delivered")
-    shop.run("cells", tags={RANGE_START: "1|a", RANGE_END: "3|c"})
-    shop.deliver([(5, "a", 1), (6, "b", 1), (7, "b", 2), (8, "c", 3)])
-    shop.run("delivered")
-    run_id = shop.run("cells", tags={RANGE_START: "1|a", RANGE_END: "1|b"})
-    shop.deliver(THIRD)
-    shop.run("delivered")
-    shop.run("cells", tags={RANGE_START: "1|a", RANGE_END: "3|c"})
-    before = shop.state()
-    (result,) = shop.rerun(run_id)["result"]
-    assert (result["equal"], result["rows"], result["rows_now"]) == (True, 4, 4)
-    assert shop.state() == before
 
 
 @pytest.mark.exhaustive
